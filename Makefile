@@ -1,0 +1,47 @@
+# `make run` starts a development server; `make test` runs every check. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: setup setup-dev run test lint bench soak clean
+
+setup: $(VENV)/.server
+setup-dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Unisono needs Python 3.11 or newer; $(PYTHON) is older (set PYTHON=...)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.server: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing the server into $(VENV)"
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.server
+	@echo "installing the development tools into $(VENV)"
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: setup
+	$(BIN)/unisono serve --dev
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: setup-dev
+	$(BIN)/python -m benchmarks
+
+soak: setup-dev
+	$(BIN)/python -m pytest soak
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

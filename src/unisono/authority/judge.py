@@ -1,0 +1,59 @@
+"""One submitted item → Commit, Duplicate or Reject.
+
+The order of questions is fixed: refused by the front (not authorised, not representable), known already
+(ORD-03, ORD-04), then what the model says. A retry is therefore answered from the log even when a newer model
+would no longer take the event, and a refusal of access tells nothing about what exists (AUTHZ-06).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from unisono.authority.channel import Candidate, Refused
+from unisono.store.port import Known
+from unisono.vocabulary import FieldError
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """New and valid: it gets the next committed_id."""
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """Committed before with the same content; the first result is the answer."""
+
+    known: Known
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """Not committed, not stored, not broadcast; the id stays free (SUBMIT-08)."""
+
+    reason: str
+    errors: tuple[FieldError, ...]
+
+
+Verdict: TypeAlias = Commit | Duplicate | Reject
+
+
+class Meaning(Protocol):
+    """What the model says of an event. A take that finds no error has changed the staged states."""
+
+    def take(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]: ...
+
+
+def judge(item: Candidate | Refused, profile: str, known: Mapping[str, Known], meaning: Meaning) -> Verdict:
+    """`known` covers the log and what the group has accepted so far (ORD-05)."""
+    if isinstance(item, Refused):
+        return Reject(item.reason, item.errors)
+    earlier = known.get(item.id)
+    if earlier is not None:
+        if earlier.hash == item.hash:
+            return Duplicate(earlier)
+        return Reject(
+            "validation_failed",
+            (FieldError("event", f"id {item.id!r} was committed before with a different payload"),),
+        )
+    errors = meaning.take(profile, item)
+    return Reject("validation_failed", errors) if errors else Commit()

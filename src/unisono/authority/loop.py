@@ -1,0 +1,385 @@
+"""The group loop: take what is there, judge it in order, make it durable, then tell.
+
+One turn takes messages from the queue in the order they arrived, up to a bound, never waiting for more.
+Submissions among them form one group and one transaction; heads and claims between them keep their place in
+what each front is told, so everything a connection hears comes in commit order (BCAST-06) and a head is exact
+at the point of the stream where it stands (SYNC-06). Nothing is sent before the group is durable (SUBMIT-07).
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from unisono.authority.channel import (
+    AskHead,
+    AskStats,
+    Candidate,
+    Channel,
+    ChannelClosed,
+    Claim,
+    Claimed,
+    Committed,
+    Drain,
+    Failed,
+    Head,
+    Message,
+    ModelChanged,
+    Offer,
+    Order,
+    Outcome,
+    Ready,
+    Refused,
+    Release,
+    Replaced,
+    Report,
+    Result,
+    SingleOutcome,
+    Stats,
+    Submit,
+)
+from unisono.authority.judge import Commit, Duplicate, Reject, Verdict, judge
+from unisono.authority.states import States
+from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
+from unisono.protocol.codec import encode_event, encode_payload
+from unisono.store.port import CommitLog, Known, Record, StorageError
+
+log = logging.getLogger("unisono.authority")
+
+GROUP_EVENTS_MAX: Final = 1000
+"""Events of one transaction: past this a larger group no longer spreads the fsync noticeably."""
+
+IDLE_S: Final = 0.25
+"""How long to wait for work before housekeeping."""
+
+
+class Clock:
+    """Milliseconds that never run backwards, also across a restart (ENV-07)."""
+
+    def __init__(self, now_ms: Callable[[], int], not_before: int) -> None:
+        self._now_ms = now_ms
+        self._last = not_before
+
+    def __call__(self) -> int:
+        self._last = max(self._last, self._now_ms())
+        return self._last
+
+
+class Authority:
+    """Who decides. Runs in one thread of one process and shares nothing.
+
+    Invariants between two turns: the log holds everything that was ever told and nothing was told that it does
+    not hold; every resident state is the fold of the log; `_owners` names the newest connection of each client.
+    """
+
+    def __init__(
+        self,
+        store: CommitLog,
+        states: States,
+        *,
+        node: Channel,
+        fronts: Sequence[Channel],
+        clock: Clock,
+        perf: Callable[[], float],
+        obey: Callable[[Authority, Order], Report | None],
+    ) -> None:
+        self._store = store
+        self.states = states
+        self._node = node
+        self._fronts = list(fronts)
+        self._clock = clock
+        self._perf = perf
+        self._obey = obey
+        self._queue: deque[tuple[Channel, Message]] = deque()
+        self._parked: deque[tuple[Channel, Submit]] = deque()
+        self._parked_conns: set[int] = set()
+        self._orders: deque[tuple[Channel, Order]] = deque()
+        self._owners: dict[str, int] = {}
+        self._clients: dict[int, str] = {}
+        self._selector = selectors.DefaultSelector()
+        for channel in (node, *fronts):
+            self._selector.register(channel, selectors.EVENT_READ, channel)
+        self._outbox: dict[Channel, list[Message]] = {channel: [] for channel in fronts}
+        self._head = store.head()
+        self._draining = False
+        self.counters = Counters()
+
+    # -- the loop ------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until told to drain, or the node is gone, or the log fails (StorageError, after telling)."""
+        for front in self._fronts:
+            self._tell(front, self._offer())
+        self._flush()
+        self._node.send([Ready()])
+        try:
+            while not (self._draining and not self._queue and not self._parked):
+                self._collect()
+                while self._queue:
+                    self._turn()
+                    self._collect(wait=False)
+                if self._parked:
+                    self._resume_parked()
+                if self._orders:
+                    self._follow_order()
+                self._store.maintain()
+        except StorageError as error:
+            log.critical("the log failed, stopping: %s", error)
+            for front in self._fronts:
+                self._outbox[front] = [Failed("storage failed")]
+            self._flush()
+            raise
+
+    def _collect(self, *, wait: bool = True) -> None:
+        idle = not self._parked and not self._orders and not self._draining
+        timeout = IDLE_S if wait and idle else 0
+        for key, _ in self._selector.select(timeout):
+            channel: Channel = key.data
+            try:
+                for message in channel.receive():
+                    self._queue.append((channel, message))
+            except ChannelClosed as error:
+                self._lose(channel, error)
+
+    def _lose(self, channel: Channel, why: ChannelClosed) -> None:
+        self._selector.unregister(channel)
+        if channel is self._node:
+            log.info("the node is gone, ending")
+            self._draining = True
+        elif channel in self._outbox:
+            log.info("a front is gone: %s", why)
+            self._fronts.remove(channel)
+            del self._outbox[channel]
+
+    def _turn(self) -> None:
+        """One group: at most GROUP_EVENTS_MAX events, whole requests only."""
+        taken: list[tuple[Channel, Message]] = []
+        events = 0
+        while self._queue:
+            message = self._queue[0][1]
+            size = len(message.items) if isinstance(message, Submit) else 0
+            if taken and events + size > GROUP_EVENTS_MAX:
+                break
+            channel, message = self._queue.popleft()
+            if isinstance(message, Submit) and not self._may_start(channel, message):
+                continue
+            taken.append((channel, message))
+            events += size
+        if taken:
+            self._run_group(taken, events)
+
+    # -- waiting for a large partition ---------------------------------------------------------------------
+
+    def _may_start(self, channel: Channel, submit: Submit) -> bool:
+        """False when the request has to wait for a state, or behind another request of its connection."""
+        if submit.conn not in self._parked_conns and self._loaded(submit):
+            return True
+        self._parked.append((channel, submit))
+        self._parked_conns.add(submit.conn)
+        return False
+
+    def _loaded(self, submit: Submit) -> bool:
+        needed = {p for item in submit.items if isinstance(item, Candidate) for p in item.partitions}
+        return self.states.ready(submit.profile, needed)
+
+    def _resume_parked(self) -> None:
+        """A slice of loading, then let go whoever need not wait any more, keeping each connection's order."""
+        waiting, self._parked = self._parked, deque()
+        self._parked_conns = set()
+        for channel, submit in waiting:
+            if self._may_start(channel, submit):
+                self._queue.append((channel, submit))
+
+    # -- one group -----------------------------------------------------------------------------------------
+
+    def _run_group(self, taken: Sequence[tuple[Channel, Message]], events: int) -> None:
+        started = self._perf()
+        ids = [
+            item.id
+            for _, message in taken
+            if isinstance(message, Submit)
+            for item in message.items
+            if isinstance(item, Candidate)
+        ]
+        known: dict[str, Known] = {}
+        if ids:
+            known.update(self._store.begin(ids).known)
+        now = self._clock()
+        records: list[Record] = []
+        try:
+            for channel, message in taken:
+                if isinstance(message, Submit):
+                    self._submit(channel, message, known, records, now)
+                else:
+                    self._other(channel, message, self._head + len(records))
+            if records:
+                self._store.commit(records)
+            elif ids:
+                self._store.abandon()
+        except BaseException:
+            self.states.rollback()
+            raise
+        self.states.settle()
+        self._head += len(records)
+        if events:
+            self.counters.observe("group_events", events, SIZE_BUCKETS)
+            self.counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)
+            self.counters.add("commits", len(records))
+        self._flush()
+
+    def _submit(
+        self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
+    ) -> None:
+        if self._owners.get(submit.client_id) != submit.conn:
+            return  # replaced before its turn came (CONN-05): the successor retries
+        results: list[Result] = []
+        for item in submit.items:
+            verdict = judge(item, submit.profile, known, self.states)
+            if isinstance(verdict, Commit):
+                assert isinstance(item, Candidate)
+                record = Record(
+                    self._head + len(records) + 1,
+                    item.id,
+                    submit.client_id,
+                    item.partitions,
+                    item.event,
+                    item.hash,
+                    now,
+                )
+                records.append(record)
+                known[item.id] = Known(record.committed_id, record.hash, record.client_id, now)
+                self._publish(record, submit.conn)
+            elif isinstance(verdict, Reject):
+                self.counters.add(f"rejections|{verdict.reason}")
+            else:
+                self.counters.add("duplicates")
+            results.append(_result(item, verdict, known, now))
+        if submit.single:
+            self._tell(channel, _single(submit, submit.items[0], results[0], known))
+        else:
+            self._tell(channel, Outcome(submit.conn, tuple(results)))
+
+    def _publish(self, record: Record, origin: int) -> None:
+        payload = encode_event(
+            record.committed_id,
+            record.id,
+            record.client_id,
+            record.partitions,
+            record.event,
+            record.status_updated_at,
+        )
+        told = Committed(record.committed_id, origin, record.partitions, payload)
+        for front in self._fronts:
+            self._tell(front, told)
+
+    # -- everything that is not a submission ---------------------------------------------------------------
+
+    def _other(self, channel: Channel, message: Message, head: int) -> None:
+        match message:
+            case AskHead():
+                self._tell(channel, Head(message.ticket, head))
+            case Claim():
+                self._claim(channel, message, head)
+            case Release():
+                client_id = self._clients.pop(message.conn, None)
+                if client_id is not None and self._owners.get(client_id) == message.conn:
+                    del self._owners[client_id]
+            case AskStats():
+                self._stats(channel, message)
+            case Order():
+                self._orders.append((channel, message))
+            case Drain():
+                self._draining = True
+            case _:
+                log.error("an authority is not told %s", type(message).__name__)
+
+    def _claim(self, channel: Channel, claim: Claim, head: int) -> None:
+        older = self._owners.get(claim.client_id)
+        self._owners[claim.client_id] = claim.conn
+        self._clients[claim.conn] = claim.client_id
+        if older is not None:
+            for front in self._fronts:
+                self._tell(front, Replaced(older))
+        self._tell(channel, Claimed(claim.conn, head))
+
+    def _stats(self, channel: Channel, ask: AskStats) -> None:
+        self.counters.set("queue_requests", len(self._queue))
+        self.counters.set("parked_requests", len(self._parked))
+        self.counters.set("last_committed_id", self._head)
+        self.states.report(self.counters)
+        self._send(channel, [Stats(ask.ticket, self.counters.dump())])
+
+    def _follow_order(self) -> None:
+        """Between two groups; an order that needs a long load goes on by a slice each time."""
+        channel, order = self._orders[0]
+        report = self._obey(self, order)
+        if report is not None:
+            self._orders.popleft()
+            self._send(channel, [report])
+            self._flush()
+
+    def adopt(self, states: States) -> None:
+        """Judge by another model from the next group on, and say so to every front (MODEL-02)."""
+        old = self.states.model_version
+        self.states = states
+        for front in self._fronts:
+            self._tell(front, ModelChanged(old, self._offer()))
+
+    def _offer(self) -> Offer:
+        return Offer(self._head, self.states.model_version, self.states.profiles)
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def _tell(self, channel: Channel, message: Message) -> None:
+        """Put into the outbox; a front that is gone is told nothing."""
+        outbox = self._outbox.get(channel)
+        if outbox is not None:
+            outbox.append(message)
+
+    def _flush(self) -> None:
+        for front in list(self._fronts):
+            outbox = self._outbox[front]
+            if outbox:
+                self._outbox[front] = []
+                self._send(front, outbox)
+
+    def _send(self, channel: Channel, messages: Sequence[Message]) -> None:
+        try:
+            channel.send(messages)
+        except ChannelClosed as error:
+            self._lose(channel, error)
+
+
+def _result(item: Candidate | Refused, verdict: Verdict, known: dict[str, Known], now: int) -> Result:
+    match verdict:
+        case Commit():
+            return Result(item.id, "committed", now, known[item.id].committed_id)
+        case Duplicate(first):
+            return Result(item.id, "committed", first.status_updated_at, first.committed_id)
+        case Reject(reason, errors):
+            return Result(item.id, "rejected", now, reason=reason, errors=errors)
+
+
+def _single(
+    submit: Submit, item: Candidate | Refused, result: Result, known: dict[str, Known]
+) -> SingleOutcome:
+    """The answer in the words of the earlier generation (SUBMIT-06)."""
+    if result.status == "committed":
+        assert isinstance(item, Candidate)
+        first = known[item.id]
+        payload = encode_event(
+            first.committed_id, item.id, first.client_id, item.partitions, item.event, first.status_updated_at
+        )
+        return SingleOutcome(submit.conn, True, payload)
+    told = {
+        "id": item.id,
+        "client_id": submit.client_id,
+        "partitions": item.partitions,
+        "reason": result.reason,
+        "errors": result.errors,
+        "status_updated_at": result.status_updated_at,
+    }
+    return SingleOutcome(submit.conn, False, encode_payload(told), result.reason)

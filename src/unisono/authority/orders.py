@@ -1,0 +1,99 @@
+"""What an operator can order a running authority to do: take another model, write snapshots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unisono.authority.channel import Order, Report
+from unisono.authority.states import States
+from unisono.config import Settings
+from unisono.model.loading import ModelError, load_model
+from unisono.model.model import Model
+from unisono.store.port import CommitLog
+from unisono.vocabulary import JsonObject
+
+if TYPE_CHECKING:
+    from unisono.authority.loop import Authority
+
+log = logging.getLogger("unisono.authority")
+
+
+class OrderRefused(Exception):
+    """The order cannot be followed; the text says why and nothing has changed."""
+
+
+class Orders:
+    """Carries out orders between two groups."""
+
+    def __init__(self, settings: Settings, store: CommitLog, now_ms: Callable[[], int]) -> None:
+        self._settings = settings
+        self._store = store
+        self._now_ms = now_ms
+
+    def obey(self, authority: Authority, order: Order) -> Report | None:
+        """None: not done yet, ask again after the next group."""
+        try:
+            match order.command:
+                case "reload":
+                    body = self._reload(authority, order.argument)
+                case "snapshot":
+                    if not authority.states.load(order.argument):
+                        return None
+                    body = self._snapshot(authority.states, order.argument)
+                case _:
+                    raise OrderRefused(f"there is no order {order.command!r}")
+        except (OrderRefused, ModelError) as error:
+            log.warning("order %s refused: %s", order.command, error)
+            return Report(order.ticket, False, msgspec.json.encode({"error": str(error)}))
+        return Report(order.ticket, True, msgspec.json.encode(body))
+
+    def _reload(self, authority: Authority, directory: str) -> JsonObject:
+        """MODEL-02: the new model is loaded and checked whole before anything switches."""
+        old = authority.states.model
+        place = directory or (self._settings.model or "")
+        if old.version is None or place in ("", "open"):
+            raise OrderRefused("this server runs without a versioned model; start it with --model DIR")
+        new = load_model(Path(place), accept_init=self._settings.accept_init)
+        if new.version is None or new.version <= old.version:
+            raise OrderRefused(
+                f"model_version {new.version} is not above {old.version}, the one in force; raise it in model.toml"
+            )
+        authority.adopt(
+            States(
+                new,
+                self._store,
+                bytes_max=self._settings.states_bytes_max,
+                snapshot_every=self._settings.snapshot_every_events,
+                now_ms=self._now_ms,
+            )
+        )
+        log.info("model %s: version %d replaced by %d", new.name, old.version, new.version)
+        return {
+            "old_model_version": old.version,
+            "new_model_version": new.version,
+            "changes": changes(old, new),
+        }
+
+    def _snapshot(self, states: States, partition: str) -> JsonObject:
+        snapshot = states.write_snapshot(partition)
+        return {
+            "partition": partition,
+            "committed_id": snapshot.committed_id,
+            "model_version": snapshot.model_version,
+            "bytes": len(snapshot.state),
+        }
+
+
+def changes(old: Model, new: Model) -> JsonObject:
+    """What differs between two models' descriptions, key by key, one level deep."""
+    before, after = old.describe(), new.describe()
+    told: JsonObject = {}
+    for key in sorted({*before, *after}):
+        if before.get(key) != after.get(key):
+            told[key] = {"before": before.get(key), "after": after.get(key)}
+    return told

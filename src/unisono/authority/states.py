@@ -1,0 +1,249 @@
+"""Current state per partition: loaded on demand, staged with its group, rolled back exactly.
+
+A state is the newest snapshot of the model in force plus the partition's events after it. A short history is
+folded at once; a long one is folded in slices between groups, while requests that need it wait and everybody
+else's go on. No event of a partition can be committed while it loads, because judging one needs the state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from unisono.authority.channel import Candidate
+from unisono.authority.stats import Counters
+from unisono.model.model import CANONICAL, COMPATIBILITY, Model
+from unisono.model.partition import PartitionState
+from unisono.model.rules import RuleFailed
+from unisono.store.port import CommitLog, Snapshot
+from unisono.vocabulary import FieldError, JsonObject
+
+log = logging.getLogger("unisono.authority")
+
+SLICE_EVENTS: Final = 1000
+"""Events folded at once; some milliseconds of work, the longest a group can be kept waiting by a load."""
+
+SLICE_BYTES: Final = 4 * 1024 * 1024
+
+SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
+"""States up to this size are written as snapshots between two groups, some ten milliseconds of work. Larger
+ones are left to an order or to the pipeline, which keep nobody waiting who did not ask."""
+
+NO_MODEL_VERSION: Final = 0
+"""The version under which snapshots of a server without a versioned model are kept."""
+
+_decode_event = msgspec.json.Decoder(dict).decode
+
+
+class Loading(msgspec.Struct):
+    """A partition on its way into memory."""
+
+    state: PartitionState
+    upto: int
+
+
+class Resident(msgspec.Struct):
+    """A partition in memory. `mark` is set while a group that may still fail has changed it."""
+
+    state: PartitionState
+    weight: int
+    upto: int
+    since_snapshot: int = 0
+    mark: int | None = None
+
+
+class States:
+    """The states of one model.
+
+    Invariants between groups: every resident state is the fold of the log's events of its partition, up to
+    the head; the weights of all residents add up to `_weight`, at most `bytes_max` unless one group needs more.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        store: CommitLog,
+        *,
+        bytes_max: int,
+        snapshot_every: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.model = model
+        self._store = store
+        self._bytes_max = bytes_max
+        self._snapshot_every = snapshot_every
+        self._now_ms = now_ms
+        self._resident: OrderedDict[str, Resident] = OrderedDict()
+        self._loading: dict[str, Loading] = {}
+        self._staged: dict[str, Resident] = {}
+        self._weight = 0
+        self._loads = 0
+        self._evictions = 0
+
+    @property
+    def model_version(self) -> int | None:
+        return self.model.version
+
+    @property
+    def snapshot_version(self) -> int:
+        return self.model.version if self.model.version is not None else NO_MODEL_VERSION
+
+    @property
+    def profiles(self) -> dict[str, tuple[str, ...]]:
+        """The profiles this model can judge, with the event types each accepts."""
+        told = {COMPATIBILITY: self.model.compatibility.accepted_event_types}
+        if self.model.canonical is not None:
+            told[CANONICAL] = self.model.canonical.accepted_event_types
+        return told
+
+    def _stateful(self, profile: str) -> bool:
+        """Canonical events change nothing here unless the model has rules for them."""
+        if profile == COMPATIBILITY:
+            return True
+        return self.model.canonical is not None and bool(self.model.canonical.rules.schemas)
+
+    # -- loading -------------------------------------------------------------------------------------------
+
+    def ready(self, profile: str, partitions: Iterable[str]) -> bool:
+        """Whether all are in memory; folds one slice of the first that is not."""
+        if not self._stateful(profile):
+            return True
+        for partition in partitions:
+            if partition in self._resident:
+                self._resident.move_to_end(partition)
+            elif not self._load_slice(partition):
+                return False
+        return True
+
+    def load(self, partition: str) -> bool:
+        """One slice more; True when the partition is in memory."""
+        return partition in self._resident or self._load_slice(partition)
+
+    def _load_slice(self, partition: str) -> bool:
+        loading = self._loading.get(partition)
+        if loading is None:
+            loading = self._loading[partition] = self._start(partition)
+        page = self._store.page(
+            (partition,), loading.upto, self._store.head(), limit=SLICE_EVENTS, bytes_max=SLICE_BYTES
+        )
+        for record in page.records:
+            self.model.apply_committed(loading.state, _decode_event(record.event))
+            loading.upto = record.committed_id
+        loading.state.settle()
+        if page.has_more:
+            return False
+        del self._loading[partition]
+        weight = loading.state.weight()
+        self._resident[partition] = Resident(loading.state, weight, loading.upto)
+        self._weight += weight
+        self._loads += 1
+        return True
+
+    def _start(self, partition: str) -> Loading:
+        snapshot = self._store.snapshot(partition, self.snapshot_version)
+        if snapshot is None:
+            return Loading(PartitionState(), 0)
+        state = PartitionState.load(msgspec.json.decode(snapshot.state))
+        return Loading(state, snapshot.committed_id)
+
+    # -- judging (the Meaning of a judge) ------------------------------------------------------------------
+
+    def take(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]:
+        """Shape, then preconditions in every partition, then the change in every partition, or none at all."""
+        event: JsonObject = _decode_event(candidate.event)
+        errors = self.model.shape(profile, event)
+        if errors or not self._stateful(profile):
+            return tuple(errors)
+        touched = [self._resident[name] for name in candidate.partitions]
+        for resident in touched:
+            errors = self.model.refusals(profile, resident.state, event)
+            if errors:
+                return tuple(errors)
+        return self._change(profile, candidate, event, touched)
+
+    def _change(
+        self, profile: str, candidate: Candidate, event: JsonObject, touched: list[Resident]
+    ) -> tuple[FieldError, ...]:
+        marks = [resident.state.mark() for resident in touched]
+        try:
+            for resident in touched:
+                self.model.apply(profile, resident.state, event)
+        except RuleFailed as failure:
+            for resident, mark in zip(touched, marks, strict=True):
+                resident.state.rollback(mark)
+            return (FieldError("event.payload.schema", str(failure)),)
+        for name, resident, mark in zip(candidate.partitions, touched, marks, strict=True):
+            if resident.mark is None:
+                resident.mark = mark
+                self._staged[name] = resident
+            resident.since_snapshot += 1
+        return ()
+
+    def settle(self) -> None:
+        """The group is durable: its changes are no longer undone, and memory is brought within its bound."""
+        for resident in self._staged.values():
+            resident.state.settle()
+            resident.mark = None
+            weight = resident.state.weight()
+            self._weight += weight - resident.weight
+            resident.weight = weight
+        staged, self._staged = self._staged, {}
+        if self._snapshot_every:
+            self._write_snapshots(staged)
+        while self._weight > self._bytes_max and len(self._resident) > 1:
+            _, evicted = self._resident.popitem(last=False)
+            self._weight -= evicted.weight
+            self._evictions += 1
+
+    def rollback(self) -> None:
+        """The group failed: every state is as it was before it."""
+        for resident in self._staged.values():
+            assert resident.mark is not None
+            resident.state.rollback(resident.mark)
+            resident.mark = None
+        self._staged = {}
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def _write_snapshots(self, candidates: dict[str, Resident]) -> None:
+        due = {
+            name: resident
+            for name, resident in candidates.items()
+            if resident.since_snapshot >= self._snapshot_every and resident.weight <= SNAPSHOT_WEIGHT_MAX
+        }
+        if due:
+            self._store.put_snapshots([self._snapshot(name, r) for name, r in due.items()])
+
+    def write_snapshot(self, partition: str) -> Snapshot:
+        """The snapshot of one partition that is in memory, stored."""
+        snapshot = self._snapshot(partition, self._resident[partition])
+        self._store.put_snapshots([snapshot])
+        return snapshot
+
+    def _snapshot(self, partition: str, resident: Resident) -> Snapshot:
+        resident.since_snapshot = 0
+        return Snapshot(
+            partition,
+            self._store.head(),
+            self.snapshot_version,
+            msgspec.json.encode(resident.state.dump()),
+            self._now_ms(),
+        )
+
+    # -- figures -------------------------------------------------------------------------------------------
+
+    def report(self, counters: Counters) -> None:
+        counters.set("states_resident", len(self._resident))
+        counters.set("states_bytes", self._weight)
+        counters.set("states_loading", len(self._loading))
+        counters.reset("states_loaded", self._loads)
+        counters.reset("states_evicted", self._evictions)
+        if self.model.canonical is not None:
+            for rule, times in self.model.canonical.slow_rules.items():
+                counters.reset(f"rules_slow|{rule}", times)
+            for rule, times in self.model.canonical.failed_rules.items():
+                counters.reset(f"rules_failed|{rule}", times)

@@ -1,0 +1,208 @@
+"""`unisono tail` and `unisono submit`: watch and poke a server from a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from unisono.cli.wire import HEARTBEAT_S, Wire, WireFailed, connect
+
+_URL = click.option(
+    "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
+)
+_TOKEN = click.option("--token", help="The token, or @FILE to read it from one. [default: $UNISONO_TOKEN]")
+_PARTITION = click.option("--partition", "partitions", multiple=True, required=True, help="May be repeated.")
+
+
+def _read_token(token: str | None) -> str:
+    token = token or os.environ.get("UNISONO_TOKEN")
+    if not token:
+        raise click.UsageError("give --token, or set UNISONO_TOKEN")
+    if token.startswith("@"):
+        try:
+            return Path(token[1:]).read_text().strip()
+        except OSError as error:
+            raise click.ClickException(f"{token[1:]}: {error.strerror}") from None
+    return token
+
+
+@click.command()
+@_URL
+@_TOKEN
+@_PARTITION
+@click.option("--since", default=0, show_default=True, help="Show events after this committed_id first.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a readable one.")
+@click.option("--once", is_flag=True, help="End after the history instead of waiting for more.")
+def tail(
+    url: str, token: str | None, partitions: tuple[str, ...], since: int, as_json: bool, once: bool
+) -> None:
+    """Show the history of partitions, then every new event as it is committed.
+
+    \b
+      unisono tail --url ws://127.0.0.1:8040/sync --token @alice.jwt --partition welcome
+    """
+    signed = _read_token(token)
+    try:
+        asyncio.run(_tail(url, signed, partitions, since, as_json, once))
+    except WireFailed as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        return
+
+
+async def _tail(
+    url: str, token: str, partitions: tuple[str, ...], since: int, as_json: bool, once: bool
+) -> None:
+    # Either profile may read any event; a server may offer only one of them.
+    async with connect(url, token, ("compatibility", "canonical")) as wire:
+        shown = await _history(wire, partitions, since, as_json)
+        if once:
+            return
+        if not as_json:
+            print(f"-- {shown} events so far; waiting for more (Ctrl-C ends) --", flush=True)
+        await _live(wire, as_json)
+
+
+async def _history(wire: Wire, partitions: tuple[str, ...], since: int, as_json: bool) -> int:
+    shown = 0
+    request: dict[str, Any] = {"partitions": list(partitions), "since_committed_id": since, "limit": 1000}
+    request["subscription_partitions"] = list(partitions)
+    while True:
+        await wire.send("sync", request)
+        page = (await wire.answer("sync_response"))["payload"]
+        for event in page["events"]:
+            _show(event, as_json)
+        shown += len(page["events"])
+        if not page["has_more"]:
+            return shown
+        request = {
+            "partitions": list(partitions),
+            "since_committed_id": page["next_since_committed_id"],
+            "limit": 1000,
+        }
+
+
+async def _live(wire: Wire, as_json: bool) -> None:
+    beat_at = time.monotonic() + HEARTBEAT_S
+    while True:
+        message = await wire.receive(max(0.0, beat_at - time.monotonic()))
+        if message is None:
+            await wire.send("heartbeat", {})
+            beat_at = time.monotonic() + HEARTBEAT_S
+        elif message["type"] == "event_broadcast":
+            _show(message["payload"], as_json)
+        elif message["type"] == "error":
+            raise WireFailed(f"{message['payload']['code']}: {message['payload']['message']}")
+
+
+def _show(event: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(event, ensure_ascii=False), flush=True)
+        return
+    at = time.strftime("%H:%M:%S", time.localtime(event["status_updated_at"] / 1000))
+    body = json.dumps(event["event"]["payload"], ensure_ascii=False)
+    kind = event["event"]["type"]
+    where = ",".join(event["partitions"])
+    print(f"{event['committed_id']:>8}  {at}  {event['client_id']}  [{where}]  {kind}  {body}", flush=True)
+
+
+@click.command()
+@_URL
+@_TOKEN
+@_PARTITION
+@click.option("--event", "text", help='The event as JSON, or "-" to read one per line from stdin.')
+@click.option("--schema", help="Canonical: the schema's name; --data is its data.")
+@click.option("--data", "data_text", help="Canonical: the data as JSON.", default="{}", show_default=True)
+@click.option(
+    "--set", "assignment", metavar="TARGET=VALUE", help="A `set` action; VALUE is JSON or plain text."
+)
+@click.option("--id", "event_id", help="The event's id; a new UUID when not given. The same id is a retry.")
+def submit(
+    url: str,
+    token: str | None,
+    partitions: tuple[str, ...],
+    text: str | None,
+    schema: str | None,
+    data_text: str,
+    assignment: str | None,
+    event_id: str | None,
+) -> None:
+    """Submit events and show what became of each; exit code 1 when one was rejected.
+
+    \b
+      unisono submit --token @bob.jwt --partition welcome --set title=Hello
+      unisono submit --token @bob.jwt --partition welcome --schema note.added --data '{"id":"n1","text":"Hi"}'
+      unisono submit --token @bob.jwt --partition welcome --event - < events.jsonl
+    """
+    events = list(_events(text, schema, data_text, assignment))
+    if event_id is not None and len(events) != 1:
+        raise click.UsageError("--id goes with exactly one event")
+    items = [
+        {"id": event_id or str(uuid.uuid4()), "partitions": list(partitions), "event": event}
+        for event in events
+    ]
+    try:
+        rejected = asyncio.run(_submit(url, _read_token(token), items))
+    except WireFailed as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(1 if rejected else 0)
+
+
+def _events(
+    text: str | None, schema: str | None, data_text: str, assignment: str | None
+) -> list[dict[str, Any]]:
+    if sum(given is not None for given in (text, schema, assignment)) != 1:
+        raise click.UsageError("give exactly one of --event, --schema and --set")
+    if assignment is not None:
+        target, equals, value = assignment.partition("=")
+        if not equals:
+            raise click.UsageError("--set needs TARGET=VALUE")
+        payload = {"target": target, "value": _json_or_text(value), "options": {"replace": True}}
+        return [{"type": "set", "payload": payload}]
+    if schema is not None:
+        return [{"type": "event", "payload": {"schema": schema, "data": _json(data_text, "--data")}}]
+    assert text is not None
+    lines = [line for line in sys.stdin if line.strip()] if text == "-" else [text]
+    events = [_json(line, "--event") for line in lines]
+    if not events or not all(isinstance(event, dict) for event in events):
+        raise click.UsageError("--event: an event is a JSON object")
+    return events
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: not JSON: {error}") from None
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+async def _submit(url: str, token: str, items: list[dict[str, Any]]) -> int:
+    profile = "canonical" if items[0]["event"].get("type") == "event" else "compatibility"
+    rejected = 0
+    async with connect(url, token, (profile,)) as wire:
+        for start in range(0, len(items), 100):
+            await wire.send("submit_events", {"events": items[start : start + 100]})
+            for result in (await wire.answer("submit_events_result"))["payload"]["results"]:
+                if result["status"] == "committed":
+                    print(f"committed {result['committed_id']}  {result['id']}", flush=True)
+                    continue
+                rejected += 1
+                print(f"rejected  {result['reason']}  {result['id']}", flush=True)
+                for error in result.get("errors", ()):
+                    print(f"          {error['field']}: {error['message']}", flush=True)
+    return rejected

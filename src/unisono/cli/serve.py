@@ -1,0 +1,218 @@
+"""`unisono serve`: settings from all places, everything checked, then a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from unisono.cli import logs
+from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, load, section_and_help
+from unisono.front.access import Access, Acl, AclError
+from unisono.front.auth import Verifier, sign_token
+from unisono.front.keys import (
+    JwksFile,
+    JwksUrl,
+    KeySource,
+    KeySourceError,
+    PemPublicKey,
+    SharedSecret,
+    read_secret,
+)
+from unisono.front.node import serve as run_node
+from unisono.model.loading import ModelError, load_model
+from unisono.model.model import Model, no_model, open_model
+from unisono.samples import sample_model
+
+DEV_SECRET_FILE = "dev-secret"  # noqa: S105
+DEV_TOKEN_TTL_S = 30 * 86_400
+DEV_CLIENTS = ("alice", "bob")
+DEV_PARTITION = "welcome"
+
+
+class ServeCommand(click.Command):
+    """Help with one block per kind of setting, in the order of the settings page."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        blocks: dict[str, list[tuple[str, str]]] = {"Start": []}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is None:
+                continue
+            name = parameter.name or ""
+            section = section_and_help(name)[0] if name in FIELDS else "Start"
+            blocks.setdefault(section, []).append(row)
+        for section, rows in blocks.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    _, text = section_and_help(name)
+    default = FIELDS[name].default
+    shown = ",".join(default) if is_list(name) and default is not None else default
+    if is_flag(name):
+        return click.option(
+            f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}",
+            name,
+            default=None,
+            help=f"{text} [default: {'on' if default else 'off'}]",
+        )
+    note = "" if shown is None else f" [default: {shown}]"
+    return click.option(f"--{name.replace('_', '-')}", name, metavar="VALUE", help=text + note)
+
+
+@click.command(cls=ServeCommand)
+@click.option(
+    "--dev", is_flag=True, help="Try things out: sample model, both profiles, own secret, access allow."
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="UNISONO_CONFIG",
+    help="TOML file with any of the settings below (underscores for dashes).",
+)
+def serve(dev: bool, config: Path | None, **options: Any) -> None:
+    """Run a sync server on the embedded log.
+
+    Every option below is also a TOML key (underscores for dashes) and an environment variable (UNISONO_ and
+    capitals: UNISONO_PORT). The command line wins over the environment, and that over the file.
+
+    \b
+    A server for real use:
+      unisono serve --data /var/lib/unisono --jwt-public-key issuer.pem --model ./model --fronts 2
+    A server to try things out, with tokens and a command to paste:
+      unisono serve --dev
+
+    SIGTERM and SIGINT: finish what is queued, close with 1001, end. SIGHUP: load the model again.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        settings = load(config, os.environ, given)
+        if dev:
+            settings = _for_dev(settings)
+        logs.set_up(settings.log_format, settings.log_level)
+        keys = _keys(settings)
+        # Made once here so that a wrong key or algorithm is an error now, not at the first client.
+        asyncio.run(_try_keys(settings, keys))
+        access = Access(Acl.load(settings.acl) if settings.acl else None, settings.access_default)
+        model = _model(settings)
+        announce = _announce_dev(settings) if dev else _announce
+        code = run_node(settings, model, lambda: _verifier(settings, _keys(settings)), access, announce)
+    except (ConfigError, KeySourceError, AclError, ModelError) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"cannot listen: {error.strerror}") from None
+    sys.exit(code)
+
+
+for _name in FIELDS:
+    _option(_name)(serve)
+
+
+def _keys(settings: Settings) -> KeySource:
+    if settings.jwt_secret_file:
+        return SharedSecret.from_file(settings.jwt_secret_file)
+    if settings.jwt_public_key:
+        return PemPublicKey.from_file(settings.jwt_public_key)
+    if settings.jwks:
+        url = settings.jwks.startswith(("https://", "http://"))
+        return JwksUrl(settings.jwks) if url else JwksFile(settings.jwks)
+    raise ConfigError(
+        "no key to verify tokens with: give --jwt-secret-file, --jwt-public-key or --jwks (or --dev to try out)"
+    )
+
+
+def _verifier(settings: Settings, keys: KeySource) -> Verifier:
+    return Verifier(
+        keys,
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        leeway_s=settings.jwt_leeway_s,
+        algorithms=settings.jwt_algorithms,
+    )
+
+
+async def _try_keys(settings: Settings, keys: KeySource) -> None:
+    try:
+        _verifier(settings, keys)
+        await keys.prepare(time.time())
+    finally:
+        await keys.close()
+
+
+def _model(settings: Settings) -> Model:
+    if settings.model == "open":
+        logs.log.warning("model `open`: any schema name is accepted and event data is not checked")
+        return open_model(accept_init=settings.accept_init)
+    if settings.model is not None:
+        return load_model(Path(settings.model), accept_init=settings.accept_init)
+    if tuple(settings.profiles) == ("canonical",):
+        raise ConfigError("profiles: canonical needs a model: give --model DIR, or --model open")
+    if "canonical" in settings.profiles:
+        logs.log.info("no model: only the compatibility profile is offered")
+    return no_model(accept_init=settings.accept_init)
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+# -- --dev -----------------------------------------------------------------------------------------------------
+
+
+def _for_dev(settings: Settings) -> Settings:
+    """What is not given gets what a newcomer needs; the secret is kept, so tokens outlive a restart."""
+    changes: dict[str, Any] = {"access_default": "allow"}
+    if settings.model is None:
+        changes["model"] = str(sample_model())
+    if not (settings.jwt_secret_file or settings.jwt_public_key or settings.jwks):
+        changes["jwt_secret_file"] = str(_dev_secret(Path(settings.data)))
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _dev_secret(data: Path) -> Path:
+    data.mkdir(parents=True, exist_ok=True)
+    path = data / DEV_SECRET_FILE
+    if not path.exists():
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+    return path
+
+
+def _announce_dev(settings: Settings) -> Callable[[str], None]:
+    def announce(line: str) -> None:
+        _announce(line)
+        if settings.jwt_secret_file is None:
+            return
+        secret = read_secret(settings.jwt_secret_file)
+        url = line.split()[2]
+        command = Path(sys.argv[0])
+        program = os.path.relpath(command) if command.is_absolute() else str(command)
+        tokens = {
+            client: sign_token(secret, client, ttl_s=DEV_TOKEN_TTL_S, now_s=time.time())
+            for client in DEV_CLIENTS
+        }
+        first, second = DEV_CLIENTS
+        where = f"--url {url} --partition {DEV_PARTITION}"
+        item = '{"type":"treePush","payload":{"target":"outline","value":{"id":"n1","title":"Hello"}}}'
+        print(
+            f"\nA development server: everybody with a token below may touch everything.\n"
+            f"Data: {settings.data}   Model: {settings.model}\n\n"
+            f"In a second terminal, watch a partition as {first}:\n\n"
+            f"  {program} tail {where} --token {tokens[first]}\n\n"
+            f"In a third, put something into it as {second}:\n\n"
+            f"  {program} submit {where} --token {tokens[second]} --event '{item}'\n",
+            flush=True,
+        )
+
+    return announce

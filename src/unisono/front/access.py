@@ -1,0 +1,153 @@
+"""Identity to partitions: which of them a client may touch (AUTHZ).
+
+Two sources can grant a partition, the claims of the token and the operator's ACL, and either is enough
+(AUTHZ-01). Where both are silent about a client, the configured default answers (AUTHZ-02). Names are
+compared in NFC: claims and ACL are normalised when read, and callers pass normalised partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from unisono.front.auth import Identity
+
+
+class AclError(Exception):
+    """The ACL file cannot be used; the text names the file and the key."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Partitions by exact name and by prefix; the empty prefix is every partition."""
+
+    partitions: frozenset[str]
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, partitions: Iterable[str] = (), prefixes: Iterable[str] = ()) -> Grant:
+        return cls(
+            frozenset(unicodedata.normalize("NFC", name) for name in partitions),
+            tuple(dict.fromkeys(unicodedata.normalize("NFC", prefix) for prefix in prefixes)),
+        )
+
+    def joined(self, other: Grant) -> Grant:
+        return Grant(self.partitions | other.partitions, tuple(dict.fromkeys(self.prefixes + other.prefixes)))
+
+
+class Acl:
+    """What the operator grants, per client and to everyone.
+
+    Invariant: the grant of a named client contains what everyone has, so one lookup is the whole answer.
+    """
+
+    def __init__(self, clients: Mapping[str, Grant], everyone: Grant | None = None) -> None:
+        self._everyone = everyone
+        self._clients = {
+            client_id: grant if everyone is None else grant.joined(everyone)
+            for client_id, grant in clients.items()
+        }
+
+    def grant(self, client_id: str) -> Grant | None:
+        """What applies to a client; `None` when the ACL does not speak of it."""
+        return self._clients.get(client_id, self._everyone)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Acl:
+        """An ACL from a `.toml` or `.json` file with the tables `clients.<client_id>` and `everyone`."""
+        document = _table(_document(Path(path)), f"{path}", {"clients", "everyone"})
+        clients = _table(document.get("clients", {}), f"{path}: clients")
+        if "" in clients:
+            raise AclError(f"{path}: clients: a client_id is never empty")
+        return cls(
+            {name: _grant(entry, f'{path}: clients."{name}"') for name, entry in clients.items()},
+            _grant(document["everyone"], f"{path}: everyone") if "everyone" in document else None,
+        )
+
+
+class Access:
+    """Decides which partitions an identity may touch."""
+
+    def __init__(self, acl: Acl | None = None, default: Literal["deny", "allow"] = "deny") -> None:
+        self._acl = acl
+        self._allow_by_default = default == "allow"
+
+    def denied(self, identity: Identity, partitions: Sequence[str]) -> list[str]:
+        """Those of `partitions`, already in NFC, that the identity may not touch, in their order."""
+        grant = self._acl.grant(identity.client_id) if self._acl is not None else None
+        if grant is None:
+            if not identity.has_scope:
+                return [] if self._allow_by_default else list(partitions)
+            grant = _NOTHING
+        return [
+            name
+            for name in partitions
+            if not (
+                name in identity.partitions
+                or name in grant.partitions
+                or name.startswith(identity.prefixes)
+                or name.startswith(grant.prefixes)
+            )
+        ]
+
+
+_NOTHING = Grant.of()
+
+
+def _document(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+        match path.suffix.lower():
+            case ".toml":
+                return tomllib.loads(text)
+            case ".json":
+                document: object = json.loads(text, object_pairs_hook=_unique)
+                return document
+            case _:
+                raise AclError(f"{path}: an ACL file ends in .toml or .json")
+    except OSError as error:
+        raise AclError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from None
+    except UnicodeDecodeError:
+        raise AclError(f"{path}: is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise AclError(f"{path}: cannot be parsed: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """JSON lets a key come twice and the last one win; in an ACL that would lose a grant unseen."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        repeated = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
+        raise ValueError(f"the key {repeated!r} comes twice in one object")
+    return table
+
+
+def _table(value: object, where: str, known: frozenset[str] | set[str] | None = None) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise AclError(f"{where}: must be a table")
+    for name in value:
+        if known is not None and name not in known:
+            raise AclError(f"{where}: unknown key {name!r}; known are {', '.join(sorted(known))}")
+    return value
+
+
+def _grant(value: object, where: str) -> Grant:
+    table = _table(value, where, {"partitions", "prefixes"})
+    partitions = _strings(table.get("partitions", []), f"{where}.partitions")
+    if "" in partitions:
+        raise AclError(f'{where}.partitions: a partition is never empty; everything is prefixes = [""]')
+    return Grant.of(partitions, _strings(table.get("prefixes", []), f"{where}.prefixes"))
+
+
+def _strings(value: object, where: str) -> list[str]:
+    if not isinstance(value, list):
+        raise AclError(f"{where}: must be an array of strings")
+    for index, item in enumerate(value):
+        if not isinstance(item, str):
+            raise AclError(f"{where}[{index}]: must be a string")
+    return value

@@ -1,0 +1,174 @@
+"""Sync cycles: paged history with a watermark that holds still, and the seam to live events (SYNC-*).
+
+A cycle starts with the head, asked through the authority's first-in-first-out channel. When the answer comes,
+every group up to it has passed this front, so subscriptions set at that moment give the connection each event
+up to the head by pages and each later one by broadcast: none twice, none lost (SYNC-06).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from unisono.authority.channel import PageOf
+from unisono.config import Settings
+from unisono.front.intake import named_partitions
+from unisono.protocol.codec import encode_sync_response
+from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
+from unisono.protocol.messages import Sync
+from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, normalise
+from unisono.vocabulary import FieldError
+
+LIMIT_DEFAULT = 500
+"""Events of a page when the client names no limit (SYNC-02)."""
+
+RETRY_MS = 200
+"""A page takes far less; by then the queue of syncs has moved."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A sync that passed every check: normalised, authorised, clamped."""
+
+    partitions: tuple[str, ...]
+    subscriptions: tuple[str, ...] | None
+    since: int
+    limit: int
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    """A cycle with more pages to come: how the next request must look to continue it (SYNC-04)."""
+
+    partitions: tuple[str, ...]
+    sync_to: int
+    next_since: int
+
+
+class Host(Protocol):
+    """What a catch-up needs of its connection."""
+
+    subscriptions: tuple[str, ...]
+
+    def denied(self, partitions: tuple[str, ...]) -> list[str]: ...
+
+    def subscribe(self, partitions: tuple[str, ...]) -> None: ...
+
+    def ask_head(self, then: Callable[[int], None]) -> None: ...
+
+    def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None: ...
+
+    def answer_sync(self, payload: bytes) -> None: ...
+
+    def model_version(self) -> int | None: ...
+
+
+class CatchUp:
+    """The syncs of one connection, one at a time, in the order they came.
+
+    Invariant: `_cycle` is set exactly when the last answer said `has_more`.
+    """
+
+    __slots__ = ("_current", "_cycle", "_host", "_settings", "_waiting")
+
+    def __init__(self, host: Host, settings: Settings) -> None:
+        self._host = host
+        self._settings = settings
+        self._waiting: deque[Ask] = deque()
+        self._current: Ask | None = None
+        self._cycle: Cycle | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._current is not None
+
+    def start(self, sync: Sync) -> None:
+        """Check the request whole before anything of it takes effect (AUTHZ-04), then answer it in turn."""
+        ask = self._checked(sync)
+        if self._current is None:
+            self._begin(ask)
+        elif len(self._waiting) < self._settings.sync_queue_max:
+            self._waiting.append(ask)
+        else:
+            raise RateLimited("too many syncs at once; wait for each sync_response", RETRY_MS)
+
+    def _checked(self, sync: Sync) -> Ask:
+        settings = self._settings
+        partitions = self._normalised(
+            "partitions", named_partitions(sync.partitions, sync.partition, settings), ENTRIES_MAX, False
+        )
+        subscriptions: tuple[str, ...] | None = None
+        if sync.subscription_partitions is not UNSET:
+            subscriptions = self._normalised(
+                "subscription_partitions", sync.subscription_partitions, settings.max_subscriptions, True
+            )
+        if sync.since_committed_id < 0:
+            raise BadRequest("since_committed_id must not be negative")
+        denied = self._host.denied(tuple(dict.fromkeys(partitions + (subscriptions or ()))))
+        if denied:
+            raise Forbidden(denied)
+        limit = LIMIT_DEFAULT if sync.limit is None else sync.limit
+        limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
+        return Ask(partitions, subscriptions, sync.since_committed_id, limit)
+
+    def _normalised(
+        self, field: str, names: list[str], entries_max: int, allow_empty: bool
+    ) -> tuple[str, ...]:
+        try:
+            return normalise(names, entries_max=entries_max, allow_empty=allow_empty)
+        except PartitionError as error:
+            where = field if error.index is None else f"{field}.{error.index}"
+            raise ValidationFailed([FieldError(where, str(error))]) from None
+
+    def _begin(self, ask: Ask) -> None:
+        self._current = ask
+        cycle = self._cycle
+        if cycle is not None and self._continues(ask, cycle):
+            self._set_subscriptions(ask)
+            self._host.ask_page(ask, cycle.sync_to, lambda page: self._answer(ask, cycle.sync_to, page))
+        else:
+            self._host.ask_head(lambda head: self._from_head(ask, head))
+
+    def _continues(self, ask: Ask, cycle: Cycle) -> bool:
+        """Same partitions from where the last page ended.
+
+        A request that adds subscriptions starts anew: between this cycle's watermark and now, events of the
+        added partitions went unheard, and only a newer watermark covers them (SYNC-06).
+        """
+        if ask.partitions != cycle.partitions or ask.since != cycle.next_since:
+            return False
+        return ask.subscriptions is None or set(ask.subscriptions) <= set(self._host.subscriptions)
+
+    def _set_subscriptions(self, ask: Ask) -> None:
+        if ask.subscriptions is not None:
+            self._host.subscribe(ask.subscriptions)
+        elif self._settings.sync_subscribes:
+            self._host.subscribe(tuple(sorted({*self._host.subscriptions, *ask.partitions})))
+
+    def _from_head(self, ask: Ask, head: int) -> None:
+        self._set_subscriptions(ask)
+        if ask.since >= head:
+            # SYNC-07: a cursor from another life of the server gets the real maximum, and no events.
+            self._answer(ask, head, PageOf(0, (), head, False))
+        else:
+            self._host.ask_page(ask, head, lambda page: self._answer(ask, head, page))
+
+    def _answer(self, ask: Ask, sync_to: int, page: PageOf) -> None:
+        next_since = page.last if page.has_more else sync_to
+        self._cycle = Cycle(ask.partitions, sync_to, next_since) if page.has_more else None
+        self._host.answer_sync(
+            encode_sync_response(
+                partitions=ask.partitions,
+                subscriptions=self._host.subscriptions,
+                events=page.events,
+                next_since=next_since,
+                sync_to=sync_to,
+                has_more=page.has_more,
+                model_version=self._host.model_version(),
+            )
+        )
+        self._current = None
+        if self._waiting:
+            self._begin(self._waiting.popleft())

@@ -1,0 +1,74 @@
+"""Who listens to what: an index from partition to connections, and the fan-out over it.
+
+Publishing an event costs in proportion to the connections that get it, not to those that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from unisono.authority.channel import Committed
+from unisono.protocol.codec import encode
+
+
+class Listener(Protocol):
+    """A connection, as far as the hub is concerned."""
+
+    number: int
+    subscriptions: tuple[str, ...]
+
+    def send(self, message: bytes) -> None: ...
+
+
+class Hub:
+    """The subscription index.
+
+    Invariant: a connection stands under partition P exactly while P is in its `subscriptions`.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._listeners: dict[str, dict[int, Listener]] = {}
+
+    def subscribe(self, listener: Listener, partitions: tuple[str, ...]) -> None:
+        """Replace the whole set at once (SYNC-05); `partitions` is normalised."""
+        before = set(listener.subscriptions)
+        after = set(partitions)
+        for name in before - after:
+            group = self._listeners[name]
+            del group[listener.number]
+            if not group:
+                del self._listeners[name]
+        for name in after - before:
+            self._listeners.setdefault(name, {})[listener.number] = listener
+        listener.subscriptions = partitions
+
+    def publish(self, committed: Committed) -> int:
+        """Send to every listener of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
+        receivers = self._receivers(committed.partitions)
+        if not receivers:
+            return 0
+        message = encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
+        sent = 0
+        for listener in receivers:
+            if listener.number != committed.origin:
+                listener.send(message)
+                sent += 1
+        return sent
+
+    def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Listener]:
+        groups = [group for name in partitions if (group := self._listeners.get(name))]
+        if not groups:
+            return ()
+        if len(groups) == 1:
+            return list(groups[0].values())
+        merged: dict[int, Listener] = {}
+        for group in groups:
+            merged.update(group)
+        return list(merged.values())
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions somebody listens to."""
+        return len(self._listeners)

@@ -1,0 +1,105 @@
+"""A submitted request → what the authority is asked: shape, partitions, access, canonical form.
+
+A fault of the request's shape refuses it whole (SUBMIT-01). A fault of one item makes that item `Refused`; it
+still travels, so that the answer has one entry per item, in order (SUBMIT-04).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from unisono.authority.channel import Candidate, Refused
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth import Identity
+from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.errors import BadRequest
+from unisono.protocol.messages import Item
+from unisono.protocol.partitions import PartitionError, normalise
+from unisono.vocabulary import FieldError
+
+ID_BYTES_MAX = 128
+"""UTF-8 bytes of an event id (SUBMIT-10)."""
+
+
+def check_shape(items: Sequence[Item], settings: Settings) -> None:
+    """Everything that must hold of the request before any item is looked at (SUBMIT-01)."""
+    if not items:
+        raise BadRequest("events must not be empty")
+    if len(items) > settings.max_batch_size:
+        raise BadRequest(f"{len(items)} events in one request, at most {settings.max_batch_size} allowed")
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        if item.id in seen:
+            raise BadRequest(f"events.{index}.id: {item.id!r} is given twice in this request")
+        seen.add(item.id)
+        _check_id(item.id, index, settings)
+        if bytes(item.event)[:1] != b"{":
+            raise BadRequest(f"events.{index}.event must be an object")
+
+
+def _check_id(id: str, index: int, settings: Settings) -> None:
+    size = len(id) if id.isascii() else len(id.encode())
+    if not size:
+        raise BadRequest(f"events.{index}.id must not be empty")
+    if size > ID_BYTES_MAX:
+        raise BadRequest(f"events.{index}.id has {size} bytes, at most {ID_BYTES_MAX} allowed")
+    if settings.require_uuid_ids:
+        try:
+            uuid.UUID(id)
+        except ValueError:
+            raise BadRequest(f"events.{index}.id must be a UUID") from None
+
+
+def named_partitions(
+    partitions: list[str] | UnsetType, partition: str | UnsetType, settings: Settings
+) -> list[str]:
+    """The partitions a request names, with the legacy field settled (PART-05)."""
+    if partitions is UNSET:
+        if partition is UNSET:
+            raise BadRequest("partitions is required")
+        if not settings.legacy_partition:
+            raise BadRequest("the legacy field partition is not taken alone; send partitions")
+        return [partition]
+    if partition is not UNSET and not _same(partitions, partition):
+        raise BadRequest("partition and partitions disagree")
+    return partitions
+
+
+def _same(partitions: list[str], partition: str) -> bool:
+    try:
+        return normalise(partitions) == normalise([partition])
+    except PartitionError:
+        return partitions == [partition]
+
+
+def prepare(item: Item, named: list[str], identity: Identity, access: Access) -> Candidate | Refused:
+    """One item, as far as it can be judged without the log and the model."""
+    try:
+        partitions = normalise(named)
+    except PartitionError as error:
+        where = "partitions" if error.index is None else f"partitions.{error.index}"
+        return Refused(item.id, tuple(named), "validation_failed", (FieldError(where, str(error)),))
+    denied = access.denied(identity, partitions)
+    if denied:
+        errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
+        return Refused(item.id, partitions, "forbidden", errors)
+    try:
+        _, event = parse_canonical(bytes(item.event))
+    except NotCanonical as error:
+        where = f"event.{error.field}" if error.field else "event"
+        return Refused(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
+    names = _plain(partitions)
+    return Candidate(item.id, partitions, event, content_hash(event, names))
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _plain(partitions: tuple[str, ...]) -> bytes:
+    text = _encode(partitions)
+    return text if b"\\" not in text else canonical(list(partitions))

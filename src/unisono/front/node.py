@@ -1,0 +1,278 @@
+"""The node: starts the processes, watches them, and ends them in order.
+
+Start: authority, then reader, then fronts; the ready line is printed when all of them work. End, on SIGTERM or
+SIGINT: fronts drain (stop accepting, finish what is queued, close with 1001), then reader and authority end. A
+child that ends by itself ends the node, non-zero, for its supervisor to start again: recovery is the ordinary
+start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from unisono.authority.channel import AskStats, Drain, Message, Order, Ready, Report, Stats
+from unisono.authority.stats import Snapshot, parse
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.admin import AdminServer
+from unisono.front.auth import Verifier
+from unisono.front.link import Link
+from unisono.front.processes import (
+    EXIT_FAILED,
+    Child,
+    Nursery,
+    StartFailed,
+    run_authority,
+    run_front,
+    run_reader,
+)
+from unisono.model.loading import Model
+
+log = logging.getLogger("unisono.node")
+
+ADMIN_FILE: Final = "admin.json"
+"""In the data directory, readable by its owner only: where the admin port is and the token for orders."""
+
+STATS_TIMEOUT_S: Final = 2.0
+"""A process that cannot send its counters within this is left out of the scrape."""
+
+EXIT_GRACE_S: Final = 2.0
+"""From the end of its control channel to the end of a process there is only clean-up."""
+
+ORDER_TIMEOUT_S: Final = 600.0
+"""A snapshot order may have to fold a long history first."""
+
+
+def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
+    """One listening socket per front on one port; an occupied port is an OSError even among friends."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family) as probe:
+        # Without SO_REUSEPORT on this one, a second server cannot slip in beside a running one.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        port = probe.getsockname()[1]
+    sockets = []
+    for _ in range(fronts):
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if fronts > 1:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sockets.append(sock)
+    return sockets
+
+
+class Node:
+    """One server: its children and its admin port.
+
+    Invariant: a child is in `_links` exactly while its control channel is open.
+    """
+
+    def __init__(self, settings: Settings, children: list[Child], urls: tuple[str, str]) -> None:
+        self._settings = settings
+        self._children = children
+        self._ws_url, self._admin_url = urls
+        self._links: dict[str, Link] = {}
+        self._ready: set[str] = set()
+        self._tickets = count(1)
+        self._waiting: dict[int, asyncio.Future[Stats | Report]] = {}
+        self._stopping = False
+        self._changed = asyncio.Event()
+        self._failed = False
+        self.order_token = secrets.token_urlsafe(32)
+
+    async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
+        for child in self._children:
+            self._links[child.role] = await Link.open(
+                child.control,
+                lambda message, role=child.role: self._heard(role, message),  # type: ignore[misc]
+                lambda role=child.role: self._lost(role),  # type: ignore[misc]
+            )
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        admin = AdminServer(self)
+        await admin.start(admin_socket)
+        self._ready.update(("authority", "reader"))  # they said so before the fronts were started
+        await self._until(lambda: self.ready or self._stopping)
+        if self.ready:
+            self._write_admin_file()
+            announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
+        await self._until(lambda: self._stopping)
+        await self._end()
+        await admin.close()
+        with contextlib.suppress(FileNotFoundError):
+            (Path(self._settings.data) / ADMIN_FILE).unlink()
+        return EXIT_FAILED if self._failed else 0
+
+    # -- for the admin port --------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        return not self._stopping and self._ready == {child.role for child in self._children}
+
+    async def stats(self) -> dict[str, Snapshot]:
+        """The counters of every child that answers in time."""
+
+        async def ask(role: str) -> tuple[str, Snapshot | None]:
+            try:
+                answer = await self._ask(role, AskStats, STATS_TIMEOUT_S)
+            except (TimeoutError, ConnectionError):
+                return role, None
+            assert isinstance(answer, Stats)
+            return role, parse(answer.body)
+
+        answers = await asyncio.gather(*(ask(role) for role in list(self._links)))
+        return {role: snapshot for role, snapshot in answers if snapshot is not None}
+
+    async def order(self, command: str, argument: str) -> Report:
+        """Hand an order to the authority and wait for what came of it."""
+        answer = await self._ask("authority", lambda t: Order(t, command, argument), ORDER_TIMEOUT_S)
+        assert isinstance(answer, Report)
+        return answer
+
+    async def _ask(self, role: str, message: Callable[[int], Message], timeout_s: float) -> Stats | Report:
+        link = self._links.get(role)
+        if link is None:
+            raise ConnectionError(f"the {role} is gone")
+        ticket = next(self._tickets)
+        future: asyncio.Future[Stats | Report] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        try:
+            link.send(message(ticket))
+            return await asyncio.wait_for(future, timeout_s)
+        finally:
+            del self._waiting[ticket]
+
+    # -- children ------------------------------------------------------------------------------------------
+
+    def _heard(self, role: str, message: Message) -> None:
+        match message:
+            case Ready():
+                self._ready.add(role)
+                self._changed.set()
+            case Stats() | Report():
+                future = self._waiting.get(message.ticket)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case _:
+                log.error("a node is not told %s by the %s", type(message).__name__, role)
+
+    def _lost(self, role: str) -> None:
+        self._links.pop(role, None)
+        if not self._stopping:
+            log.critical("the %s ended unexpectedly; stopping", role)
+            self._failed = True
+            self._stopping = True
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            log.info("stopping: finishing what is queued")
+        self._stopping = True
+        self._changed.set()
+
+    def _reload(self) -> None:
+        async def reload() -> None:
+            report = await self.order("reload", "")
+            log.info("reload %s: %s", "done" if report.ok else "refused", report.body.decode())
+
+        self._reloading = asyncio.get_running_loop().create_task(reload())
+
+    async def _end(self) -> None:
+        """Fronts first, then those they depend on; what does not end in time is killed."""
+        settings = self._settings
+        fronts = [child.role for child in self._children if child.role.startswith("front")]
+        await self._dismiss(fronts, settings.drain_timeout_s + settings.close_grace_s + 1)
+        await self._dismiss(["reader", "authority"], settings.drain_timeout_s)
+        for child in self._children:
+            code = await self._exit_code(child)
+            if code != 0:
+                log.error("the %s ended with code %d", child.role, code)
+                self._failed = True
+
+    async def _exit_code(self, child: Child) -> int:
+        deadline = asyncio.get_running_loop().time() + EXIT_GRACE_S
+        while (code := child.poll()) is None:
+            if asyncio.get_running_loop().time() > deadline:
+                log.error("the %s does not end; killing it", child.role)
+                os.kill(child.pid, signal.SIGKILL)
+                return child.reap()
+            await asyncio.sleep(0.01)
+        return code
+
+    async def _dismiss(self, roles: list[str], timeout_s: float) -> None:
+        for role in roles:
+            if role in self._links:
+                self._links[role].send(Drain())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(
+                self._until(lambda: not any(role in self._links for role in roles)), timeout_s
+            )
+
+    def _write_admin_file(self) -> None:
+        path = Path(self._settings.data) / ADMIN_FILE
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"url": self._admin_url, "token": self.order_token}, file)
+
+
+def serve(
+    settings: Settings,
+    model: Model,
+    make_verifier: Callable[[], Verifier],
+    access: Access,
+    announce: Callable[[str], None],
+) -> int:
+    """Run a node until it is told to stop. Everything that can be wrong with the settings was checked."""
+    listening = listen(settings.host, settings.port, settings.fronts)
+    (admin_socket,) = listen(settings.host, settings.admin_port, 1)
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    ws_url = f"ws://{shown}:{listening[0].getsockname()[1]}/sync"
+    admin_url = f"http://{shown}:{admin_socket.getsockname()[1]}"
+
+    nursery = Nursery()
+    nursery.own([*listening, admin_socket])
+    to_authority = [nursery.pair() for _ in listening]
+    to_reader = [nursery.pair() for _ in listening]
+    try:
+        ends = [there for _, there in to_authority]
+        nursery.fork("authority", ends, lambda c: run_authority(settings, model, c, ends)).wait_ready()
+        reader_ends = [there for _, there in to_reader]
+        nursery.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
+        for index, sock in enumerate(listening):
+            authority, reader = to_authority[index][0], to_reader[index][0]
+            nursery.fork(
+                f"front {index}",
+                [authority, reader, sock],
+                lambda c, i=index, a=authority, r=reader, s=sock: run_front(  # type: ignore[misc]
+                    i, settings, make_verifier, access, control=c, authority=a, reader=r, listening=[s]
+                ),
+            )
+    except StartFailed as error:
+        nursery.kill()
+        log.error("%s", error)
+        return error.code
+    admin_copy = admin_socket.dup()
+    nursery.let_go()
+    node_main = Node(settings, nursery.children, (ws_url, admin_url))
+    return asyncio.run(node_main.run(admin_copy, announce))

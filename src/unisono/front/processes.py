@@ -1,0 +1,216 @@
+"""The processes of a node: how they are wired, started by fork, and what each one runs.
+
+    node ── control ──► authority ◄── channel ──► front 0, front 1, …
+    node ── control ──► reader    ◄── channel ──► front 0, front 1, …
+    node ── control ──► front 0, front 1, …
+
+Every child holds only its own ends, so that the end of a process is seen by all its partners. Children ignore
+SIGINT and SIGTERM: they end when the node says so or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvloop
+
+from unisono.authority.channel import Channel, ChannelClosed, Ready, socket_pair
+from unisono.authority.loop import Authority, Clock
+from unisono.authority.orders import Orders
+from unisono.authority.reader import Reader
+from unisono.authority.states import States
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth import Verifier
+from unisono.front.server import Front
+from unisono.model.loading import Model
+from unisono.store.port import StorageError, StoreUnusable
+from unisono.store.sqlite import SqliteLog, SqliteReader
+
+log = logging.getLogger("unisono.node")
+
+EXIT_UNUSABLE = 2
+EXIT_FAILED = 1
+
+
+def now_ms() -> int:
+    """The server's clock, the only one (ENV-07)."""
+    return time.time_ns() // 1_000_000
+
+
+class StartFailed(Exception):
+    """A child ended before it was ready; it has said why on stderr."""
+
+    def __init__(self, role: str, code: int) -> None:
+        super().__init__(f"the {role} did not start (exit code {code})")
+        self.code = code
+
+
+class Child:
+    """A forked process and the node's end of its control channel."""
+
+    def __init__(self, role: str, pid: int, control: socket.socket) -> None:
+        self.role = role
+        self.pid = pid
+        self.control = control
+
+    def wait_ready(self) -> None:
+        """Blocks until the child says Ready; StartFailed when it ends instead."""
+        channel = Channel(self.control)
+        self.control.setblocking(True)
+        try:
+            if channel.receive() == [Ready()]:
+                return
+        except ChannelClosed:
+            pass
+        raise StartFailed(self.role, self.reap())
+
+    def poll(self) -> int | None:
+        """The exit code if the process has ended."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def reap(self) -> int:
+        """The exit code, as soon as there is one."""
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+class Nursery:
+    """Forks children, each with exactly the sockets that are its own."""
+
+    def __init__(self) -> None:
+        self._open: set[socket.socket] = set()
+        self.children: list[Child] = []
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        ends = socket_pair()
+        self._open.update(ends)
+        return ends
+
+    def own(self, sockets: Sequence[socket.socket]) -> None:
+        """Sockets that only the children given them may keep."""
+        self._open.update(sockets)
+
+    def fork(self, role: str, keep: Sequence[socket.socket], run: Callable[[socket.socket], int]) -> Child:
+        here, there = self.pair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _become_child(role, there, {there, *keep}, self._open, run)
+        there.close()
+        self._open.discard(there)
+        child = Child(role, pid, here)
+        self.children.append(child)
+        return child
+
+    def let_go(self) -> None:
+        """Close the children's ends in the node."""
+        controls = {child.control for child in self.children}
+        for sock in self._open - controls:
+            sock.close()
+        self._open = controls
+
+    def kill(self) -> None:
+        for child in self.children:
+            try:
+                os.kill(child.pid, signal.SIGKILL)
+                child.reap()
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _become_child(
+    role: str,
+    control: socket.socket,
+    keep: set[socket.socket],
+    inherited: set[socket.socket],
+    run: Callable[[socket.socket], int],
+) -> None:
+    code = EXIT_FAILED
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for sock in inherited - keep:
+            sock.close()
+        code = run(control)
+    except StoreUnusable as error:
+        print(f"unisono: {error}", file=sys.stderr)  # noqa: T201
+        code = EXIT_UNUSABLE
+    except StorageError:
+        code = EXIT_FAILED
+    except BaseException:
+        log.exception("the %s ends with an unexpected error", role)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run_authority(
+    settings: Settings, model: Model, control: socket.socket, fronts: Sequence[socket.socket]
+) -> int:
+    """The authority process."""
+    store = SqliteLog.open(Path(settings.data))
+    orders = Orders(settings, store, now_ms)
+    states = States(
+        model,
+        store,
+        bytes_max=settings.states_bytes_max,
+        snapshot_every=settings.snapshot_every_events,
+        now_ms=now_ms,
+    )
+    authority = Authority(
+        store,
+        states,
+        node=Channel(control),
+        fronts=[Channel(sock) for sock in fronts],
+        clock=Clock(now_ms, store.last_status_updated_at()),
+        perf=time.perf_counter,
+        obey=orders.obey,
+    )
+    authority.run()
+    store.close()
+    return 0
+
+
+def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[socket.socket]) -> int:
+    """The reader process."""
+    log_reader = SqliteReader.open(Path(settings.data))
+    Reader(log_reader, Channel(control), [Channel(sock) for sock in fronts]).run()
+    log_reader.close()
+    return 0
+
+
+def run_front(
+    index: int,
+    settings: Settings,
+    make_verifier: Callable[[], Verifier],
+    access: Access,
+    *,
+    control: socket.socket,
+    authority: socket.socket,
+    reader: socket.socket,
+    listening: Sequence[socket.socket],
+) -> int:
+    """A front process."""
+
+    async def main() -> int:
+        front = Front(index, settings, make_verifier(), access)
+        await front.start(authority=authority, reader=reader, node=control, listening=listening)
+        code = await front.ended
+        await front.close()
+        return code
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

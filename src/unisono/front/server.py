@@ -1,0 +1,311 @@
+"""A front: the process that talks to clients. It owns the sockets and their connections, and asks the
+authority what becomes of events and the reader what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import count
+from typing import Final
+
+import picows
+from picows import WSUpgradeRequest
+
+from unisono.authority.channel import (
+    AskHead,
+    AskPage,
+    AskStats,
+    Claim,
+    Claimed,
+    Committed,
+    Drain,
+    Failed,
+    Head,
+    Message,
+    ModelChanged,
+    Offer,
+    Outcome,
+    PageOf,
+    Ready,
+    Release,
+    Replaced,
+    SingleOutcome,
+    Stats,
+    Submit,
+)
+from unisono.authority.stats import Counters
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth import Verifier
+from unisono.front.hub import Hub
+from unisono.front.link import Link
+from unisono.front.rates import RateLimiter
+from unisono.front.timers import Timers
+from unisono.front.transport import RETRY_MS, Connection, leave_all
+from unisono.protocol.codec import encode_payload
+from unisono.protocol.errors import CloseCode, RateLimited, ServerError
+from unisono.protocol.profiles import CANONICAL
+from unisono.vocabulary import JsonObject
+
+log = logging.getLogger("unisono.front")
+
+PATH: Final = b"/sync"
+
+READ_BUFFER_BYTES: Final = 4096
+"""First read buffer of a connection: an ordinary message fits, and ten thousand idle ones cost 40 MiB."""
+
+NUMBERS_PER_FRONT: Final = 2**40
+"""Connection numbers are unique over all fronts of a node: front n counts from n times this."""
+
+
+class Front:
+    """All connections of one front process.
+
+    Invariants: a connection stands in `_connections` from its upgrade until its socket is gone; the callbacks
+    in `_heads`, `_pages` and `_claims` are called at most once, in the order the answers arrive.
+    """
+
+    def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
+        self.settings = settings
+        self.verifier = verifier
+        self.access = access
+        self.loop = asyncio.get_running_loop()
+        self.timers = Timers(self.loop)
+        self.hub = Hub(self.now_ms)
+        self.counters = Counters()
+        self.limits: JsonObject = {
+            "max_batch_size": settings.max_batch_size,
+            "sync_limit_min": settings.sync_limit_min,
+            "sync_limit_max": settings.sync_limit_max,
+            "max_message_bytes": settings.max_message_bytes,
+            "max_in_flight_drafts": settings.max_in_flight_drafts,
+            "max_subscriptions": settings.max_subscriptions,
+        }
+        self.ended: asyncio.Future[int] = self.loop.create_future()
+        self._rates = RateLimiter(settings.rate_events_per_s, settings.rate_burst_events)
+        self._offer: Offer | None = None
+        self._numbers = count(index * NUMBERS_PER_FRONT + 1)
+        self._tickets = count(1)
+        self._connections: dict[int, Connection] = {}
+        self._claims: dict[int, Callable[[int], None]] = {}
+        self._heads: dict[int, Callable[[int], None]] = {}
+        self._pages: dict[int, Callable[[PageOf], None]] = {}
+        self._in_flight_items = 0
+        self._in_flight_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._listening: Sequence[socket.socket] = ()
+        self._draining = False
+        self._authority: Link
+        self._reader: Link
+        self._node: Link
+
+    async def start(
+        self,
+        *,
+        authority: socket.socket,
+        reader: socket.socket,
+        node: socket.socket,
+        listening: Sequence[socket.socket],
+    ) -> None:
+        """Join the other processes; clients are let in once the authority has said what it judges by."""
+        self._listening = listening
+        self._node = await Link.open(node, self._from_node, lambda: self._end(0))
+        self._reader = await Link.open(reader, self._from_reader, self._broken)
+        self._authority = await Link.open(authority, self._from_authority, self._broken)
+
+    async def _open_doors(self) -> None:
+        for sock in self._listening:
+            self._servers.append(
+                await picows.ws_create_server(
+                    self._upgrade,
+                    sock=sock,
+                    backlog=1024,
+                    websocket_handshake_timeout=self.settings.handshake_timeout_s,
+                    max_frame_size=self.settings.max_message_bytes,
+                    read_buffer_init_size=READ_BUFFER_BYTES,
+                    logger_name="front",
+                )
+            )
+        self._node.send(Ready())
+
+    def _upgrade(self, request: WSUpgradeRequest) -> Connection | None:
+        if request.path.partition(b"?")[0] != PATH:
+            return None
+        return Connection(self, next(self._numbers))
+
+    # -- what connections ask ------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    @property
+    def model_version(self) -> int | None:
+        return None if self._offer is None else self._offer.model_version
+
+    def offered_profiles(self) -> list[str]:
+        assert self._offer is not None
+        return [name for name in self.settings.profiles if name in self._offer.profiles]
+
+    def accepted_event_types(self, profile: str) -> tuple[str, ...]:
+        assert self._offer is not None
+        return self._offer.profiles[profile]
+
+    def admit(self, connection: Connection) -> bool:
+        """False when there are too many; the connection stands in the table either way until it is gone."""
+        room = len(self._connections) < self.settings.connections_max and not self._draining
+        self._connections[connection.number] = connection
+        self.counters.add("connections_opened")
+        return room
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        self._claims.pop(connection.number, None)
+        if self._draining and not self._connections:
+            self._end(0)
+
+    def claim(self, connection: Connection, then: Callable[[int], None]) -> None:
+        assert connection.identity is not None
+        self._claims[connection.number] = then
+        self._authority.send(Claim(connection.number, connection.identity.client_id))
+
+    def release(self, connection: Connection) -> None:
+        self._authority.send(Release(connection.number))
+
+    def check_pressure(self, items: int, size: int) -> None:
+        """Refuse what would overfill the queue to the authority (LIM-05)."""
+        if (
+            self._in_flight_items + items > self.settings.queue_events_max
+            or self._in_flight_bytes + size > self.settings.queue_bytes_max
+        ):
+            raise RateLimited("the server is busy", RETRY_MS)
+
+    def check_rate(self, client_id: str, items: int) -> None:
+        wait_s = self._rates.take(client_id, items, self.loop.time())
+        if wait_s > 0:
+            raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
+
+    def submit(self, submission: Submit, size: int) -> None:
+        self._in_flight_items += len(submission.items)
+        self._in_flight_bytes += size
+        self._authority.send(submission)
+
+    def answered(self, items: int, size: int) -> None:
+        self._in_flight_items -= items
+        self._in_flight_bytes -= size
+
+    def ask_head(self, then: Callable[[int], None]) -> None:
+        ticket = next(self._tickets)
+        self._heads[ticket] = then
+        self._authority.send(AskHead(ticket))
+
+    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf], None]) -> None:
+        ticket = next(self._tickets)
+        self._pages[ticket] = then
+        self._reader.send(ask(ticket))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what the other processes say ----------------------------------------------------------------------
+
+    def _from_authority(self, message: Message) -> None:
+        match message:
+            case Committed():
+                self.counters.add("broadcasts", self.hub.publish(message))
+            case Outcome() | SingleOutcome():
+                connection = self._connections.get(message.conn)
+                if connection is not None:
+                    connection.answer(message)
+            case Head():
+                self._heads.pop(message.ticket)(message.committed_id)
+            case Claimed():
+                then = self._claims.pop(message.conn, None)
+                if then is not None:
+                    then(message.head)
+            case Replaced():
+                replaced = self._connections.get(message.conn)
+                if replaced is not None:
+                    replaced.leave(CloseCode.REPLACED, "a newer connection has this client_id")
+            case Offer():
+                self._offer = message
+                self.spawn(self._open_doors())
+            case ModelChanged():
+                self._model_changed(message)
+            case Failed():
+                log.critical("the authority failed: %s", message.message)
+                self._broken()
+            case _:
+                log.error("a front is not told %s by the authority", type(message).__name__)
+
+    def _model_changed(self, changed: ModelChanged) -> None:
+        """MODEL-02: every active canonical connection hears of it."""
+        self._offer = changed.offer
+        payload = encode_payload(
+            {
+                "old_model_version": changed.old_model_version,
+                "new_model_version": changed.offer.model_version,
+            }
+        )
+        for connection in list(self._connections.values()):
+            if connection.session.profile == CANONICAL:
+                connection.tell("version_changed", payload)
+
+    def _from_reader(self, message: Message) -> None:
+        if isinstance(message, PageOf):
+            self._pages.pop(message.ticket)(message)
+        else:
+            log.error("a front is not told %s by the reader", type(message).__name__)
+
+    def _from_node(self, message: Message) -> None:
+        match message:
+            case AskStats():
+                self.counters.set("connections", len(self._connections))
+                self.counters.set("in_flight_items", self._in_flight_items)
+                self.counters.set("in_flight_bytes", self._in_flight_bytes)
+                self.counters.set("subscribed_partitions", self.hub.partitions)
+                self._node.send(Stats(message.ticket, self.counters.dump()))
+            case Drain():
+                self._drain()
+            case _:
+                log.error("a front is not told %s by the node", type(message).__name__)
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Stop accepting, let everybody finish, close with 1001; past the time limit, cut."""
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections.values()):
+            connection.drain()
+        if not self._connections:
+            self._end(0)
+        self.loop.call_later(self.settings.drain_timeout_s, self._end, 0)
+
+    def _broken(self) -> None:
+        """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""
+        if self.ended.done() or self._draining:
+            self._end(0)
+            return
+        for server in self._servers:
+            server.close()
+        leave_all(self._connections.values(), ServerError())
+        self.loop.call_later(self.settings.close_grace_s, self._end, 1)
+        self._draining = True
+
+    def _end(self, code: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    async def close(self) -> None:
+        self.timers.close()
+        await self.verifier.keys.close()
+        for link in (self._authority, self._reader, self._node):
+            link.close()

@@ -1,0 +1,411 @@
+"""One WebSocket: frames → messages → session, and the session's effects → frames.
+
+The WebSocket library leaves to us what its core API does not do: putting fragments together under the size
+limit, refusing reserved bits and stray continuations, answering a close, and a bound on unsent bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome
+from unisono.authority.channel import Submit as Submission
+from unisono.front.auth import Identity
+from unisono.front.catchup import Ask, CatchUp
+from unisono.front.intake import check_shape, named_partitions, prepare
+from unisono.protocol.codec import decode, encode, encode_payload
+from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
+from unisono.protocol.messages import Connect, Heartbeat, Sync
+from unisono.protocol.profiles import negotiate
+from unisono.protocol.session import Effect, Leave, Reply, Session, StartSync, State, Submit, Verify
+
+if TYPE_CHECKING:
+    from unisono.front.server import Front
+
+log = logging.getLogger("unisono.front")
+
+T = TypeVar("T")
+
+HELD_MESSAGES_MAX = 64
+"""Messages a client may send behind its connect before it is answered; more is overload."""
+
+RETRY_MS = 250
+"""A group takes milliseconds; a quarter of a second later the queue has moved."""
+
+REASON_BYTES_MAX = 123
+"""Room for text in a close frame (RFC 6455)."""
+
+
+class Connection(WSListener):
+    """A client's socket, its session and its place in the hub.
+
+    Invariants: nothing is sent after the close frame; in-flight counts are of requests handed to the
+    authority and not answered yet; while a connect is being verified messages are held, in order.
+    """
+
+    def __init__(self, front: Front, number: int) -> None:
+        self._front = front
+        self.number = number
+        self.session = Session()
+        self.subscriptions: tuple[str, ...] = ()
+        self.identity: Identity | None = None
+        self.in_flight_items = 0
+        self._requests: deque[tuple[int, int]] = deque()
+        self._catchup = CatchUp(self, front.settings)
+        self._transport: WSTransport | None = None
+        self._fragments: bytearray | None = None
+        self._fragment_text = False
+        self._held: deque[bytes] | None = None
+        self._sent = 0
+        self._leaving = False
+        self._draining = False
+        now = front.loop.time()
+        self._heartbeat_by = now + front.settings.heartbeat_timeout_s
+
+    # -- the socket ----------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        settings = self._front.settings
+        transport.underlying_transport.set_write_buffer_limits(high=settings.send_buffer_bytes_max)
+        if not self._front.admit(self):
+            self.leave(CloseCode.OVERLOAD, "too many connections")
+            return
+        timers, now = self._front.timers, self._front.loop.time()
+        timers.at(self._heartbeat_by, self._heartbeat_due)
+        timers.at(now + settings.handshake_timeout_s, self._handshake_due)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002
+        if self.session.state is not State.CLOSED:
+            self.session.lost()
+        self._let_go()
+        self._front.forget(self)
+
+    def pause_writing(self) -> None:
+        """The unsent bytes passed their bound: this consumer is too slow (BCAST-04)."""
+        if not self._leaving:
+            self._leaving = True  # from here on nothing more is added to the buffer
+            self._front.loop.call_soon(self._too_slow)
+
+    def resume_writing(self) -> None:
+        pass
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.CLOSE:
+            self._peer_closed(transport, frame)
+        elif self._leaving or self._draining or transport.is_close_frame_sent:
+            return  # the library still hands over what was in the same read
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
+        elif frame.msg_type in (WSMsgType.PING, WSMsgType.PONG):
+            return
+        else:
+            self._data_frame(frame)
+
+    def _data_frame(self, frame: WSFrame) -> None:
+        first = frame.msg_type != WSMsgType.CONTINUATION
+        if first == (self._fragments is not None):
+            self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
+        elif first and frame.fin:
+            self._whole(frame.get_payload_as_bytes(), frame.msg_type == WSMsgType.TEXT)
+        elif first:
+            self._fragments = bytearray(frame.get_payload_as_memoryview())
+            self._fragment_text = frame.msg_type == WSMsgType.TEXT
+        else:
+            assert self._fragments is not None
+            if len(self._fragments) + frame.payload_size > self._front.settings.max_message_bytes:
+                self._fragments = None
+                self.leave(CloseCode.TOO_BIG, "message too big")
+                return
+            self._fragments += frame.get_payload_as_memoryview()
+            if frame.fin:
+                data, self._fragments = bytes(self._fragments), None
+                self._whole(data, self._fragment_text)
+
+    def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
+        if self.session.state is not State.CLOSED:
+            self.session.lost()
+        self._let_go()
+        self._leaving = True
+        if not transport.is_close_frame_sent:
+            transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
+        transport.disconnect()
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def _whole(self, data: bytes, text: bool) -> None:
+        if text and not data.isascii():
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                self.leave(CloseCode.INVALID_TEXT, "text is not UTF-8")
+                return
+        if self._held is not None:
+            self._hold(data if text else b"")
+            return
+        self.handle(data if text else b"")
+
+    def _hold(self, data: bytes) -> None:
+        assert self._held is not None
+        if len(self._held) >= HELD_MESSAGES_MAX:
+            self.leave(CloseCode.OVERLOAD, "too many messages before connected")
+        else:
+            self._held.append(data)
+
+    def handle(self, data: bytes) -> None:
+        """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
+        counters = self._front.counters
+        try:
+            try:
+                if not data:
+                    raise BadRequest("a message is one JSON object in a text frame")
+                message = decode(data, depth_max=self._front.settings.json_depth_max)
+                counters.add("messages_in")
+                if isinstance(message, Heartbeat) or self._front.settings.heartbeat_any_message:
+                    self._heartbeat_by = self._front.loop.time() + self._front.settings.heartbeat_timeout_s
+                effects = self.session.receive(message)
+                for effect in effects:
+                    self._perform(effect, len(data))
+            except WireError as error:
+                self._refuse(error)
+        except Exception:
+            log.exception("connection %d: unexpected error", self.number)
+            self.fail()
+
+    def _perform(self, effect: Effect, size: int) -> None:
+        match effect:
+            case Reply():
+                if effect.kind == "error":
+                    self._front.counters.add(f"errors|{effect.payload['code']}")
+                self._reply(effect.kind, encode_payload(effect.payload))
+            case Submit():
+                self._submit(effect, size)
+            case StartSync():
+                self._sync(effect.sync)
+            case Verify():
+                self._held = deque()
+                self._front.spawn(self._verify(effect.connect))
+            case Leave():
+                self._leave(effect)
+
+    def _refuse(self, error: WireError) -> None:
+        for effect in self.session.refuse(error):
+            self._perform(effect, 0)
+
+    def fail(self, error: WireError | None = None) -> None:
+        """Something unexpected: this connection ends, the others go on (ERR-03)."""
+        if self.session.state is not State.CLOSED:
+            self._refuse(error or ServerError())
+
+    def leave(self, code: CloseCode, reason: str) -> None:
+        """Close for a reason that has no error message."""
+        if self.session.state is not State.CLOSED:
+            for effect in self.session.leave(code, reason):
+                self._perform(effect, 0)
+
+    # -- connect -------------------------------------------------------------------------------------------
+
+    async def _verify(self, connect: Connect) -> None:
+        front = self._front
+        try:
+            identity = await front.verifier.verify(connect.token, connect.client_id, front.now_ms() / 1000)
+            profile = negotiate(connect, front.offered_profiles(), front.settings.default_profile)
+        except WireError as error:
+            if self.session.state is State.AWAIT_CONNECT:
+                self._refuse(error)
+            return
+        except Exception:
+            log.exception("connection %d: unexpected error while verifying", self.number)
+            self.fail()
+            return
+        if self.session.state is State.AWAIT_CONNECT:
+            self.identity = identity
+            front.claim(self, lambda head: self._claimed(identity, profile, head))
+
+    def _claimed(self, identity: Identity, profile: str, head: int) -> None:
+        if self.session.state is not State.AWAIT_CONNECT:
+            return
+        front = self._front
+        effects = self.session.verified(
+            identity.client_id,
+            profile,
+            accepted_event_types=front.accepted_event_types(profile),
+            server_time=front.now_ms(),
+            head=head,
+            limits=front.limits,
+            model_version=front.model_version,
+        )
+        for effect in effects:
+            self._perform(effect, 0)
+        left_s = identity.expires_at_s + front.settings.jwt_leeway_s - front.now_ms() / 1000
+        front.timers.at(front.loop.time() + max(0.0, left_s), self._expiry_due)
+        held, self._held = self._held, None
+        while held and not self._leaving:
+            self.handle(held.popleft())
+
+    # -- submit --------------------------------------------------------------------------------------------
+
+    def _submit(self, submit: Submit, size: int) -> None:
+        front, settings, identity = self._front, self._front.settings, self.identity
+        assert identity is not None
+        assert self.session.profile is not None
+        check_shape(submit.items, settings)
+        named = [named_partitions(item.partitions, item.partition, settings) for item in submit.items]
+        count = len(submit.items)
+        if self.in_flight_items + count > settings.max_in_flight_drafts:
+            raise RateLimited(f"more than {settings.max_in_flight_drafts} drafts in flight", RETRY_MS)
+        front.check_pressure(count, size)
+        front.check_rate(identity.client_id, count)
+        items = tuple(
+            prepare(item, names, identity, front.access)
+            for item, names in zip(submit.items, named, strict=True)
+        )
+        self.in_flight_items += count
+        self._requests.append((count, size))
+        front.submit(
+            Submission(self.number, identity.client_id, self.session.profile, submit.single, items), size
+        )
+
+    def answer(self, outcome: Outcome | SingleOutcome) -> None:
+        """The authority's word on the oldest request in flight."""
+        if not self._requests:
+            return  # given up when the connection began to close
+        count, size = self._requests.popleft()
+        self.in_flight_items -= count
+        self._front.answered(count, size)
+        if isinstance(outcome, Outcome):
+            self._reply("submit_events_result", encode_payload({"results": outcome.results}))
+        else:
+            self._reply("event_committed" if outcome.committed else "event_rejected", outcome.payload)
+        self._finish_drain()
+
+    # -- sync (the Host of a CatchUp) ----------------------------------------------------------------------
+
+    def _sync(self, sync: Sync) -> None:
+        self._catchup.start(sync)
+
+    def denied(self, partitions: tuple[str, ...]) -> list[str]:
+        assert self.identity is not None
+        return self._front.access.denied(self.identity, partitions)
+
+    def subscribe(self, partitions: tuple[str, ...]) -> None:
+        self._front.hub.subscribe(self, partitions)
+
+    def ask_head(self, then: Callable[[int], None]) -> None:
+        self._front.ask_head(self._while_open(then))
+
+    def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None:
+        bytes_max = self._front.settings.sync_page_bytes_max
+        self._front.ask_page(
+            lambda ticket: AskPage(ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max),
+            self._while_open(then),
+        )
+
+    def answer_sync(self, payload: bytes) -> None:
+        self._reply("sync_response", payload)
+        self._front.loop.call_soon(self._finish_drain)
+
+    def model_version(self) -> int | None:
+        return self._front.model_version
+
+    def _while_open(self, then: Callable[[T], None]) -> Callable[[T], None]:
+        """An answer that comes when the connection is closing changes nothing any more."""
+
+        def guarded(value: T) -> None:
+            if self.session.state is State.ACTIVE:
+                then(value)
+
+        return guarded
+
+    # -- timers: each returns its next time, or None -------------------------------------------------------
+
+    def _heartbeat_due(self, now: float) -> float | None:
+        if self.session.state is State.CLOSED:
+            return None
+        if self._heartbeat_by > now:
+            return self._heartbeat_by
+        self.leave(CloseCode.TIMEOUT, "no heartbeat")
+        return None
+
+    def _handshake_due(self, now: float) -> None:  # noqa: ARG002
+        if self.session.state is State.AWAIT_CONNECT:
+            self.leave(CloseCode.TIMEOUT, "no connect")
+
+    def _expiry_due(self, now: float) -> float | None:
+        """AUTH-04: by the wall clock, so a timer that fires early waits for the rest."""
+        if self.session.state is State.CLOSED or self.identity is None:
+            return None
+        front = self._front
+        left_s = self.identity.expires_at_s + front.settings.jwt_leeway_s - front.now_ms() / 1000
+        if left_s > 0:
+            return now + left_s
+        self._refuse(AuthFailed("the token has expired; connect again with a new one"))
+        return None
+
+    def _grace_over(self, now: float) -> None:  # noqa: ARG002
+        if self._transport is not None and not self._transport.is_disconnected:
+            self._transport.disconnect(graceful=False)
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Hear nothing more; leave once what is in flight is answered."""
+        self._draining = True
+        self._finish_drain()
+
+    def _finish_drain(self) -> None:
+        if self._draining and not self.in_flight_items and not self._catchup.busy:
+            self.leave(CloseCode.GOING_AWAY, "server going away")
+
+    def _too_slow(self) -> None:
+        if self.session.state is not State.CLOSED:
+            self._leaving = False
+            self.leave(CloseCode.SLOW_CONSUMER, "too slow; sync to catch up")
+
+    def _leave(self, effect: Leave) -> None:
+        self._let_go()
+        self._leaving = True
+        self._front.counters.add(f"closes|{int(effect.code)}")
+        transport = self._transport
+        if transport is None or transport.is_disconnected:
+            return
+        reason = effect.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        transport.send_close(int(effect.code), reason)  # type: ignore[arg-type]
+        self._front.timers.at(self._front.loop.time() + self._front.settings.close_grace_s, self._grace_over)
+
+    def _let_go(self) -> None:
+        """Give up the subscriptions and the claim, once (CONN-06, CONN-08)."""
+        self._front.hub.subscribe(self, ())
+        if self.identity is not None:
+            self._front.release(self)
+            self.identity = None
+        for count, size in self._requests:
+            self._front.answered(count, size)
+        self._requests.clear()
+        self.in_flight_items = 0
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def send(self, message: bytes) -> None:
+        """Hand over a whole message; what is said after the close frame goes nowhere."""
+        if not self._leaving and self._transport is not None:
+            self._transport.send(WSMsgType.TEXT, message)
+
+    def _reply(self, kind: str, payload: bytes) -> None:
+        self._sent += 1
+        self.send(encode(kind, f"s{self._sent}", self._front.now_ms(), payload))
+
+    def tell(self, kind: str, payload: bytes) -> None:
+        """A message nobody asked for, such as version_changed."""
+        self._reply(kind, payload)
+
+
+def leave_all(connections: Iterable[Connection], error: WireError) -> None:
+    """The node cannot go on: everybody is told and closed (DUR-04)."""
+    for connection in list(connections):
+        connection.fail(error)

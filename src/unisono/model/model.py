@@ -1,0 +1,132 @@
+"""A model as a whole: what events of either profile may be, and what they mean for a partition.
+
+The same object serves the server's judge, a client's view and the fold of the history (TREE-11).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from unisono.model.partition import PartitionState
+from unisono.model.policy import TreePolicy
+from unisono.model.rules import RuleFailed
+from unisono.model.schema import EVENT_TYPE, SchemaProfile
+from unisono.model.tree import TreeProfile
+from unisono.vocabulary import FieldError, Json, JsonObject
+
+CANONICAL, COMPATIBILITY = "canonical", "compatibility"
+
+_ANY_TREE = TreeProfile()
+"""Replay asks whether an action fits the state, not whether today's policy would allow it."""
+
+
+class Model(msgspec.Struct, frozen=True, eq=False):
+    """One version of what events mean.
+
+    `version` is None where no model was configured. `canonical` is None where canonical events have no
+    meaning at all. `digest` tells one content of a model directory from another.
+    """
+
+    name: str
+    version: int | None
+    canonical: SchemaProfile | None
+    compatibility: TreeProfile
+    policy: TreePolicy | None = None
+    path: Path | None = None
+    digest: str = ""
+
+    def shape(self, profile: str, event: JsonObject) -> list[FieldError]:
+        """What is wrong with the event itself."""
+        if profile == COMPATIBILITY:
+            return self.compatibility.shape(event)
+        if self.canonical is None:
+            return [FieldError("event.type", "this server has no model, so it takes no canonical events")]
+        return self._canonical(profile).shape(event)
+
+    def refusals(self, profile: str, state: PartitionState, event: JsonObject) -> list[FieldError]:
+        """What keeps an event of the right shape from being applied to this state."""
+        if profile == COMPATIBILITY:
+            return self.compatibility.refusals(state.tree, event)
+        return self._canonical(profile).refusals(state.data, event)
+
+    def apply(self, profile: str, state: PartitionState, event: JsonObject) -> None:
+        """Change the state by an event nothing speaks against; `RuleFailed` and no change if a rule fails."""
+        if profile == COMPATIBILITY:
+            self.compatibility.apply(state.tree, event)
+        else:
+            self._canonical(profile).apply(state.data, event)
+
+    def apply_committed(self, state: PartitionState, event: JsonObject) -> bool:
+        """Change the state by an event of the log, without judging it again.
+
+        An event that cannot be applied (committed under another model, whose rules it does not fit) changes
+        nothing, is counted in `state.skipped`, and gives False. Which ones these are depends on the model and
+        the events before it alone. Whoever replays many events settles the state now and then.
+        """
+        applied = self._replay(state, event)
+        if not applied:
+            state.skipped += 1
+        return applied
+
+    def describe(self) -> JsonObject:
+        """What the model consists of, to compare two of them and to show to a person."""
+        registry = self.canonical.registry if self.canonical is not None else None
+        return {
+            "name": self.name,
+            "model_version": self.version,
+            "digest": self.digest,
+            "schemas": None if registry is None else {name: self._describe(name) for name in registry.names},
+            "tree": self._describe_tree(),
+        }
+
+    def _canonical(self, profile: str) -> SchemaProfile:
+        if profile != CANONICAL or self.canonical is None:
+            raise ValueError(f"this model has no profile {profile!r}")
+        return self.canonical
+
+    def _replay(self, state: PartitionState, event: JsonObject) -> bool:
+        if event.get("type") != EVENT_TYPE:
+            if _ANY_TREE.shape(event) or _ANY_TREE.refusals(state.tree, event):
+                return False
+            _ANY_TREE.apply(state.tree, event)
+            return True
+        payload = event.get("payload")
+        if self.canonical is None or not isinstance(payload, dict):
+            return False
+        if not isinstance(payload.get("schema"), str) or "data" not in payload:
+            return False
+        try:
+            self.canonical.apply(state.data, event)
+        except RuleFailed:
+            return False
+        return True
+
+    def _describe(self, schema: str) -> Json:
+        assert self.canonical is not None
+        rules = self.canonical.rules
+        reducer = rules.reducer(schema)
+        return {
+            "checks": [rule.name for rule in rules.checks(schema)],
+            "reducer": None if reducer is None else reducer.name,
+        }
+
+    def _describe_tree(self) -> Json:
+        targets = None if self.policy is None else self.policy.targets
+        return {
+            "init": "init" in self.compatibility.accepted_event_types,
+            "targets": None
+            if targets is None
+            else {name: [*sorted(rule.actions)] for name, rule in sorted(targets.items())},
+        }
+
+
+def open_model(*, accept_init: bool = True) -> Model:
+    """Any schema name, any data, any tree target; nothing is reduced. For trying things out."""
+    return Model("open", None, SchemaProfile(None), TreeProfile(accept_init=accept_init))
+
+
+def no_model(*, accept_init: bool = True) -> Model:
+    """Tree actions only: canonical events have no meaning without a model."""
+    return Model("none", None, None, TreeProfile(accept_init=accept_init))

@@ -1,0 +1,151 @@
+"""What an operator writes in a model's Python module: reducers and checks, by schema.
+
+    from unisono.model.rules import Event, FieldError, Rules, refuse
+
+    rules = Rules()
+
+    @rules.check("task.done")
+    def task_exists(state: dict[str, Any], event: Event) -> list[FieldError]:
+        if event.data["id"] in state.get("tasks", {}):
+            return []
+        return [refuse("id", "there is no such task")]
+
+    @rules.reduce("task.done")
+    def done(state: dict[str, Any], event: Event) -> None:
+        state["tasks"][event.data["id"]]["done"] = True
+
+`state` is the state of one partition: a JSON object of dicts and lists, `{}` at first. A reducer changes it
+in place and returns nothing. What is put in is copied in (`items = []; state["items"] = items` leaves `items`
+outside: read `state["items"]` back, or use `setdefault`), and only JSON can be put in.
+
+A check says what is wrong, as a list, by `yield`, or by returning nothing when all is well. It runs after the
+data has satisfied its JSON Schema, against committed state plus the items before this one (VAL-03). It cannot
+change the state: a change it makes is undone.
+
+Both must be deterministic (VAL-05): no clock, no random numbers, no files, no network, no state of their own.
+The log is replayed through the reducers on the server, in clients and in Spark, and must mean the same there.
+
+A check that raises refuses the event. A reducer that raises, or returns something, refuses the event and
+leaves the state as it was. Either is logged with its traceback under `unisono.model`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from unisono.vocabulary import FieldError
+
+__all__ = ["Check", "Event", "FieldError", "Reducer", "Rule", "RuleFailed", "Rules", "refuse"]
+
+SCHEMA_FIELD = "event.payload.schema"
+"""Where a failed rule is reported: nothing in the data is known to be wrong."""
+
+
+class RuleFailed(Exception):
+    """A reducer could not apply an event; the state is as it was before.
+
+    The message is fit for the client: it names the rule and tells nothing of what went on inside.
+    """
+
+    @property
+    def error(self) -> FieldError:
+        return FieldError(SCHEMA_FIELD, str(self))
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event as a rule sees it: the payload of a canonical event, a copy for each rule.
+
+    `data` has satisfied the schema; `meta` is empty when the client sent none.
+    """
+
+    schema: str
+    data: Any
+    meta: dict[str, Any]
+
+
+Reducer: TypeAlias = Callable[[dict[str, Any], Event], None]
+Check: TypeAlias = Callable[[dict[str, Any], Event], Iterable[FieldError] | None]
+_R = TypeVar("_R", bound=Reducer)
+_C = TypeVar("_C", bound=Check)
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One function registered for one schema."""
+
+    kind: str
+    schema: str
+    name: str
+    function: Callable[[dict[str, Any], Event], Any]
+
+    @property
+    def label(self) -> str:
+        """The rule's name in logs, answers and metrics, as in `task.done/task_exists`."""
+        return f"{self.schema}/{self.name}"
+
+
+class Rules:
+    """The rules of one model, filled by decorators when its module is imported.
+
+    One reducer per schema, any number of checks, run in the order they are written. Names of functions are
+    unique within a schema.
+    """
+
+    def __init__(self) -> None:
+        self._reducers: dict[str, Rule] = {}
+        self._checks: dict[str, list[Rule]] = {}
+
+    def reduce(self, *schemas: str) -> Callable[[_R], _R]:
+        """Register what events of these schemas do to the state."""
+        return self._registering("reduce", schemas)
+
+    def check(self, *schemas: str) -> Callable[[_C], _C]:
+        """Register what may be wrong with events of these schemas, given the state."""
+        return self._registering("check", schemas)
+
+    def reducer(self, schema: str) -> Rule | None:
+        return self._reducers.get(schema)
+
+    def checks(self, schema: str) -> tuple[Rule, ...]:
+        return tuple(self._checks.get(schema, ()))
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The schemas that some rule is for, sorted."""
+        return tuple(sorted({*self._reducers, *self._checks}))
+
+    def of(self, schema: str) -> tuple[Rule, ...]:
+        """The rules of a schema: its checks, then its reducer."""
+        reducer = self.reducer(schema)
+        return (*self.checks(schema), *((reducer,) if reducer else ()))
+
+    def _registering(self, kind: str, schemas: tuple[str, ...]) -> Callable[[Any], Any]:
+        if not schemas or not all(isinstance(schema, str) and schema for schema in schemas):
+            raise TypeError(f'name the schema the rule is for, as in @rules.{kind}("task.created")')
+
+        def register(function: Any) -> Any:
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise TypeError(f"the rule {function.__name__!r} is async; rules are plain functions")
+            for schema in schemas:
+                self._add(Rule(kind, schema, getattr(function, "__name__", "rule"), function))
+            return function
+
+        return register
+
+    def _add(self, rule: Rule) -> None:
+        if any(rule.name == other.name for other in self.of(rule.schema)):
+            raise ValueError(f"two rules for {rule.schema!r} are called {rule.name!r}")
+        if rule.kind == "check":
+            self._checks.setdefault(rule.schema, []).append(rule)
+            return
+        if (other := self.reducer(rule.schema)) is not None:
+            raise ValueError(f"{rule.schema!r} has two reducers, {other.name!r} and {rule.name!r}")
+        self._reducers[rule.schema] = rule
+
+
+def refuse(path: str, message: str) -> FieldError:
+    """One complaint about the data; `path` is a dot path in it (`items.0.title`), or "" for all of it."""
+    return FieldError(f"event.payload.data.{path}" if path else "event.payload.data", message)

@@ -1,0 +1,141 @@
+"""The canonical profile: events name a schema, and Python rules say what they do to the state.
+
+`{"type": "event", "payload": {"schema": …, "data": …, "meta"?: …}}` and nothing else in the payload (VAL-02).
+"""
+
+from __future__ import annotations
+
+from unisono.model.journal import Journal, plain, track
+from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, field_path, shorten
+from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls
+from unisono.model.rules import Rules
+from unisono.vocabulary import FieldError, Json, JsonObject
+
+EVENT_TYPE = "event"
+PAYLOAD = "event.payload"
+PAYLOAD_KEYS = frozenset({"schema", "data", "meta"})
+NAME_CHARS_MAX = 100
+
+
+class SchemaState:
+    """What the reducers of a model have made of one partition's events: a JSON object, `{}` at first.
+
+    `value` is for reducers and checks; nobody else changes it.
+    """
+
+    __slots__ = ("journal", "value")
+
+    def __init__(self, value: JsonObject | None = None) -> None:
+        self.journal = Journal()
+        self.value = track({} if value is None else value, self.journal)
+
+    def mark(self) -> int:
+        return self.journal.mark()
+
+    def rollback(self, mark: int) -> None:
+        self.journal.rollback(mark)
+
+    def settle(self) -> None:
+        self.journal.settle()
+
+    def dump(self) -> Json:
+        return plain(self.value)
+
+    def weight(self) -> int:
+        return self.journal.weight
+
+
+class SchemaProfile:
+    """Judges canonical events by a registry of schemas and the operator's rules.
+
+    Without a registry any schema name and any data will do: the open model, for trying things out.
+    """
+
+    def __init__(
+        self,
+        registry: SchemaRegistry | None,
+        rules: Rules | None = None,
+        rule_budget_ms: float = RULE_BUDGET_MS,
+    ) -> None:
+        self.registry = registry
+        self.rules = rules if rules is not None else Rules()
+        self._calls = RuleCalls(self.rules, rule_budget_ms)
+
+    @property
+    def name(self) -> str:
+        return "canonical"
+
+    @property
+    def accepted_event_types(self) -> tuple[str, ...]:
+        return (EVENT_TYPE,)
+
+    @property
+    def slow_rules(self) -> dict[str, int]:
+        """How often each rule went over its time budget, by label."""
+        return self._calls.slow
+
+    @property
+    def failed_rules(self) -> dict[str, int]:
+        """How often each rule raised, by label."""
+        return self._calls.failed
+
+    @property
+    def running_rule(self) -> str | None:
+        """The rule being called now, for a watcher in another thread."""
+        return self._calls.running
+
+    def shape(self, event: JsonObject) -> list[FieldError]:
+        if event.get("type") != EVENT_TYPE:
+            return [FieldError("event.type", f"must be {EVENT_TYPE!r}")]
+        payload = event.get("payload")
+        if not isinstance(payload, dict):
+            return [FieldError(PAYLOAD, "must be an object" if "payload" in event else "is required")]
+        errors = [
+            FieldError(field_path(PAYLOAD, [key]), "is not a key of a canonical payload: schema, data, meta")
+            for key in sorted(payload.keys() - PAYLOAD_KEYS)[:ERRORS_MAX]
+        ]
+        unnamed = self._schema_errors(payload)
+        errors += unnamed
+        if "data" not in payload:
+            errors.append(FieldError(DATA, "is required"))
+        elif not unnamed:
+            errors += self._data_errors(payload)
+        if not isinstance(payload.get("meta", {}), dict):
+            errors.append(FieldError(f"{PAYLOAD}.meta", "must be an object"))
+        return errors[:ERRORS_MAX]
+
+    def refusals(self, state: SchemaState, event: JsonObject) -> list[FieldError]:
+        return self._calls.refusals(state.value, state.journal, _payload(event))
+
+    def apply(self, state: SchemaState, event: JsonObject) -> None:
+        """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
+        self._calls.reduce(state.value, state.journal, _payload(event))
+
+    def empty(self) -> SchemaState:
+        return SchemaState()
+
+    def load(self, dumped: Json) -> SchemaState:
+        if not isinstance(dumped, dict):
+            raise TypeError("the state of a canonical partition is a JSON object")
+        return SchemaState(dumped)
+
+    def _schema_errors(self, payload: JsonObject) -> list[FieldError]:
+        field = f"{PAYLOAD}.schema"
+        schema = payload.get("schema")
+        if not isinstance(schema, str) or not schema:
+            return [FieldError(field, "must be a non-empty string" if "schema" in payload else "is required")]
+        if self.registry is not None and schema not in self.registry:
+            return [FieldError(field, f"{shorten(schema, NAME_CHARS_MAX)!r} is not a schema of this model")]
+        return []
+
+    def _data_errors(self, payload: JsonObject) -> list[FieldError]:
+        schema = payload["schema"]
+        if self.registry is None or not isinstance(schema, str):
+            return []
+        return self.registry.errors(schema, payload["data"])
+
+
+def _payload(event: JsonObject) -> JsonObject:
+    payload = event["payload"]
+    assert isinstance(payload, dict), "the shape was checked before"
+    return payload

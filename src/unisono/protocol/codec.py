@@ -1,0 +1,165 @@
+"""Bytes ⇄ messages: shape and depth checks on the way in, one splice on the way out.
+
+Incoming bytes are a whole text message, already within the size limit and valid UTF-8. The event of a
+submitted item stays raw here: what it holds is application data, looked at once, by `canonical`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from unisono.protocol.errors import SUPPORTED_VERSIONS, BadRequest, ProtocolVersionUnsupported
+from unisono.protocol.messages import MESSAGE_TYPES, Item, Message, SubmitEvent, SubmitEvents
+from unisono.protocol.surrogates import Masked, mask_lone_surrogates
+
+DEPTH_MAX: Final = 64
+"""Nesting of one whole message (LIM-06)."""
+
+VERSION: Final = SUPPORTED_VERSIONS[0]
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The five fields of every message (ENV-01); anything else at this level is ignored (ENV-03)."""
+
+    type: str
+    msg_id: str
+    timestamp: int | float
+    payload: msgspec.Raw
+    protocol_version: str
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in MESSAGE_TYPES.items()
+}
+_encode = msgspec.json.Encoder().encode
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
+_NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
+
+
+def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
+    """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05)."""
+    if deeper_than(data, depth_max):
+        raise BadRequest(f"JSON is nested deeper than {depth_max} levels")
+    try:
+        envelope = _decode_envelope(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        masked = mask_lone_surrogates(data)
+        if masked is None:
+            raise BadRequest(f"not a message: {error}") from None
+        return _unmasked(decode(masked.text, depth_max=depth_max), masked)
+    if envelope.protocol_version not in SUPPORTED_VERSIONS:
+        raise ProtocolVersionUnsupported(envelope.protocol_version)
+    decoder = _payload_decoders.get(envelope.type)
+    if decoder is None:
+        raise BadRequest(f"unknown message type {envelope.type[:64]!r}")
+    try:
+        message: Message = decoder.decode(envelope.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"{envelope.type}: payload: {error}") from None
+    return message
+
+
+def _unmasked(message: Message, masked: Masked) -> Message:
+    match message:
+        case SubmitEvents():
+            items = [_unmasked_item(item, masked) for item in message.events]
+            return msgspec.structs.replace(message, events=items)
+        case SubmitEvent():
+            return _unmasked_item(message, masked)
+        case _:
+            raise BadRequest("not a message: a lone surrogate is not text")
+
+
+_I = TypeVar("_I", bound=Item)
+
+
+def _unmasked_item(item: _I, masked: Masked) -> _I:
+    if masked.mask in item.id or (item.partitions and any(masked.mask in name for name in item.partitions)):
+        raise BadRequest("a lone surrogate is not text: id and partitions must be valid Unicode")
+    return msgspec.structs.replace(item, event=msgspec.Raw(masked.restored(bytes(item.event))))
+
+
+def deeper_than(data: bytes, depth_max: int) -> bool:
+    """Whether brackets nest deeper than `depth_max`; linear passes, no recursion.
+
+    Meaningful for well-formed JSON; anything else is refused by the decoder afterwards.
+    """
+    if data.count(b"{") + data.count(b"[") <= depth_max:
+        return False
+    brackets = _STRING.sub(b"", data).translate(_ONE_BRACKET, _NOT_BRACKETS)
+    # Each pass removes the innermost level everywhere, so the passes count the levels.
+    for _ in range(depth_max):
+        if not brackets:
+            return False
+        shorter = brackets.replace(b"{}", b"")
+        if len(shorter) == len(brackets):
+            return False
+        brackets = shorter
+    return bool(brackets)
+
+
+def encode(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
+    """One outgoing message around an already encoded payload. `kind` and `msg_id` are ours: plain ASCII."""
+    return b'{"type":"%b","msg_id":"%b","timestamp":%d,"protocol_version":"1.0","payload":%b}' % (
+        kind.encode(),
+        msg_id.encode(),
+        timestamp,
+        payload,
+    )
+
+
+def encode_payload(value: object) -> bytes:
+    """JSON of a payload that is not an event."""
+    return _encode(value)
+
+
+def encode_event(
+    committed_id: int,
+    id: str,
+    client_id: str,
+    partitions: Sequence[str],
+    event: bytes,
+    status_updated_at: int,
+) -> bytes:
+    """The one shape of a committed event on the wire (BCAST-05), with the stored text spliced in."""
+    return b'{"id":%b,"client_id":%b,"partitions":%b,"committed_id":%d,"event":%b,"status_updated_at":%d}' % (
+        _encode(id),
+        _encode(client_id),
+        _encode(partitions),
+        committed_id,
+        event,
+        status_updated_at,
+    )
+
+
+def encode_sync_response(
+    *,
+    partitions: Sequence[str],
+    subscriptions: Sequence[str],
+    events: Sequence[bytes],
+    next_since: int,
+    sync_to: int,
+    has_more: bool,
+    model_version: int | None,
+) -> bytes:
+    """The payload of a `sync_response`; `events` are already in the wire's shape."""
+    version = b"" if model_version is None else b',"model_version":%d' % model_version
+    return (
+        b'{"partitions":%b,"effective_subscriptions":%b,"events":[%b],"next_since_committed_id":%d,'
+        b'"sync_to_committed_id":%d,"has_more":%b%b}'
+    ) % (
+        _encode(partitions),
+        _encode(subscriptions),
+        b",".join(events),
+        next_since,
+        sync_to,
+        b"true" if has_more else b"false",
+        version,
+    )

@@ -1,0 +1,52 @@
+"""Which way of writing events a connection uses, settled once, at connect (PROF-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import UNSET
+
+from unisono.protocol.errors import ProfileUnsupported
+from unisono.protocol.messages import Connect
+from unisono.vocabulary import JsonObject
+
+CANONICAL: Final = "canonical"
+COMPATIBILITY: Final = "compatibility"
+PROFILES: Final = (CANONICAL, COMPATIBILITY)
+TREE_POLICY: Final = "strict"
+
+
+def negotiate(connect: Connect, offered: Sequence[str], default: str = CANONICAL) -> str:
+    """The profile of this connection, or ProfileUnsupported.
+
+    `default` stands in for a client that sends no profile field at all (PROF-02).
+    """
+    required = connect.required_profile
+    if connect.supported_profiles is not UNSET:
+        wanted = connect.supported_profiles
+    elif required is not UNSET:
+        wanted = [required]
+    else:
+        wanted = [default]
+    if required is not UNSET:
+        wanted = [name for name in wanted if name == required]
+    chosen = next((name for name in wanted if name in offered), None)
+    if chosen is None:
+        raise ProfileUnsupported(f"no common profile; this server offers {', '.join(offered)}", offered)
+    policy = connect.required_tree_policy
+    if chosen == COMPATIBILITY and policy is not UNSET and policy != TREE_POLICY:
+        raise ProfileUnsupported(f"the only tree policy here is {TREE_POLICY!r}", offered)
+    return chosen
+
+
+def capabilities(profile: str, accepted_event_types: Sequence[str]) -> JsonObject:
+    """`connected.capabilities` (PROF-05, BCAST-06)."""
+    told: JsonObject = {
+        "profile": profile,
+        "accepted_event_types": list(accepted_event_types),
+        "ordered_delivery": True,
+    }
+    if profile == COMPATIBILITY:
+        told["tree_policy"] = TREE_POLICY
+    return told

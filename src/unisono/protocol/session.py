@@ -1,0 +1,228 @@
+"""The life of one connection: what it may do now, and what happens when it does (CONN-*).
+
+`TRANSITIONS` is the state table of the protocol, kept as data. `Session` is the only writer of its state: it
+is handed what came in (`receive`) or what happened (`verified`, `refuse`, `expired`, …) and answers with
+effects, which the transport performs. No socket, no clock, no key is touched here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+import msgspec
+
+from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, WireError
+from unisono.protocol.messages import (
+    Connect,
+    Disconnect,
+    Heartbeat,
+    Item,
+    Message,
+    SubmitEvent,
+    SubmitEvents,
+    Sync,
+)
+from unisono.protocol.profiles import capabilities
+from unisono.vocabulary import JsonObject
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    AWAIT_CONNECT = auto()
+    ACTIVE = auto()
+    CLOSED = auto()
+
+
+class Input(Enum):
+    """What can happen to a connection, told apart as finely as the table needs."""
+
+    CONNECT_ACCEPTED = auto()
+    CONNECT_REFUSED = auto()
+    HEARTBEAT = auto()
+    OUT_OF_TURN = auto()
+    DISCONNECT = auto()
+    SUBMIT = auto()
+    SYNC = auto()
+    REFUSED_OPEN = auto()
+    REFUSED_CLOSING = auto()
+    LOST = auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
+    (State.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): State.ACTIVE,
+    (State.AWAIT_CONNECT, Input.CONNECT_REFUSED): State.CLOSED,
+    (State.AWAIT_CONNECT, Input.HEARTBEAT): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.OUT_OF_TURN): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.REFUSED_OPEN): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.REFUSED_CLOSING): State.CLOSED,
+    (State.AWAIT_CONNECT, Input.LOST): State.CLOSED,
+    (State.ACTIVE, Input.HEARTBEAT): State.ACTIVE,
+    (State.ACTIVE, Input.OUT_OF_TURN): State.ACTIVE,
+    (State.ACTIVE, Input.DISCONNECT): State.CLOSED,
+    (State.ACTIVE, Input.SUBMIT): State.ACTIVE,
+    (State.ACTIVE, Input.SYNC): State.ACTIVE,
+    (State.ACTIVE, Input.REFUSED_OPEN): State.ACTIVE,
+    (State.ACTIVE, Input.REFUSED_CLOSING): State.CLOSED,
+    (State.ACTIVE, Input.LOST): State.CLOSED,
+    (State.CLOSED, Input.LOST): State.CLOSED,
+}
+
+
+class IllegalStep(Exception):
+    """A (state, input) pair that the table does not have; the session is unchanged."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Send one message with this payload."""
+
+    kind: str
+    payload: JsonObject
+
+
+class Verify(msgspec.Struct, frozen=True):
+    """Check the token and the profile, then call `verified` or `refuse`."""
+
+    connect: Connect
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Have these items judged. `single`: asked by `submit_event`, to be answered in that generation's words."""
+
+    items: Sequence[Item]
+    single: bool
+
+
+class StartSync(msgspec.Struct, frozen=True):
+    """Answer this sync."""
+
+    sync: Sync
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Drop the subscriptions and close the socket with this code."""
+
+    code: CloseCode
+    reason: str
+
+
+Effect: TypeAlias = Reply | Verify | Submit | StartSync | Leave
+
+_ACK: Final = (Reply("heartbeat_ack", {}),)
+
+
+class Session:
+    """One connection's state, its identity once it has one, and nothing else.
+
+    Invariants: `client_id` is set exactly while a connect was accepted; it never changes afterwards, nor does
+    `profile` (PROF-06). Once CLOSED, nothing is received any more.
+    """
+
+    __slots__ = ("_state", "client_id", "profile")
+
+    def __init__(self) -> None:
+        self._state = State.AWAIT_CONNECT
+        self.client_id: str | None = None
+        self.profile: str | None = None
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def receive(self, message: Message) -> Sequence[Effect]:
+        """What to do about a well-formed message."""
+        if self._state is State.AWAIT_CONNECT:
+            match message:
+                case Connect():
+                    return (Verify(message),)
+                case Heartbeat():
+                    self._step(Input.HEARTBEAT)
+                    return _ACK
+                case _:
+                    return self._out_of_turn("connect first: only connect and heartbeat are taken before it")
+        if isinstance(message, Connect):
+            return self._out_of_turn("already connected; open a new connection to connect again")
+        if self._speaks_for_another(message):
+            return self.refuse(AuthFailed("client_id differs from the authenticated identity"))
+        match message:
+            case Heartbeat():
+                self._step(Input.HEARTBEAT)
+                return _ACK
+            case Disconnect():
+                self._step(Input.DISCONNECT)
+                return (Leave(CloseCode.NORMAL, "disconnect"),)
+            case Sync():
+                self._step(Input.SYNC)
+                return (StartSync(message),)
+            case SubmitEvent():
+                self._step(Input.SUBMIT)
+                return (Submit((message,), single=True),)
+            case SubmitEvents():
+                self._step(Input.SUBMIT)
+                return (Submit(message.events, single=False),)
+
+    def verified(
+        self,
+        client_id: str,
+        profile: str,
+        *,
+        accepted_event_types: Sequence[str],
+        server_time: int,
+        head: int,
+        limits: JsonObject,
+        model_version: int | None,
+    ) -> Sequence[Effect]:
+        """The token is good and the profile settled: the connection is active (CONN-04)."""
+        self._step(Input.CONNECT_ACCEPTED)
+        self.client_id = client_id
+        self.profile = profile
+        told: JsonObject = {
+            "client_id": client_id,
+            "server_time": server_time,
+            "server_last_committed_id": head,
+            "capabilities": capabilities(profile, accepted_event_types),
+            "limits": limits,
+        }
+        if model_version is not None:
+            told["model_version"] = model_version
+        return (Reply("connected", told),)
+
+    def refuse(self, error: WireError) -> Sequence[Effect]:
+        """Tell the client of an error, and close where its code says so (ERR-01)."""
+        told = Reply("error", error.payload())
+        if error.close_code is None:
+            self._step(Input.REFUSED_OPEN)
+            return (told,)
+        connecting = self._state is State.AWAIT_CONNECT
+        self._step(Input.CONNECT_REFUSED if connecting else Input.REFUSED_CLOSING)
+        return (told, Leave(error.close_code, error.code))
+
+    def leave(self, code: CloseCode, reason: str) -> Sequence[Effect]:
+        """Close without an error message: replaced, timed out, too slow, going away."""
+        self._step(Input.LOST)
+        return (Leave(code, reason),)
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._step(Input.LOST)
+
+    def _out_of_turn(self, message: str) -> Sequence[Effect]:
+        self._step(Input.OUT_OF_TURN)
+        return (Reply("error", BadRequest(message).payload()),)
+
+    def _speaks_for_another(self, message: Message) -> bool:
+        """AUTH-05: a named client_id must be the authenticated one, in the payload and in every item."""
+        own = self.client_id
+        if message.client_id is not None and message.client_id != own:
+            return True
+        return isinstance(message, SubmitEvents) and any(
+            item.client_id is not None and item.client_id != own for item in message.events
+        )
+
+    def _step(self, happened: Input) -> None:
+        following = TRANSITIONS.get((self._state, happened))
+        if following is None:
+            raise IllegalStep(f"{happened.name} in {self._state.name}")
+        self._state = following

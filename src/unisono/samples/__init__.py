@@ -1,0 +1,10 @@
+"""Models that come with Unisono, to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def sample_model() -> Path:
+    """The directory of the outline model: notes, a title, and trees to arrange things in."""
+    return Path(__file__).parent / "outline"

@@ -1,0 +1,143 @@
+"""The contract of the durable log, and the records that pass through it.
+
+Two roles share one log. A `CommitLog` is held by the authority alone: it opens a group, is told what to
+append, and makes it durable. A `LogReader` reads pages of what is durable; any number may be open beside
+the writer and none of them ever delays it.
+
+What every implementation keeps:
+
+- committed ids are gap-free within a log, strictly increasing, never reused, also across restarts and
+  pruning: the head is stored, not derived from the rows that remain (ORD-01);
+- a reader that has seen id N never later sees a smaller id appear (ORD-02);
+- when `commit` returns, its records survive power loss (DUR-02);
+- when `commit` raises, no reader sees its records and the log refuses further work: a storage error is
+  fail-stop (DUR-04). Opening it again finds all of the group or none of it (all, if only the answer to the
+  last write was lost); what it finds is durable before anything rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class StorageError(Exception):
+    """The log cannot promise anything any more; the process that holds it must stop."""
+
+
+class StoreUnusable(Exception):
+    """The log cannot be opened: in use, wrong place, newer schema, not a log. The text says what to do."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One committed event: `event` is canonical JSON, `hash` SHA-256 over event and partitions (ORD-06)."""
+
+    committed_id: int
+    id: str
+    client_id: str
+    partitions: tuple[str, ...]
+    event: bytes
+    hash: bytes
+    status_updated_at: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What deduplication remembers of a committed id, for ever."""
+
+    committed_id: int
+    hash: bytes
+    client_id: str
+    status_updated_at: int
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """What a group starts from.
+
+    `foreign` holds, in order, what other writers of the same log committed since this one last looked;
+    an embedded log has no other writers.
+    """
+
+    head: int
+    known: Mapping[str, Known]
+    foreign: Sequence[Record] = ()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of history, ascending. `has_more`: the range holds further records after the last one."""
+
+    records: Sequence[Record]
+    has_more: bool
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Committed-only state of one partition up to and including `committed_id` (DUR-07)."""
+
+    partition: str
+    committed_id: int
+    model_version: int
+    state: bytes
+    created_at: int
+
+
+class LogReader(Protocol):
+    """Reads what is durable; safe to use beside the writer."""
+
+    def head(self) -> int: ...
+
+    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+        """Records with `since < committed_id <= upto` in any of `partitions`, each once, ascending (SYNC-01).
+
+        At most `limit` records and about `bytes_max` bytes of event text, but at least one record if any is
+        left. Costs in proportion to the page, never to the log (SYNC-10).
+        """
+        ...
+
+    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        """Records with `since < committed_id <= upto` of all partitions, ascending, at most `limit`."""
+        ...
+
+    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
+        """The newest snapshot of that model version (DUR-07: one of another version is never returned)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CommitLog(LogReader, Protocol):
+    """The one writer."""
+
+    def begin(self, ids: Sequence[str]) -> Opening:
+        """Open a group: nobody else can append until it ends. `known` covers exactly `ids`."""
+        ...
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Append `records` (ids head+1, head+2, …) and end the group; durable when it returns."""
+        ...
+
+    def abandon(self) -> None:
+        """End the group without appending anything."""
+        ...
+
+    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        """Store snapshots, outside any group, replacing older ones of the same partition."""
+        ...
+
+    def maintain(self) -> None:
+        """Housekeeping between groups (checkpoints); returns quickly when there is nothing to do."""
+        ...
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing wrong with a log, named with its committed_id where it has one."""
+
+    kind: str
+    message: str
+    committed_id: int | None = None
+
+
+class Auditor(Protocol):
+    """Reads a whole log and tells what is wrong with it."""
+
+    def findings(self) -> Iterator[Finding]: ...

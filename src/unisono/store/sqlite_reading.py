@@ -1,0 +1,185 @@
+"""Reading the embedded log: pages, scans and snapshots, on a connection of one's own or the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import apsw
+import msgspec
+
+from unisono.store import sqlite_files as files
+from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.statements import load_queries
+
+UNION_TERMS_MAX = 500
+"""SQLite's own limit on the terms of a compound SELECT; more partitions are read in chunks."""
+
+NUMBERS_MAX = 200_000
+"""Partition numbers kept in memory, some 30 MB at most; past it the cache starts over."""
+
+READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError)
+"""What reading a damaged or unreachable log can raise."""
+
+_SQL = load_queries("sqlite")
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class SqliteReader:
+    """Pages, scans and snapshots of a log, each read in one snapshot that ends before it returns.
+
+    Invariant: `_numbers` holds only partitions that exist; a number never changes, so it needs no refreshing.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._numbers: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open the log in `directory` for reading; raises StoreUnusable."""
+        try:
+            connection = files.connect_reader(directory)
+            try:
+                files.refuse_other_versions(connection, directory)
+                connection.pragma("mmap_size", files.READER_MMAP_BYTES)
+            except BaseException:
+                connection.close()
+                raise
+        except (apsw.Error, OSError) as error:
+            raise unusable(directory, error) from error
+        return cls(connection)
+
+    def head(self) -> int:
+        self._check()
+        try:
+            return int(self._connection.execute(_SQL["head"]).get)
+        except READ_ERRORS as error:
+            self._fail("reading the head", error)
+
+    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+        self._check()
+        if since >= upto or limit < 1:
+            return Page((), has_more=False)
+        try:
+            names = dict.fromkeys(partitions)
+            numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
+            if len(numbers) == len(names) <= UNION_TERMS_MAX:
+                return self._union_page(numbers, since, upto, limit, bytes_max)
+            with self._connection:  # several statements, one snapshot: no id may appear between them (ORD-02)
+                numbers = list(self._look_up(names).values())
+                read = self._union_page if len(numbers) <= UNION_TERMS_MAX else self._chunked_page
+                page = read(numbers, since, upto, limit, bytes_max)
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+        return page
+
+    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        self._check()
+        try:
+            return [_record(row) for row in self._connection.execute(_SQL["scan"], (since, upto, limit))]
+        except READ_ERRORS as error:
+            self._fail("scanning the log", error)
+
+    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
+        self._check()
+        try:
+            row = self._connection.execute(_SQL["snapshot"], (partition, model_version)).fetchone()
+        except READ_ERRORS as error:
+            self._fail("reading a snapshot", error)
+        if row is None:
+            return None
+        committed_id, state, created_at = row
+        return Snapshot(partition, committed_id, model_version, state, created_at)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _union_page(self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int) -> Page:
+        if not numbers:
+            return Page((), has_more=False)
+        rows = self._connection.execute(_page_sql(len(numbers)), (since, upto, limit + 1, *numbers))
+        try:
+            return _cut(rows, limit, bytes_max)
+        finally:
+            rows.close()
+
+    def _chunked_page(
+        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int
+    ) -> Page:
+        ids: set[int] = set()
+        for start in range(0, len(numbers), UNION_TERMS_MAX):
+            chunk = numbers[start : start + UNION_TERMS_MAX]
+            rows = self._connection.execute(_ids_sql(len(chunk)), (since, upto, limit + 1, *chunk))
+            ids.update(committed_id for (committed_id,) in rows)
+        wanted = msgspec.json.encode(sorted(ids)[: limit + 1]).decode()
+        rows = self._connection.execute(_SQL["records"], (wanted,))
+        try:
+            return _cut(rows, limit, bytes_max)
+        finally:
+            rows.close()
+
+    def _look_up(self, names: Iterable[str]) -> dict[str, int]:
+        """name → number for those that exist, from memory where possible."""
+        found: dict[str, int] = {}
+        missing: list[str] = []
+        for name in dict.fromkeys(names):
+            number = self._numbers.get(name)
+            if number is None:
+                missing.append(name)
+            else:
+                found[name] = number
+        if missing:
+            asked = msgspec.json.encode(missing).decode()
+            self._remember(dict(self._connection.execute(_SQL["partition_numbers"], (asked,))), found)
+        return found
+
+    def _remember(self, fresh: dict[str, int], found: dict[str, int]) -> None:
+        if len(self._numbers) + len(fresh) > NUMBERS_MAX:
+            self._numbers.clear()
+        self._numbers.update(fresh)
+        found.update(fresh)
+
+    def _check(self) -> None:
+        """Refuse to read when nothing read could be relied on; a reader by itself always may."""
+
+    def _fail(self, doing: str, error: Exception) -> NoReturn:
+        raise StorageError(f"{doing} failed: {error}") from error
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    committed_id, id, client_id, partitions, event, hash, status_updated_at = row
+    return Record(committed_id, id, client_id, _decode_names(partitions), event, hash, status_updated_at)
+
+
+def _cut(rows: Iterator[tuple[Any, ...]], limit: int, bytes_max: int) -> Page:
+    """The page that `rows` begin with; at least one record, whatever its size."""
+    records: list[Record] = []
+    left = bytes_max
+    for row in rows:
+        left -= len(row[4])
+        if records and (len(records) == limit or left < 0):
+            return Page(records, has_more=True)
+        records.append(_record(row))
+    return Page(records, has_more=False)
+
+
+@lru_cache(maxsize=UNION_TERMS_MAX)
+def _ids_sql(terms: int) -> str:
+    ranges = [_SQL["page_range"].replace("{number}", f"?{4 + term}") for term in range(terms)]
+    return _SQL["page_ids"].replace("{ranges}", " UNION ".join(ranges))
+
+
+@lru_cache(maxsize=UNION_TERMS_MAX)
+def _page_sql(terms: int) -> str:
+    return _SQL["page"].replace("{ids}", _ids_sql(terms))
+
+
+def unusable(directory: Path, error: Exception) -> StoreUnusable:
+    if isinstance(error, apsw.NotADBError):
+        return StoreUnusable(f"{directory / files.LOG_FILE} is not a SQLite database")
+    if isinstance(error, apsw.CorruptError):
+        return StoreUnusable(f"{directory / files.LOG_FILE} is damaged ({error}): `unisono check` says where")
+    return StoreUnusable(f"the log in {directory} cannot be opened: {error}")

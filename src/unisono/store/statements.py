@@ -1,0 +1,53 @@
+"""SQL from files: the named queries and the numbered migrations of one engine.
+
+A query begins at its line `-- name: …` and ends at the next one. A migration is a file `0001_what.sql`; its
+number is the schema version it leads to, and the numbers have no holes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+import msgspec
+
+_NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_MIGRATION_FILE = re.compile(r"^(\d{4})_\w+\.sql$")
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of a schema: running `script` on version `number - 1` gives version `number`."""
+
+    number: int
+    name: str
+    script: str
+
+
+@cache
+def load_queries(engine: str) -> Mapping[str, str]:
+    """The named queries of `engine`, without their comments."""
+    text = files("unisono.store").joinpath("sql", engine, "queries.sql").read_text("utf-8")
+    _, *parts = _NAME_LINE.split(text)
+    queries: dict[str, str] = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        if name in queries:
+            raise ValueError(f"sql/{engine}/queries.sql names {name!r} twice")
+        lines = [line for line in body.splitlines() if line and not line.startswith("--")]
+        queries[name] = "\n".join(lines).removesuffix(";")
+    return MappingProxyType(queries)
+
+
+@cache
+def load_migrations(engine: str) -> tuple[Migration, ...]:
+    """The migrations of `engine`, in order from 1."""
+    found = []
+    for file in files("unisono.store").joinpath("sql", engine).iterdir():
+        if match := _MIGRATION_FILE.match(file.name):
+            found.append(Migration(int(match[1]), file.name, file.read_text("utf-8")))
+    found.sort(key=lambda migration: migration.number)
+    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"the migrations in sql/{engine} are not numbered 1, 2, 3, … without holes")
+    return tuple(found)
