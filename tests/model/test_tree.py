@@ -549,10 +549,12 @@ def test_a_state_shares_nothing_with_what_went_in_or_out() -> None:
     after(state, one, put("new.inner.x", 1), put("plain.more", 1), update("A", {"y": 1}))
     assert given == kept
     assert one == put("new", {"list": [{"x": 1}], "inner": {}})
+    one["payload"]["value"]["list"][0]["x"] = given["plain"]["list"][0][0] = "changed"
     dumped: Any = state.dump()
     dumped["new"]["list"][0]["x"] = dumped["explorer"]["items"]["A"]["list"] = "changed"
     again: Any = state.dump()
     assert again["new"]["list"] == [{"x": 1}]
+    assert again["plain"]["list"] == [[1]]
     assert again["explorer"]["items"]["A"]["list"] == [{"x": 1}]
 
 

@@ -105,6 +105,7 @@ class Authority:
         self._outbox: dict[Channel, list[Message]] = {channel: [] for channel in fronts}
         self._head = store.head()
         self._draining = False
+        self.turns = 0
         self.counters = Counters()
 
     # -- the loop ------------------------------------------------------------------------------------------
@@ -118,9 +119,9 @@ class Authority:
         try:
             while not (self._draining and not self._queue and not self._parked):
                 self._collect()
-                while self._queue:
+                self.states.refill()
+                if self._queue:
                     self._turn()
-                    self._collect(wait=False)
                 if self._parked:
                     self._resume_parked()
                 if self._orders:
@@ -133,9 +134,10 @@ class Authority:
             self._flush()
             raise
 
-    def _collect(self, *, wait: bool = True) -> None:
-        idle = not self._parked and not self._orders and not self._draining
-        timeout = IDLE_S if wait and idle else 0
+    def _collect(self) -> None:
+        """Queue what has arrived; wait for something only when there is nothing else to do."""
+        idle = not (self._queue or self._parked or self._orders or self._draining)
+        timeout = IDLE_S if idle else 0
         for key, _ in self._selector.select(timeout):
             channel: Channel = key.data
             try:
@@ -189,14 +191,15 @@ class Authority:
         """A slice of loading, then let go whoever need not wait any more, keeping each connection's order."""
         waiting, self._parked = self._parked, deque()
         self._parked_conns = set()
-        for channel, submit in waiting:
-            if self._may_start(channel, submit):
-                self._queue.append((channel, submit))
+        free = [(channel, submit) for channel, submit in waiting if self._may_start(channel, submit)]
+        # They are older than anything in the queue, so they go before it.
+        self._queue.extendleft(reversed(free))
 
     # -- one group -----------------------------------------------------------------------------------------
 
     def _run_group(self, taken: Sequence[tuple[Channel, Message]], events: int) -> None:
         started = self._perf()
+        self.turns += 1
         ids = [
             item.id
             for _, message in taken

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+import orjson
 
 from unisono.authority.channel import Candidate
 from unisono.authority.stats import Counters
@@ -25,9 +26,12 @@ from unisono.vocabulary import FieldError, JsonObject
 log = logging.getLogger("unisono.authority")
 
 SLICE_EVENTS: Final = 1000
-"""Events folded at once; some milliseconds of work, the longest a group can be kept waiting by a load."""
+"""Events of one partition folded at once: some milliseconds of work."""
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
+
+FOLDED_PER_TURN_MAX: Final = 2000
+"""Events folded between two groups, over all partitions that are wanted at once."""
 
 SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
 """States up to this size are written as snapshots between two groups, some ten milliseconds of work. Larger
@@ -36,7 +40,8 @@ ones are left to an order or to the pipeline, which keep nobody waiting who did 
 NO_MODEL_VERSION: Final = 0
 """The version under which snapshots of a server without a versioned model are kept."""
 
-_decode_event = msgspec.json.Decoder(dict).decode
+_decode_event = orjson.loads
+"""Linear also on texts full of extreme numbers, which the other decoder is not."""
 
 
 class Loading(msgspec.Struct):
@@ -81,6 +86,7 @@ class States:
         self._loading: dict[str, Loading] = {}
         self._staged: dict[str, Resident] = {}
         self._weight = 0
+        self._foldable = FOLDED_PER_TURN_MAX
         self._loads = 0
         self._evictions = 0
 
@@ -108,6 +114,10 @@ class States:
 
     # -- loading -------------------------------------------------------------------------------------------
 
+    def refill(self) -> None:
+        """A new turn: so many events may be folded before the next group gets its chance."""
+        self._foldable = FOLDED_PER_TURN_MAX
+
     def ready(self, profile: str, partitions: Iterable[str]) -> bool:
         """Whether all are in memory; folds one slice of the first that is not."""
         if not self._stateful(profile):
@@ -124,6 +134,8 @@ class States:
         return partition in self._resident or self._load_slice(partition)
 
     def _load_slice(self, partition: str) -> bool:
+        if self._foldable <= 0:
+            return False
         loading = self._loading.get(partition)
         if loading is None:
             loading = self._loading[partition] = self._start(partition)
@@ -134,6 +146,7 @@ class States:
             self.model.apply_committed(loading.state, _decode_event(record.event))
             loading.upto = record.committed_id
         loading.state.settle()
+        self._foldable -= len(page.records) + 1
         if page.has_more:
             return False
         del self._loading[partition]
@@ -175,7 +188,7 @@ class States:
         except RuleFailed as failure:
             for resident, mark in zip(touched, marks, strict=True):
                 resident.state.rollback(mark)
-            return (FieldError("event.payload.schema", str(failure)),)
+            return (failure.error,)
         for name, resident, mark in zip(candidate.partitions, touched, marks, strict=True):
             if resident.mark is None:
                 resident.mark = mark

@@ -29,6 +29,8 @@ class Host(Protocol):
 
     async def stats(self) -> dict[str, Snapshot]: ...
 
+    async def silent(self) -> list[str]: ...
+
     async def order(self, command: str, argument: str) -> Report: ...
 
 
@@ -56,9 +58,12 @@ class AdminServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        if self._host.ready:
-            return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
+        if not self._host.ready:
+            return web.Response(text="not ready\n", status=503)
+        silent = await self._host.silent()
+        if silent:
+            return web.Response(text=f"not ready: no answer from {', '.join(silent)}\n", status=503)
+        return web.Response(text="ready\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         registry = CollectorRegistry(auto_describe=False)

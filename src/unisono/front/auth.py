@@ -93,9 +93,11 @@ class Verifier:
         expires_at_s = _seconds(claims, "exp")
         if now_s >= expires_at_s + self.leeway_s:
             raise AuthFailed("the token has expired")
-        if "nbf" in claims and _seconds(claims, "nbf") > now_s + self.leeway_s:
+        # By whole seconds: an issuer's float may be finer than the clock it is compared with, and a token that
+        # is used in the millisecond it was signed in is not from the future.
+        if "nbf" in claims and math.floor(_seconds(claims, "nbf")) > now_s + self.leeway_s:
             raise AuthFailed("the token is not valid yet (nbf)")
-        if "iat" in claims and _seconds(claims, "iat") > now_s + self.leeway_s:
+        if "iat" in claims and math.floor(_seconds(claims, "iat")) > now_s + self.leeway_s:
             raise AuthFailed("the token was issued in the future (iat)")
         return expires_at_s
 

@@ -413,7 +413,11 @@ def _parse_jwk(jwk: object, origin: str) -> Key:
         material: object = reader.from_jwk({name: jwk[name] for name in members})
     except (jwt.PyJWTError, KeyError, TypeError, ValueError, UnsupportedAlgorithm):
         raise KeySourceError(f"{origin} is not a valid {family} key") from None
-    key = _secret_key(material, origin, kid) if isinstance(material, bytes) else _public_key(material, origin, kid)
+    key = (
+        _secret_key(material, origin, kid)
+        if isinstance(material, bytes)
+        else _public_key(material, origin, kid)
+    )
     if "alg" not in jwk:
         return key
     algorithms = frozenset(name for name in key.algorithms if name == jwk["alg"])

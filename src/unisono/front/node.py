@@ -138,6 +138,11 @@ class Node:
         answers = await asyncio.gather(*(ask(role) for role in list(self._links)))
         return {role: snapshot for role, snapshot in answers if snapshot is not None}
 
+    async def silent(self) -> list[str]:
+        """The processes that do not answer."""
+        answering = await self.stats()
+        return [child.role for child in self._children if child.role not in answering]
+
     async def order(self, command: str, argument: str) -> Report:
         """Hand an order to the authority and wait for what came of it."""
         answer = await self._ask("authority", lambda t: Order(t, command, argument), ORDER_TIMEOUT_S)

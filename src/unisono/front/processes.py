@@ -27,6 +27,7 @@ from unisono.authority.loop import Authority, Clock
 from unisono.authority.orders import Orders
 from unisono.authority.reader import Reader
 from unisono.authority.states import States
+from unisono.authority.watchdog import Watchdog
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
@@ -179,7 +180,10 @@ def run_authority(
         perf=time.perf_counter,
         obey=orders.obey,
     )
+    watchdog = Watchdog(authority)
+    watchdog.start()
     authority.run()
+    watchdog.stop()
     store.close()
     return 0
 

@@ -80,7 +80,12 @@ class Connection(WSListener):
         timers.at(self._heartbeat_by, self._heartbeat_due)
         timers.at(now + settings.handshake_timeout_s, self._handshake_due)
 
-    def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        handshake = transport.close_handshake
+        if not self._leaving and handshake is not None and handshake.sent is not None:
+            # The library closed it by itself: a frame too big, or no WebSocket frame at all.
+            code = int(handshake.sent.code)  # type: ignore[call-overload]
+            self._front.counters.add(f"closes|{code}")
         if self.session.state is not State.CLOSED:
             self.session.lost()
         self._let_go()

@@ -143,12 +143,13 @@ class Forest:
     def holds(self, top: str, id: str) -> bool:
         """Whether `id` is `top` or lies below it.
 
-        Climbs from `id` and searches below `top` in step, so it costs the smaller of the two: a leaf is moved
-        into a deep place, and a large subtree into a shallow one, without walking either.
+        Climbs from `id` for no more steps than there are nodes below `top`: one that lies there has no longer way
+        up. So it costs the smaller of the two, and moving a leaf into a deep place is as cheap as moving a
+        large subtree into a shallow one.
         """
         climbing: str | None = id
-        for met in self.within(top):
-            if met == id or climbing == top:
+        for _ in self.within(top):
+            if climbing == top:
                 return True
             if climbing is None:
                 return False

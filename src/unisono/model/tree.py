@@ -58,7 +58,11 @@ OPTIONS = "event.payload.options"
 
 
 class TreeProfile:
-    """How tree actions are judged and what they do (VAL-04, TREE-11)."""
+    """How tree actions are judged and what they do (VAL-04, TREE-11).
+
+    `shape` keeps what it read of the last event, so that judging and applying the same object, in one
+    partition or in several, need not read it again: an event is not to be changed after its `shape` was asked.
+    """
 
     name = "compatibility"
 
@@ -66,17 +70,20 @@ class TreeProfile:
         self._policy = policy
         takes_init = accept_init and (policy is None or policy.init)
         self.accepted_event_types = tuple(kind for kind in ACTIONS if kind != "init" or takes_init)
+        self._last: tuple[JsonObject, Action] | None = None
 
     def shape(self, event: JsonObject) -> list[FieldError]:
         action = read(event, self.accepted_event_types)
         if isinstance(action, list):
+            self._last = None
             return action
+        self._last = (event, action)
         if self._policy is None or isinstance(action, Init):
             return []
         return self._policy.complaints(event, action.target)
 
     def refusals(self, state: TreeState, event: JsonObject) -> list[FieldError]:
-        action = _action(event)
+        action = self._action(event)
         match action:
             case Set():
                 return _refuse_write(_set(state, action), action.target)
@@ -94,7 +101,7 @@ class TreeProfile:
         assert_never(action)
 
     def apply(self, state: TreeState, event: JsonObject) -> None:
-        action = _action(event)
+        action = self._action(event)
         match action:
             case Set():
                 _write(state, _set(state, action))
@@ -138,16 +145,18 @@ class TreeProfile:
             place = ".".join(malformed.path)
             raise Malformed(malformed.path, f"malformed tree at {place}: {malformed.message}") from None
 
+    def _action(self, event: JsonObject) -> Action:
+        last = self._last
+        if last is not None and last[0] is event:
+            return last[1]
+        action = read(event)
+        assert not isinstance(action, list), "refusals and apply follow shape"
+        return action
+
 
 def _named(target: tuple[str, ...]) -> str:
     """A target as a message may quote it, however long it is."""
     return repr(shorten(".".join(target), 100))
-
-
-def _action(event: JsonObject) -> Action:
-    action = read(event)
-    assert not isinstance(action, list), "refusals and apply follow shape"
-    return action
 
 
 def _tree(state: TreeState, target: tuple[str, ...]) -> Object | None:

@@ -1,0 +1,257 @@
+"""What every log keeps, whatever it is built on. An engine inherits `LogContract` and says how to open one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Protocol
+
+import pytest
+
+from tests.store.records import append, append_many, make_record
+from unisono.store.port import CommitLog, LogReader, Page, Record, Snapshot, StorageError
+
+NO_LIMIT = {"limit": 1_000_000, "bytes_max": 1 << 40}
+
+
+class Place(Protocol):
+    """Somewhere a log lives. What it opened it closes at the end of the test, if the test did not."""
+
+    def writer(self) -> CommitLog: ...
+
+    def reader(self) -> LogReader: ...
+
+
+class LogContract:
+    """Inherit, and override `place`."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        raise NotImplementedError
+
+    # Order and identity
+
+    @pytest.mark.req("ORD-01")
+    def test_a_new_log_is_empty(self, place: Place) -> None:
+        log = place.writer()
+        assert log.head() == 0
+        assert log.begin(["a"]).known == {}
+        log.abandon()
+        assert log.scan(0, 10, limit=10) == []
+        assert log.page(["p"], 0, 10, limit=10, bytes_max=100) == Page((), has_more=False)
+        assert log.snapshot("p", 1) is None
+
+    @pytest.mark.req("ORD-01")
+    def test_ids_go_on_from_the_head_across_restarts(self, place: Place) -> None:
+        for expected in (0, 3, 6):
+            log = place.writer()
+            assert log.head() == expected
+            assert log.begin([]).head == expected
+            log.abandon()
+            append(log, [["p"]] * 3)
+            log.close()
+        assert [record.committed_id for record in place.reader().scan(0, 100, limit=100)] == list(
+            range(1, 10)
+        )
+
+    @pytest.mark.req("ORD-01", "DUR-04")
+    @pytest.mark.parametrize("ids", [[2], [1, 3], [2, 1], [1, 1], [0]])
+    def test_a_group_with_other_ids_than_the_next_is_refused(self, place: Place, ids: list[int]) -> None:
+        log = place.writer()
+        log.begin([])
+        with pytest.raises(StorageError, match="numbered from 1"):
+            log.commit([make_record(committed_id, id=f"x{n}") for n, committed_id in enumerate(ids)])
+        with pytest.raises(StorageError):
+            log.begin([])
+        log.close()
+        assert place.writer().scan(0, 10, limit=10) == []
+
+    @pytest.mark.req("ORD-03", "ORD-05", "DUR-01")
+    def test_a_committed_id_is_known_for_ever(self, place: Place) -> None:
+        log = place.writer()
+        first, second = append(log, [["p"], ["q"]])
+        log.close()
+        log = place.writer()
+        known = log.begin([second.id, "never", first.id]).known
+        log.abandon()
+        assert set(known) == {first.id, second.id}
+        for record in (first, second):
+            what = known[record.id]
+            assert (what.committed_id, what.hash) == (record.committed_id, record.hash)
+            assert (what.client_id, what.status_updated_at) == (record.client_id, record.status_updated_at)
+
+    @pytest.mark.req("SUBMIT-08", "ORD-01")
+    def test_an_abandoned_group_leaves_nothing_and_uses_no_id(self, place: Place) -> None:
+        log = place.writer()
+        append(log, [["p"]])
+        log.begin(["a"])
+        log.abandon()
+        log.begin(["a"])
+        log.commit([])
+        assert log.head() == 1
+        assert append(log, [["p"]])[0].committed_id == 2
+
+    @pytest.mark.req("ORD-02")
+    def test_a_reader_never_sees_a_smaller_id_appear(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        stop = threading.Event()
+        views: list[list[int]] = []
+
+        def watch() -> None:
+            while not stop.is_set():
+                # Beyond the head on purpose, over a partition that comes into being meanwhile.
+                page = reader.page(["p", "q", "late"], 0, 10_000, **NO_LIMIT)
+                views.append([record.committed_id for record in page.records])
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for n in range(60):
+                append(log, [["p"], ["q"], ["late", "p"] if n > 30 else ["q"]])
+        finally:
+            stop.set()
+            watcher.join()
+        for view in views:
+            assert view == list(range(1, len(view) + 1))
+        assert [len(view) for view in views] == sorted(len(view) for view in views)
+
+    # Records
+
+    @pytest.mark.req("ORD-06", "PART-03")
+    def test_a_record_comes_back_as_it_was(self, place: Place) -> None:
+        odd = "a\0b\u2028\x7f\U0001f600é\"\\'%"
+        records = [
+            make_record(1, (odd, "z"), id=odd, client_id=odd, event=b'{"\\u0000":"\xf0\x9f\x98\x80"}'),
+            make_record(2, ("1",), id="1", event=b"{}"),
+            make_record(3, ("01",), id="01", event=b'{"big":"%b"}' % (b"x" * 1_000_000)),
+            make_record(4, tuple(f"{n:02}" for n in range(64)), id="é" * 64),
+        ]
+        log = place.writer()
+        log.begin([])
+        log.commit(records)
+        log.close()
+        log, reader = place.writer(), place.reader()
+        assert list(reader.scan(0, 10, limit=10)) == records
+        assert list(reader.page([odd], 0, 10, **NO_LIMIT).records) == records[:1]
+        assert list(reader.page(["1"], 0, 10, **NO_LIMIT).records) == records[1:2]
+        assert set(log.begin([record.id for record in records]).known) == {record.id for record in records}
+        log.abandon()
+
+    # Pages
+
+    @pytest.mark.req("SYNC-01", "SYNC-03")
+    def test_pages_are_what_a_look_at_every_record_gives(self, place: Place) -> None:
+        chance = random.Random(11)
+        names = [f"n{n}" for n in range(12)]
+        log, reader = place.writer(), place.reader()
+        history: list[Record] = []
+        for _ in range(20):
+            sets = [sorted(chance.sample(names, chance.randint(1, 4))) for _ in range(15)]
+            history += append(log, sets)
+        for _ in range(400):
+            since, upto = chance.randint(-1, 310), chance.randint(0, 310)
+            asked = [*chance.sample(names, chance.randint(1, 12)), "absent", "absent"]
+            limit, bytes_max = chance.choice([1, 3, 50, 1000]), chance.choice([1, 200, 1 << 30])
+            due = [r for r in history if since < r.committed_id <= upto and set(r.partitions) & set(asked)]
+            for source in (log, reader):
+                page = source.page(asked, since, upto, limit=limit, bytes_max=bytes_max)
+                size = sum(len(record.event) for record in page.records)
+                assert list(page.records) == due[: len(page.records)]
+                assert page.has_more == (len(page.records) < len(due))
+                assert len(page.records) <= limit
+                assert size <= bytes_max or len(page.records) == 1
+                if page.has_more and len(page.records) < limit:
+                    assert size + len(due[len(page.records)].event) > bytes_max
+
+    @pytest.mark.req("SYNC-01", "SYNC-03")
+    def test_following_the_pages_gives_everything_once(self, place: Place) -> None:
+        log = place.writer()
+        append_many(log, 250, ("p", "q"), group=25)
+        since, seen = 0, []
+        while True:
+            page = log.page(["p", "q"], since, 240, limit=50, bytes_max=1 << 20)
+            seen += [record.committed_id for record in page.records]
+            since = seen[-1]
+            if not page.has_more:
+                break
+        assert seen == list(range(1, 241))
+
+    @pytest.mark.req("SYNC-01")
+    def test_a_page_over_more_partitions_than_one_statement_takes(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        names = [f"n{n:04}" for n in range(1_200)]
+        history = append(log, [[names[n], names[-1 - n]] for n in range(600)])
+        page = reader.page(names, 10, 500, limit=300, bytes_max=1 << 20)
+        assert list(page.records) == history[10:310]
+        assert page.has_more
+        page = reader.page(names, 300, 500, limit=300, bytes_max=1 << 20)
+        assert list(page.records) == history[300:500]
+        assert not page.has_more
+
+    def test_a_scan_is_a_stretch_of_the_log(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        history = append(log, [["p"], ["q"], ["r"], ["p"]])
+        assert list(reader.scan(1, 3, limit=10)) == history[1:3]
+        assert list(reader.scan(0, 9, limit=2)) == history[:2]
+        assert list(reader.scan(4, 9, limit=2)) == []
+
+    # Snapshots
+
+    @pytest.mark.req("DUR-07")
+    def test_the_newest_snapshot_of_each_model_version_is_kept(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        append_many(log, 30)
+        old, new = Snapshot("p", 10, 1, b"ten", 5), Snapshot("p", 20, 1, b"twenty", 6)
+        other = Snapshot("p", 15, 2, b"fifteen", 7)
+        log.put_snapshots([old, other])
+        assert reader.snapshot("p", 1) == old
+        log.put_snapshots([new])
+        log.put_snapshots([old])
+        assert reader.snapshot("p", 1) == new
+        assert reader.snapshot("p", 2) == other
+        assert reader.snapshot("p", 3) is None
+        assert reader.snapshot("elsewhere", 1) is None
+
+    def test_many_snapshots_at_once(self, place: Place) -> None:
+        log = place.writer()
+        append_many(log, 1)
+        snapshots = [Snapshot(f"s{n}", 1, 1, bytes([n % 256]) * 50_000, n) for n in range(300)]
+        log.put_snapshots(snapshots)
+        assert [log.snapshot(f"s{n}", 1) for n in range(300)] == snapshots
+
+    # Turns
+
+    def test_calls_out_of_turn_are_refused_and_harm_nothing(self, place: Place) -> None:
+        log = place.writer()
+        with pytest.raises(StorageError, match="no group is open"):
+            log.abandon()
+        with pytest.raises(StorageError, match="no group is open"):
+            log.commit([make_record(1)])
+        log.begin([])
+        with pytest.raises(StorageError, match="a group is still open"):
+            log.begin([])
+        with pytest.raises(StorageError, match="a group is still open"):
+            log.maintain()
+        with pytest.raises(StorageError, match="a group is still open"):
+            log.put_snapshots([])
+        log.commit([make_record(1)])
+        assert log.head() == 1
+
+    def test_a_closed_log_refuses_work(self, place: Place) -> None:
+        log = place.writer()
+        log.close()
+        log.close()
+        with pytest.raises(StorageError):
+            log.head()
+        with pytest.raises(StorageError):
+            log.maintain()
+        with pytest.raises(StorageError):
+            log.begin([])
+
+    @pytest.mark.req("DUR-02")
+    def test_an_open_group_is_gone_when_the_log_closes(self, place: Place) -> None:
+        log = place.writer()
+        append(log, [["p"]])
+        log.begin(["a"])
+        log.close()
+        assert place.writer().head() == 1

@@ -1,0 +1,328 @@
+"""The embedded log: the contract, its files and settings, the cost of a page, and the length of its WAL."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.store.contract import NO_LIMIT, LogContract, Place
+from tests.store.records import append, append_many, make_record
+from unisono.store import sqlite_files, sqlite_reading, sqlite_wal
+from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
+from unisono.store.sqlite import SqliteLog, SqliteReader
+
+
+class Directory:
+    """A place on disk (tests.store.contract.Place)."""
+
+    def __init__(self, path: Path, closing_stack: ExitStack) -> None:
+        self.path = path
+        self._stack = closing_stack
+
+    def writer(self) -> CommitLog:
+        return self._stack.enter_context(closing(SqliteLog.open(self.path)))
+
+    def reader(self) -> LogReader:
+        return self._stack.enter_context(closing(SqliteReader.open(self.path)))
+
+
+class TestSqliteLog(LogContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        with ExitStack() as stack:
+            yield Directory(tmp_path / "data", stack)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    with closing(SqliteLog.open(tmp_path)) as log:
+        yield log
+
+
+@contextmanager
+def direct(directory: Path) -> Iterator[apsw.Connection]:
+    with closing(apsw.Connection(str(directory / "log.db"))) as connection:
+        yield connection
+
+
+# Settings
+
+
+@pytest.mark.req("DUR-02")
+def test_every_writing_connection_syncs_fully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[apsw.Connection] = []
+    monkeypatch.setattr(apsw, "connection_hooks", [opened.append])
+    with closing(SqliteLog.open(tmp_path)):
+        assert len(opened) == 2  # the writer and its checkpoints
+        for connection in opened:
+            assert connection.pragma("journal_mode") == "wal"
+            assert connection.pragma("synchronous") == 2
+            assert connection.pragma("wal_autocheckpoint") == 0
+            assert connection.pragma("page_size") == 4096
+
+
+@pytest.mark.req("DUR-02")
+def test_a_setting_that_does_not_take_is_refused(tmp_path: Path) -> None:
+    with (
+        closing(apsw.Connection(":memory:")) as connection,
+        pytest.raises(StoreUnusable, match="durable log"),
+    ):
+        sqlite_files.configure(connection, 1000)  # a memory database has no WAL
+
+
+@pytest.mark.req("DUR-01")
+def test_the_log_has_its_three_indexes(log: SqliteLog, tmp_path: Path) -> None:
+    append_many(log, 10)
+    with direct(tmp_path) as connection:
+        for query in (
+            "SELECT * FROM events WHERE committed_id = 5",
+            "SELECT * FROM events WHERE id = 'id-5'",
+            "SELECT * FROM event_partitions WHERE partition = 1 AND committed_id > 5",
+        ):
+            plan = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+            assert all(step.startswith("SEARCH") for step in plan), plan
+        with pytest.raises(apsw.ConstraintError):
+            connection.execute("INSERT INTO events SELECT 99, id, client_id, 1, hash, '', '' FROM events")
+
+
+# Opening
+
+
+def test_opening_makes_the_directory_and_the_wal(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "b"
+    with closing(SqliteLog.open(directory)):
+        assert {file.name for file in directory.iterdir()} == {"log.db", "log.db-wal", "log.db-shm", "lock"}
+        assert (directory / "log.db-wal").stat().st_size > 0
+        assert (directory / "lock").read_text() == f"{os.getpid()}\n"
+    assert {file.name for file in directory.iterdir()} == {"log.db", "lock"}
+
+
+def test_a_log_in_use_names_its_holder(log: SqliteLog, tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match=f"in use by process {os.getpid()}"):
+        SqliteLog.open(tmp_path, lock_wait_s=0.05)
+
+
+def test_opening_waits_for_a_predecessor_that_is_exiting(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    leaving = threading.Timer(0.2, os.close, (descriptor,))
+    leaving.start()
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert log.head() == 0
+    leaving.join()
+
+
+def test_what_is_not_a_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreUnusable, match="cannot be opened"):
+        SqliteLog.open(tmp_path / "file")
+    with pytest.raises(StoreUnusable, match="holds no log"):
+        SqliteReader.open(tmp_path)
+    (tmp_path / "log.db").write_bytes(b"not a database " * 1000)
+    with pytest.raises(StoreUnusable, match="not a SQLite database"):
+        SqliteLog.open(tmp_path)
+    (tmp_path / "log.db").unlink()
+    with direct(tmp_path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    for open_it in (SqliteLog.open, SqliteReader.open):
+        with pytest.raises(StoreUnusable, match="not a Unisono log"):
+            open_it(tmp_path)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    SqliteLog.open(tmp_path).close()
+    with direct(tmp_path) as connection:
+        connection.pragma("user_version", 999)
+    for open_it in (SqliteLog.open, SqliteReader.open):
+        with pytest.raises(StoreUnusable, match="written by a newer Unisono"):
+            open_it(tmp_path)
+    with direct(tmp_path) as connection:
+        assert connection.pragma("user_version") == 999
+
+
+def test_a_reader_asks_for_an_upgrade_of_an_older_schema(tmp_path: Path) -> None:
+    SqliteLog.open(tmp_path).close()
+    with direct(tmp_path) as connection:
+        connection.pragma("user_version", 0)
+    with pytest.raises(StoreUnusable, match="start the server on it once"):
+        SqliteReader.open(tmp_path)
+
+
+# The head
+
+
+@pytest.mark.req("ORD-01")
+def test_the_head_is_stored_not_derived_from_the_rows_that_remain(tmp_path: Path) -> None:
+    with closing(SqliteLog.open(tmp_path)) as log:
+        append_many(log, 5)
+        time = log.last_status_updated_at()
+    with direct(tmp_path) as connection:
+        connection.execute("DELETE FROM events; DELETE FROM event_partitions; UPDATE head SET pruned_to = 5")
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert log.head() == 5
+        assert log.last_status_updated_at() == time
+        assert append(log, [["p"]])[0].committed_id == 6
+
+
+@pytest.mark.req("ORD-01")
+def test_ids_stay_below_two_to_the_53(tmp_path: Path) -> None:
+    SqliteLog.open(tmp_path).close()
+    with direct(tmp_path) as connection:
+        connection.execute(f"UPDATE head SET committed_id = {2**53 - 2}")
+    with closing(SqliteLog.open(tmp_path)) as log:
+        append(log, [["p"]])
+        with pytest.raises(StorageError):
+            append(log, [["p"]])
+
+
+def test_time_goes_on_across_restarts(tmp_path: Path) -> None:
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert log.last_status_updated_at() == 0
+        last = append(log, [["p"]] * 3)[-1]
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert log.last_status_updated_at() == last.status_updated_at
+
+
+def test_partition_numbers_outlive_a_full_cache(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_reading, "NUMBERS_MAX", 4)
+    for n in range(30):
+        append(log, [[f"n{n}", "p"], ["p", f"x{n % 3}"]])
+    assert len(log.page(["p"], 0, 100, **NO_LIMIT).records) == 60
+    assert len(log.page(["x0", "x1"], 0, 100, **NO_LIMIT).records) == 20
+
+
+# The cost of a page
+
+
+class Effort:
+    """Counts SQLite's virtual machine steps and full-scan steps of every connection made from now on."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.scanned = 0
+
+    def watch(self, connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._finished)
+
+    def _finished(self, event: dict[str, Any]) -> None:
+        self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+        self.scanned += event["stmt_status"]["SQLITE_STMTSTATUS_FULLSCAN_STEP"]
+
+    def of_page(self, reader: SqliteReader, partitions: list[str], events: int) -> tuple[int, int]:
+        self.steps = self.scanned = 0
+        reader.page(partitions, events // 10, events, limit=50, bytes_max=1 << 20)
+        return self.steps, self.scanned
+
+
+@pytest.mark.req("SYNC-10")
+def test_a_page_costs_the_same_however_long_the_log_and_sparse_the_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effort = Effort()
+    many = [f"q{n}" for n in range(20)]
+    costs = []
+    for name, events in (("short", 1_000), ("long", 50_000)):
+        with closing(SqliteLog.open(tmp_path / name)) as log:
+            stride = events // 100  # 100 rare ones, spread over the whole log
+            sets = [["dense", "rare"] if n % stride == 0 else ["dense", f"q{n % 20}"] for n in range(events)]
+            for start in range(0, events, 2_000):
+                append(log, sets[start : start + 2_000])
+        with monkeypatch.context() as patch:
+            patch.setattr(apsw, "connection_hooks", [effort.watch])
+            reader = SqliteReader.open(tmp_path / name)
+        with closing(reader):
+            assert len(reader.page(["rare"], events // 10, events, limit=50, bytes_max=1 << 20).records) == 50
+            asks = (["dense"], ["rare"], ["rare", "dense"], ["rare", "absent"], many, ["absent"])
+            for partitions in asks:  # once to learn the partitions' numbers, once to measure
+                effort.of_page(reader, partitions, events)
+            costs.append([effort.of_page(reader, partitions, events) for partitions in asks])
+    for (short, short_scanned), (long, long_scanned) in zip(*costs, strict=True):
+        assert 0 < short < 10_000
+        assert long <= short * 1.1
+        assert short_scanned == long_scanned == 0
+
+
+@pytest.mark.req("SYNC-10")
+@pytest.mark.parametrize("partitions", [1, 2, 64])
+def test_a_page_is_all_index_searches(log: SqliteLog, tmp_path: Path, partitions: int) -> None:
+    names = [f"n{n}" for n in range(partitions)]
+    append(log, [[name] for name in names])
+    with direct(tmp_path) as connection:
+        query = f"EXPLAIN QUERY PLAN {sqlite_reading._page_sql(partitions)}"
+        plan = [str(row[3]) for row in connection.execute(query, (0, 9, 9, *range(partitions)))]
+    assert sum(step.startswith("SEARCH event_partitions USING PRIMARY KEY") for step in plan) == partitions
+    assert sum(step.startswith("SEARCH events USING INTEGER PRIMARY KEY") for step in plan) == 1
+    assert [step for step in plan if step.startswith("SCAN")] in ([], ["SCAN ids"])
+    assert not any("TEMP B-TREE" in step for step in plan)
+
+
+# The length of the WAL
+
+
+@pytest.fixture
+def short_wal(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The same rules at a sixteenth of the size; returns the cap in bytes."""
+    for name in ("PASS_FRAMES", "TAIL_FRAMES", "CAP_FRAMES", "RETRY_FRAMES"):
+        monkeypatch.setattr(sqlite_wal, name, getattr(sqlite_wal, name) // 16)
+    return sqlite_wal.CAP_FRAMES * sqlite_files.PAGE_BYTES
+
+
+GROUP_BYTES_MAX = 100 * 4096
+"""More than any group of these tests adds to the WAL."""
+
+
+@pytest.mark.req("DUR-01")
+def test_the_wal_stays_short_under_load_with_readers(tmp_path: Path, short_wal: int) -> None:
+    stop = threading.Event()
+    body = b'{"x":"%b"}' % (b"y" * 2000)
+
+    def read(reader: SqliteReader) -> None:
+        while not stop.is_set():
+            reader.page(["p"], 0, 1 << 40, limit=200, bytes_max=1 << 30)
+
+    with closing(SqliteLog.open(tmp_path)) as log, closing(SqliteReader.open(tmp_path)) as reader:
+        thread = threading.Thread(target=read, args=(reader,))
+        thread.start()
+        try:
+            written = longest = 0
+            while written < 4 * short_wal:
+                head = log.begin([]).head
+                log.commit([make_record(head + 1 + n, event=body) for n in range(20)])
+                written += 20 * len(body)
+                log.maintain()
+                longest = max(longest, log.wal_bytes)
+        finally:
+            stop.set()
+            thread.join()
+    assert longest < short_wal + GROUP_BYTES_MAX
+
+
+def test_a_stranger_who_holds_a_snapshot_delays_the_wal_but_not_the_log(
+    tmp_path: Path, short_wal: int
+) -> None:
+    with closing(SqliteLog.open(tmp_path)) as log, direct(tmp_path) as stranger:
+        append_many(log, 10)
+        stranger.execute("BEGIN; SELECT * FROM head").fetchall()
+        while log.wal_bytes < 2 * short_wal:
+            append_many(log, 20, group=1)
+        assert stranger.execute("SELECT committed_id FROM head").get == 10
+        stranger.execute("ROLLBACK")
+        while log.wal_bytes > 2 * short_wal // 3:
+            append_many(log, 20, group=1)
+        assert log.head() < 50_000
+
+
+def test_close_joins_the_checkpoint_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    log = SqliteLog.open(tmp_path)
+    assert threading.active_count() == before + 1
+    log.close()
+    assert threading.active_count() == before
