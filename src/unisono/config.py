@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,10 +18,13 @@ from msgspec import Meta
 
 ENVIRONMENT_PREFIX = "UNISONO_"
 
+NOT_SETTINGS = frozenset({"config", "token"})
+"""Variables with that prefix that mean something else: where the file is, and who `tail` and `submit` are."""
+
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400 * 366)]
-NotNegative = Annotated[float, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class ConfigError(Exception):
@@ -180,7 +184,7 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
 def section_and_help(name: str) -> tuple[str, str]:
     """Where a setting stands in the help, and its one line."""
-    hint = get_type_hints(Settings, include_extras=True)[name]
+    hint = _hints()[name]
     meta = next(m for m in reversed(hint.__metadata__) if isinstance(m, Meta) and m.description)
     assert meta.description is not None
     assert meta.extra is not None
@@ -196,7 +200,7 @@ def load(file: Path | None, environment: Mapping[str, str], options: Mapping[str
         if not key.startswith(ENVIRONMENT_PREFIX):
             continue
         name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name == "config":
+        if name in NOT_SETTINGS:
             continue
         if name not in FIELDS:
             raise ConfigError(f"environment variable {key}: there is no setting {name!r}")
@@ -237,13 +241,19 @@ def is_flag(name: str) -> bool:
     return bool in _parts(name)
 
 
+@cache
+def _hints() -> dict[str, Any]:
+    """Resolving them takes milliseconds, and every option of `serve` asks."""
+    return get_type_hints(Settings, include_extras=True)
+
+
 def _parts(name: str) -> tuple[Any, ...]:
-    plain = get_type_hints(Settings)[name]
+    plain = get_args(_hints()[name])[0]
     return (plain, *get_args(plain))
 
 
 def _checked(name: str, value: Any, where: str, *, strict: bool) -> Any:
-    hint = get_type_hints(Settings, include_extras=True)[name]
+    hint = _hints()[name]
     try:
         return msgspec.convert(value, hint, strict=strict)
     except msgspec.ValidationError as error:

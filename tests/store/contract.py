@@ -115,6 +115,13 @@ class LogContract:
             assert view == list(range(1, len(view) + 1))
         assert [len(view) for view in views] == sorted(len(view) for view in views)
 
+    def test_time_goes_on_across_restarts(self, place: Place) -> None:
+        log = place.writer()
+        assert log.last_status_updated_at() == 0
+        last = append(log, [["p"]] * 3)[-1]
+        log.close()
+        assert place.writer().last_status_updated_at() == last.status_updated_at
+
     # Records
 
     @pytest.mark.req("ORD-06", "PART-03")

@@ -1,4 +1,4 @@
-"""The embedded log: the contract, its files and settings, the cost of a page, and the length of its WAL."""
+"""The embedded log: the contract, its files and settings, and the cost of a page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from tests.store.contract import NO_LIMIT, LogContract, Place
-from tests.store.records import append, append_many, make_record
-from unisono.store import sqlite_files, sqlite_reading, sqlite_wal
+from tests.store.records import append, append_many
+from unisono.store import sqlite_files, sqlite_reading
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
@@ -183,14 +183,6 @@ def test_ids_stay_below_two_to_the_53(tmp_path: Path) -> None:
             append(log, [["p"]])
 
 
-def test_time_goes_on_across_restarts(tmp_path: Path) -> None:
-    with closing(SqliteLog.open(tmp_path)) as log:
-        assert log.last_status_updated_at() == 0
-        last = append(log, [["p"]] * 3)[-1]
-    with closing(SqliteLog.open(tmp_path)) as log:
-        assert log.last_status_updated_at() == last.status_updated_at
-
-
 def test_partition_numbers_outlive_a_full_cache(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_reading, "NUMBERS_MAX", 4)
     for n in range(30):
@@ -262,67 +254,3 @@ def test_a_page_is_all_index_searches(log: SqliteLog, tmp_path: Path, partitions
     assert sum(step.startswith("SEARCH events USING INTEGER PRIMARY KEY") for step in plan) == 1
     assert [step for step in plan if step.startswith("SCAN")] in ([], ["SCAN ids"])
     assert not any("TEMP B-TREE" in step for step in plan)
-
-
-# The length of the WAL
-
-
-@pytest.fixture
-def short_wal(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The same rules at a sixteenth of the size; returns the cap in bytes."""
-    for name in ("PASS_FRAMES", "TAIL_FRAMES", "CAP_FRAMES", "RETRY_FRAMES"):
-        monkeypatch.setattr(sqlite_wal, name, getattr(sqlite_wal, name) // 16)
-    return sqlite_wal.CAP_FRAMES * sqlite_files.PAGE_BYTES
-
-
-GROUP_BYTES_MAX = 100 * 4096
-"""More than any group of these tests adds to the WAL."""
-
-
-@pytest.mark.req("DUR-01")
-def test_the_wal_stays_short_under_load_with_readers(tmp_path: Path, short_wal: int) -> None:
-    stop = threading.Event()
-    body = b'{"x":"%b"}' % (b"y" * 2000)
-
-    def read(reader: SqliteReader) -> None:
-        while not stop.is_set():
-            reader.page(["p"], 0, 1 << 40, limit=200, bytes_max=1 << 30)
-
-    with closing(SqliteLog.open(tmp_path)) as log, closing(SqliteReader.open(tmp_path)) as reader:
-        thread = threading.Thread(target=read, args=(reader,))
-        thread.start()
-        try:
-            written = longest = 0
-            while written < 4 * short_wal:
-                head = log.begin([]).head
-                log.commit([make_record(head + 1 + n, event=body) for n in range(20)])
-                written += 20 * len(body)
-                log.maintain()
-                longest = max(longest, log.wal_bytes)
-        finally:
-            stop.set()
-            thread.join()
-    assert longest < short_wal + GROUP_BYTES_MAX
-
-
-def test_a_stranger_who_holds_a_snapshot_delays_the_wal_but_not_the_log(
-    tmp_path: Path, short_wal: int
-) -> None:
-    with closing(SqliteLog.open(tmp_path)) as log, direct(tmp_path) as stranger:
-        append_many(log, 10)
-        stranger.execute("BEGIN; SELECT * FROM head").fetchall()
-        while log.wal_bytes < 2 * short_wal:
-            append_many(log, 20, group=1)
-        assert stranger.execute("SELECT committed_id FROM head").get == 10
-        stranger.execute("ROLLBACK")
-        while log.wal_bytes > 2 * short_wal // 3:
-            append_many(log, 20, group=1)
-        assert log.head() < 50_000
-
-
-def test_close_joins_the_checkpoint_thread(tmp_path: Path) -> None:
-    before = threading.active_count()
-    log = SqliteLog.open(tmp_path)
-    assert threading.active_count() == before + 1
-    log.close()
-    assert threading.active_count() == before

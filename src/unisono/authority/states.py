@@ -18,6 +18,7 @@ import orjson
 from unisono.authority.channel import Candidate
 from unisono.authority.stats import Counters
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
+from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.store.port import CommitLog, Snapshot
@@ -160,7 +161,7 @@ class States:
         snapshot = self._store.snapshot(partition, self.snapshot_version)
         if snapshot is None:
             return Loading(PartitionState(), 0)
-        state = PartitionState.load(msgspec.json.decode(snapshot.state))
+        state = PartitionState.load(unpack(snapshot.state))
         return Loading(state, snapshot.committed_id)
 
     # -- judging (the Meaning of a judge) ------------------------------------------------------------------
@@ -243,7 +244,7 @@ class States:
             partition,
             self._store.head(),
             self.snapshot_version,
-            msgspec.json.encode(resident.state.dump()),
+            pack(resident.state.dump()),
             self._now_ms(),
         )
 

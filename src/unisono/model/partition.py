@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from unisono.model.schema import SchemaState
 from unisono.model.treestate import TreeState
-from unisono.vocabulary import Json
+from unisono.vocabulary import Json, JsonObject
 
 OWN_BYTES = 200
 """What a partition weighs when it holds nothing."""
@@ -72,7 +72,7 @@ class PartitionState:
         if self._data is not None:
             self._data.settle()
 
-    def dump(self) -> Json:
+    def dump(self) -> JsonObject:
         """`{"tree": …, "data": …}`; key order in `data` is part of the state and must be stored with it."""
         return {
             "tree": {} if self._tree is None else self._tree.dump(),

@@ -38,7 +38,8 @@ _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
 }
 _encode = msgspec.json.Encoder().encode
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Possessive, and an unfinished string reaches to the end: no match is tried twice, so malformed text is linear too.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 _ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 
@@ -81,7 +82,8 @@ _I = TypeVar("_I", bound=Item)
 
 
 def _unmasked_item(item: _I, masked: Masked) -> _I:
-    if masked.mask in item.id or (item.partitions and any(masked.mask in name for name in item.partitions)):
+    named = [item.id, *(item.partitions or ()), item.partition or ""]
+    if any(masked.mask in name for name in named):
         raise BadRequest("a lone surrogate is not text: id and partitions must be valid Unicode")
     return msgspec.structs.replace(item, event=msgspec.Raw(masked.restored(bytes(item.event))))
 

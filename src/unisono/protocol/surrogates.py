@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+_LONE = rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
+# One match is everything up to and with the next lone surrogate, so the callback is called once for each of them.
+_UP_TO_LONE = re.compile(
+    rb"((?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!" + _LONE + rb").?)*+)"
+    rb"(\\" + _LONE + rb")?",
     re.DOTALL,
 )
 _NONCHARACTERS = range(0xFDD0, 0xFDF0)
@@ -38,12 +41,13 @@ def mask_lone_surrogates(data: bytes) -> Masked | None:
     stand_in = mask.encode()
 
     def replace(match: re.Match[bytes]) -> bytes:
-        if match.group(1) is None:
+        skipped, lone = match.groups()
+        if lone is None:
             return match.group(0)
-        escapes.append(match.group(0))
-        return stand_in
+        escapes.append(lone)
+        return bytes(skipped + stand_in)
 
-    text = _ESCAPE.sub(replace, data)
+    text = _UP_TO_LONE.sub(replace, data)
     return Masked(text, mask, tuple(escapes)) if escapes else None
 
 

@@ -102,7 +102,10 @@ class SqliteAuditor:
     def findings(self) -> Iterator[Finding]:
         try:
             connection = files.connect_reader(self._directory)
-        except apsw.Error as error:
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            yield Finding("file", f"{files.LOG_FILE} cannot be read at all: {error}")
+            return
+        except (apsw.Error, OSError) as error:
             raise StoreUnusable(f"the log in {self._directory} cannot be opened: {error}") from error
         try:
             files.refuse_other_versions(connection, self._directory)

@@ -55,13 +55,16 @@ class Known(msgspec.Struct, frozen=True):
 class Opening(msgspec.Struct, frozen=True):
     """What a group starts from.
 
-    `foreign` holds, in order, what other writers of the same log committed since this one last looked;
-    an embedded log has no other writers.
+    The rest is of a log shared by several nodes (see `cluster`): `foreign` holds, in order, what other writers
+    committed since this one last looked, `replaced` the connections that a newer one elsewhere has taken
+    over, `model_version` the model in force in the cluster.
     """
 
     head: int
     known: Mapping[str, Known]
     foreign: Sequence[Record] = ()
+    replaced: Sequence[int] = ()
+    model_version: int | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -122,6 +125,10 @@ class CommitLog(LogReader, Protocol):
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         """Store snapshots, outside any group, replacing older ones of the same partition."""
+        ...
+
+    def last_status_updated_at(self) -> int:
+        """The time of the newest event ever committed, 0 before the first: time never goes back behind it."""
         ...
 
     def maintain(self) -> None:

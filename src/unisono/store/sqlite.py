@@ -67,7 +67,6 @@ class SqliteLog(SqliteReader):
             raise unusable(directory, error) from error
 
     def last_status_updated_at(self) -> int:
-        """The time of the newest event ever committed, 0 before the first; time goes on from it."""
         self._check()
         try:
             return int(self._connection.execute(_SQL["last_status_updated_at"]).get)

@@ -28,6 +28,9 @@ TAIL_FRAMES = 1_024
 CAP_FRAMES = 16_384
 """64 MiB: here the writer waits for the pass and the readers, lest reads and recovery grow slow."""
 
+RESTART_TRIES = 5
+"""One try waits for the readers it saw at first, even if they have moved on since; the next looks again."""
+
 RETRY_FRAMES = 4_096
 """16 MiB of growth before waiting for a reader again, so that waiting is rare."""
 
@@ -97,7 +100,8 @@ class WalKeeper:
         with self._wake:
             self._wake.wait_for(lambda: not self._passing)
         self._raise_failure()
-        if not self._checkpoint(self._writer, apsw.SQLITE_CHECKPOINT_RESTART):
+        tries = (self._checkpoint(self._writer, apsw.SQLITE_CHECKPOINT_RESTART) for _ in range(RESTART_TRIES))
+        if not any(tries):
             self._next_restart = self._frames + RETRY_FRAMES
         self._next_step = self._frames + TAIL_FRAMES
 

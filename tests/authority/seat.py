@@ -1,0 +1,283 @@
+"""A real authority in a thread, and the ends of its channels: the node's, and one or more fronts'.
+
+The log is a real SQLite log, the channels are real socket pairs. What a front is told is kept in the order it
+came, so that a test can wait for one message and still look at all that came before it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from unisono.authority.channel import (
+    AskHead,
+    AskStats,
+    Candidate,
+    Channel,
+    ChannelClosed,
+    Claim,
+    Claimed,
+    Committed,
+    Drain,
+    Head,
+    Message,
+    Offer,
+    Order,
+    Outcome,
+    Ready,
+    Refused,
+    Report,
+    Result,
+    Stats,
+    Submit,
+    socket_pair,
+)
+from unisono.authority.loop import Authority, Clock
+from unisono.authority.orders import Orders
+from unisono.authority.states import States
+from unisono.authority.stats import Snapshot as Figures
+from unisono.authority.stats import parse
+from unisono.config import Settings
+from unisono.model.model import COMPATIBILITY, Model, no_model
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.store.sqlite import SqliteLog, SqliteReader
+
+ANSWER_S = 30.0
+"""An answer that takes longer is none."""
+
+STATES_BYTES = 64 * 1024 * 1024
+
+M = TypeVar("M", bound=Message)
+_serial = count(1)
+
+
+def new_id(prefix: str = "evt") -> str:
+    """An event id that no other call in this process gives."""
+    return f"{prefix}-{os.getpid()}-{next(_serial)}"
+
+
+def candidate(partitions: Sequence[str], event: Any, id: str | None = None) -> Candidate:
+    """An item as a front hands it over."""
+    body, names = canonical(event), tuple(sorted(partitions, key=str.encode))
+    return Candidate(id or new_id(), names, body, content_hash(body, canonical(list(names))))
+
+
+def put(target: str, value: Any) -> Any:
+    """An event that is valid in any state the tests make, as often as you like."""
+    return {"type": "set", "payload": {"target": target, "value": value, "options": {"replace": True}}}
+
+
+def push(id: str, target: str = "explorer", **options: Any) -> Any:
+    return {"type": "treePush", "payload": {"target": target, "value": {"id": id}, "options": options}}
+
+
+def note(schema: str, **data: Any) -> Any:
+    return {"type": "event", "payload": {"schema": schema, "data": data}}
+
+
+class End:
+    """One side of a channel, with everything that came through it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.told: list[Message] = []
+        self._taken: set[int] = set()
+
+    def send(self, *messages: Message) -> None:
+        self.channel.send(messages)
+
+    def wait(self, wanted: Callable[[Message], bool]) -> Message:
+        """The first message not waited for before that is wanted; AssertionError when none comes."""
+        deadline, looked_at = time.monotonic() + ANSWER_S, 0
+        while True:
+            for index in range(looked_at, len(self.told)):
+                if index not in self._taken and wanted(self.told[index]):
+                    self._taken.add(index)
+                    return self.told[index]
+            looked_at = len(self.told)
+            left = deadline - time.monotonic()
+            assert left > 0, f"no answer; the last messages were {self.told[-3:]}"
+            if select.select([self.channel], [], [], left)[0]:
+                self.told += self.channel.receive()
+
+    def of(self, kind: type[M], matching: Callable[[M], bool] = lambda _: True) -> M:
+        found = self.wait(lambda message: isinstance(message, kind) and matching(message))
+        assert isinstance(found, kind)
+        return found
+
+    def rest(self) -> list[Message]:
+        """Everything told until the other side ends, from the beginning."""
+        while True:
+            select.select([self.channel], [], [], ANSWER_S)
+            try:
+                self.told += self.channel.receive()
+            except ChannelClosed:
+                return self.told
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+class FrontEnd(End):
+    """A front, as the authority sees it."""
+
+    def connect(self, client_id: str | None = None) -> Caller:
+        """Claim a client_id with a connection of its own, and wait until the claim stands."""
+        caller = self.caller(client_id or new_id("client"))
+        self.send(Claim(caller.conn, caller.client_id))
+        self.of(Claimed, lambda claimed: claimed.conn == caller.conn)
+        return caller
+
+    def caller(self, client_id: str) -> Caller:
+        return Caller(self, next(_serial), client_id)
+
+    def head(self) -> int:
+        ticket = next(_serial)
+        self.send(AskHead(ticket))
+        return self.of(Head, lambda head: head.ticket == ticket).committed_id
+
+    def committed(self) -> list[Committed]:
+        return [message for message in self.told if isinstance(message, Committed)]
+
+
+class Caller:
+    """One connection behind a front."""
+
+    def __init__(self, front: FrontEnd, conn: int, client_id: str) -> None:
+        self.front, self.conn, self.client_id = front, conn, client_id
+
+    def request(
+        self, *items: Candidate | Refused, profile: str = COMPATIBILITY, single: bool = False
+    ) -> Submit:
+        return Submit(self.conn, self.client_id, profile, single, items)
+
+    def send(self, *items: Candidate | Refused, profile: str = COMPATIBILITY) -> None:
+        self.front.send(self.request(*items, profile=profile))
+
+    def results(self) -> tuple[Result, ...]:
+        """The answer to the oldest request that was not looked at yet."""
+        return self.front.of(Outcome, lambda outcome: outcome.conn == self.conn).results
+
+    def submit(self, *items: Candidate | Refused, profile: str = COMPATIBILITY) -> tuple[Result, ...]:
+        self.send(*items, profile=profile)
+        return self.results()
+
+
+class Seat:
+    """An authority at work. `failure` is what ended it, if anything did."""
+
+    def __init__(self, store: SqliteLog, states: States, fronts: int, now_ms: Callable[[], int]) -> None:
+        node, self._node_socket = socket_pair()
+        pairs = [socket_pair() for _ in range(fronts)]
+        self._inside = [self._node_socket, *(inside for _, inside in pairs)]
+        self.node = End(Channel(node))
+        self.fronts = [FrontEnd(Channel(outside)) for outside, _ in pairs]
+        self.store = store
+        self.failure: BaseException | None = None
+        settings = Settings(states_bytes_max=STATES_BYTES, snapshot_every_events=0)
+        self.authority = Authority(
+            store,
+            states,
+            node=Channel(self._node_socket),
+            fronts=[Channel(inside) for _, inside in pairs],
+            clock=Clock(now_ms, store.last_status_updated_at()),
+            perf=time.perf_counter,
+            obey=Orders(settings, store, now_ms).obey,
+        )
+        self._thread = threading.Thread(target=self._run, name="authority", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.authority.run()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            for sock in self._inside:
+                sock.close()
+
+    @property
+    def front(self) -> FrontEnd:
+        return self.fronts[0]
+
+    def start(self) -> None:
+        self._thread.start()
+        self.node.of(Ready)
+        for front in self.fronts:
+            front.of(Offer)
+
+    def stats(self) -> Figures:
+        ticket = next(_serial)
+        self.node.send(AskStats(ticket))
+        return parse(self.node.of(Stats, lambda stats: stats.ticket == ticket).body)
+
+    def order(self, command: str, argument: str) -> tuple[bool, Any]:
+        ticket = next(_serial)
+        self.node.send(Order(ticket, command, argument))
+        report = self.node.of(Report, lambda report: report.ticket == ticket)
+        return report.ok, msgspec.json.decode(report.body)
+
+    def drain(self) -> None:
+        """Have it end, and wait until it has."""
+        try:
+            self.node.send(Drain())
+        except ChannelClosed:
+            assert self.failure is not None, "it ended by itself"
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(ANSWER_S)
+        assert not self._thread.is_alive(), "the authority does not end"
+
+    def close(self) -> None:
+        self.node.close()
+        for front in self.fronts:
+            front.close()
+        self.store.close()
+
+
+@contextmanager
+def seated(
+    data: Path,
+    model: Model | None = None,
+    *,
+    fronts: int = 1,
+    states_bytes: int = STATES_BYTES,
+    snapshot_every: int = 0,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    open_log: Callable[[Path], SqliteLog] = SqliteLog.open,
+    fails: bool = False,
+) -> Iterator[Seat]:
+    """An authority on the log in `data`, drained and closed at the end; `fails`: it is meant to fail."""
+    store = open_log(data)
+    states = States(
+        model or no_model(), store, bytes_max=states_bytes, snapshot_every=snapshot_every, now_ms=now_ms
+    )
+    seat = Seat(store, states, fronts, now_ms)
+    try:
+        seat.start()
+        yield seat
+        seat.drain()
+        assert (seat.failure is not None) == fails, seat.failure
+    finally:
+        seat.node.close()  # whatever happened, the authority ends with its node
+        seat.join()
+        seat.close()
+
+
+@contextmanager
+def reading(data: Path) -> Iterator[SqliteReader]:
+    """A reader of its own on the log in `data`."""
+    reader = SqliteReader.open(data)
+    try:
+        yield reader
+    finally:
+        reader.close()

@@ -1,0 +1,148 @@
+"""Partition sets: one normal form for every way of writing the same set."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.protocol.codec import encode_event
+from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, PartitionError, normalise
+
+# Letters that combine, letters that NFC takes apart, Hangul, and planes above the first.
+characters = st.sampled_from(
+    "aAzZ 0é\u0301e\u0300\u0958\u1100\u1161\u11a8\uac00\ufb1d\uffff\U0001f600\U0001d15e"
+)
+name = st.text(characters, min_size=1, max_size=12) | st.text(min_size=1, max_size=20)
+sets = st.lists(name, min_size=1, max_size=10)
+
+
+def refused(names: list[str]) -> PartitionError:
+    with pytest.raises(PartitionError) as caught:
+        normalise(names)
+    return caught.value
+
+
+@pytest.mark.req("PART-02")
+@given(sets)
+def test_the_normal_form_is_nfc_unique_and_in_byte_order(names: list[str]) -> None:
+    normal = normalise(names)
+    assert set(normal) == {unicodedata.normalize("NFC", name) for name in names}
+    encoded = [name.encode() for name in normal]
+    assert all(first < second for first, second in zip(encoded, encoded[1:], strict=False))
+
+
+@pytest.mark.req("PART-02")
+@given(sets)
+def test_normalising_twice_changes_nothing_more(names: list[str]) -> None:
+    normal = normalise(names)
+    assert normalise(normal) == normal
+
+
+@pytest.mark.req("PART-02", "PART-03")
+@given(sets, st.randoms(use_true_random=False), st.sampled_from(["NFC", "NFD"]))
+def test_order_repetition_and_spelling_do_not_matter(names: list[str], random: object, form: str) -> None:
+    other = [unicodedata.normalize(form, name) for name in names + names[:3]]  # type: ignore[arg-type]
+    random.shuffle(other)  # type: ignore[attr-defined]
+    normal = normalise(names)
+    assert normalise(other) == normal
+    event = b'{"type":"set"}'
+    assert content_hash(event, canonical(list(normalise(other)))) == content_hash(
+        event, canonical(list(normal))
+    )
+    assert encode_event(1, "e", "c", normalise(other), event, 1) == encode_event(
+        1, "e", "c", normal, event, 1
+    )
+
+
+@pytest.mark.req("PART-02")
+@pytest.mark.parametrize("name", [" a", "a ", "A", "\tp\n", "ﬁ", "①", "\u200b", "a/b", "İ", "\x00", "."])
+def test_nothing_else_is_rewritten(name: str) -> None:
+    assert normalise([name]) == (name,)
+
+
+@pytest.mark.req("PART-02")
+def test_the_order_is_that_of_utf8_and_not_of_utf16() -> None:
+    assert normalise(["\U00010000", "\uffff", "a", "B", "é", "z"]) == (
+        "B",
+        "a",
+        "z",
+        "é",
+        "\uffff",
+        "\U00010000",
+    )
+
+
+@pytest.mark.req("PART-02")
+def test_spellings_that_differ_in_more_than_nfc_stay_apart() -> None:
+    assert len(normalise(["fi", "ﬁ", "A", "a", "Å", "A\u030a", "\u212b"])) == 5
+
+
+@pytest.mark.req("PART-01")
+def test_at_least_one_entry_unless_none_is_allowed() -> None:
+    assert refused([]).index is None
+    assert normalise([], allow_empty=True) == ()
+    with pytest.raises(PartitionError):
+        normalise([""], allow_empty=True)
+
+
+@pytest.mark.req("PART-01")
+def test_entries_are_counted_as_sent() -> None:
+    assert ENTRIES_MAX == 64
+    assert len(normalise([f"p{n}" for n in range(64)])) == 64
+    assert normalise(["p"] * 64) == ("p",)
+    assert refused(["p"] * 65).index is None
+    assert "65" in str(refused([f"p{n}" for n in range(65)]))
+    assert len(normalise([f"p{n}" for n in range(70)], entries_max=70)) == 70
+
+
+@pytest.mark.req("PART-01")
+def test_bytes_are_measured_after_nfc() -> None:
+    assert NAME_BYTES_MAX == 128
+    assert normalise(["a" * 128]) == ("a" * 128,)
+    assert refused(["ok", "a" * 129]).index == 1
+    assert normalise(["e\u0301" * 64]) == ("é" * 64,)  # 192 bytes as sent, 128 in NFC
+    assert refused(["e\u0301" * 65]).index == 0
+    assert len(("\u0958" * 22).encode()) < 128  # 66 bytes as sent, 132 in NFC, which takes this letter apart
+    assert refused(["\u0958" * 22]).index == 0
+
+
+@pytest.mark.req("PART-01")
+@pytest.mark.parametrize("bad", ["", "a" * 129, "\ud800", "a\udfffb"], ids=repr)
+@pytest.mark.parametrize("at", [0, 2])
+def test_the_entry_at_fault_is_named_by_its_place(bad: str, at: int) -> None:
+    names = ["x", "y", "z"]
+    names[at] = bad
+    assert refused(names).index == at
+    assert refused([bad]).index == 0
+
+
+@pytest.mark.req("PART-01")
+@given(st.lists(st.text(st.characters(codec=None), max_size=80), max_size=70))
+def test_any_list_of_text_is_normalised_or_refused(names: list[str]) -> None:
+    def fits(name: str) -> bool:
+        normal = unicodedata.normalize("NFC", name)
+        try:
+            return 1 <= len(normal.encode()) <= 128
+        except UnicodeEncodeError:
+            return False
+
+    good = 1 <= len(names) <= 64 and all(fits(name) for name in names)
+    try:
+        normal = normalise(names)
+    except PartitionError as error:
+        assert not good
+        assert error.index is None or not fits(names[error.index])
+    else:
+        assert good
+        assert 1 <= len(normal) <= len(names)
+
+
+@pytest.mark.req("PART-01")
+@given(name)
+def test_one_entry_and_the_same_entry_twice_agree(name: str) -> None:
+    assume(len(unicodedata.normalize("NFC", name).encode()) <= 128)
+    assert normalise([name]) == normalise([name, name])

@@ -1,0 +1,403 @@
+"""The life of a connection, without a socket: every state, everything that can happen in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from unisono.protocol.errors import (
+    WIRE_ERRORS,
+    AuthFailed,
+    BadRequest,
+    CloseCode,
+    Forbidden,
+    ProfileUnsupported,
+    ProtocolVersionUnsupported,
+    RateLimited,
+    ServerError,
+    ValidationFailed,
+    WireError,
+)
+from unisono.protocol.messages import (
+    Connect,
+    Disconnect,
+    Heartbeat,
+    Item,
+    Message,
+    SubmitEvent,
+    SubmitEvents,
+    Sync,
+)
+from unisono.protocol.session import (
+    TRANSITIONS,
+    Effect,
+    IllegalStep,
+    Input,
+    Leave,
+    Reply,
+    Session,
+    StartSync,
+    State,
+    Submit,
+    Verify,
+)
+from unisono.vocabulary import FieldError
+
+# The table of 002, with what its prose adds (errors that keep open, sockets that are lost), written by hand.
+TABLE = {
+    (State.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): State.ACTIVE,
+    (State.AWAIT_CONNECT, Input.CONNECT_REFUSED): State.CLOSED,
+    (State.AWAIT_CONNECT, Input.HEARTBEAT): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.OUT_OF_TURN): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.REFUSED_OPEN): State.AWAIT_CONNECT,
+    (State.AWAIT_CONNECT, Input.REFUSED_CLOSING): State.CLOSED,
+    (State.AWAIT_CONNECT, Input.LOST): State.CLOSED,
+    (State.ACTIVE, Input.HEARTBEAT): State.ACTIVE,
+    (State.ACTIVE, Input.OUT_OF_TURN): State.ACTIVE,
+    (State.ACTIVE, Input.DISCONNECT): State.CLOSED,
+    (State.ACTIVE, Input.SUBMIT): State.ACTIVE,
+    (State.ACTIVE, Input.SYNC): State.ACTIVE,
+    (State.ACTIVE, Input.REFUSED_OPEN): State.ACTIVE,
+    (State.ACTIVE, Input.REFUSED_CLOSING): State.CLOSED,
+    (State.ACTIVE, Input.LOST): State.CLOSED,
+    (State.CLOSED, Input.LOST): State.CLOSED,
+}
+
+ERRORS: dict[str, WireError] = {
+    "bad_request": BadRequest("no"),
+    "validation_failed": ValidationFailed([FieldError("partitions", "too many")]),
+    "forbidden": Forbidden(["p"]),
+    "rate_limited": RateLimited("slower", 250),
+    "auth_failed": AuthFailed("who?"),
+    "protocol_version_unsupported": ProtocolVersionUnsupported("2.0"),
+    "profile_unsupported": ProfileUnsupported("none in common", ["canonical"]),
+    "server_error": ServerError(),
+}
+
+
+def item(id: str = "e", client_id: str | None = None) -> Item:
+    return Item(id, Raw(b"{}"), ["p"], client_id=client_id)
+
+
+MESSAGES: dict[str, Callable[[str | None], Message]] = {
+    "heartbeat": lambda who: Heartbeat(who),
+    "disconnect": lambda who: Disconnect(who),
+    "submit_event": lambda who: SubmitEvent("e", Raw(b"{}"), ["p"], client_id=who),
+    "submit_events": lambda who: SubmitEvents([item()], who),
+    "sync": lambda who: Sync(0, ["p"], client_id=who),
+}
+CONNECT = Connect("token", "alice")
+
+
+def accept(session: Session, client_id: str = "alice", profile: str = "canonical") -> Sequence[Effect]:
+    return session.verified(
+        client_id,
+        profile,
+        accepted_event_types=("event",),
+        server_time=1000,
+        head=7,
+        limits={"max_batch_size": 100},
+        model_version=3,
+    )
+
+
+def in_state(state: State) -> Session:
+    session = Session()
+    if state is State.ACTIVE:
+        accept(session)
+    elif state is State.CLOSED:
+        session.lost()
+    assert session.state is state
+    return session
+
+
+def error_code(effects: Sequence[Effect]) -> Any:
+    told = effects[0]
+    assert isinstance(told, Reply)
+    assert told.kind == "error"
+    return told.payload["code"]
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("CONN-01")
+@pytest.mark.parametrize("happened", Input, ids=lambda happened: happened.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_every_pair_of_the_table_and_every_pair_that_is_not_in_it(state: State, happened: Input) -> None:
+    session = in_state(state)
+    following = TABLE.get((state, happened))
+    assert TRANSITIONS.get((state, happened)) is following
+    if following is None:
+        with pytest.raises(IllegalStep, match=f"{happened.name} in {state.name}"):
+            session._step(happened)
+        assert session.state is state
+    else:
+        session._step(happened)
+        assert session.state is following
+
+
+@pytest.mark.req("CONN-01")
+def test_the_table_has_no_way_back() -> None:
+    order = [State.AWAIT_CONNECT, State.ACTIVE, State.CLOSED]
+    assert all(order.index(before) <= order.index(after) for (before, _), after in TRANSITIONS.items())
+
+
+# -- await_connect -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("CONN-01", "HB-01")
+def test_a_heartbeat_before_connect_is_answered_whoever_it_names() -> None:
+    session = Session()
+    for who in (None, "anybody"):
+        assert session.receive(Heartbeat(who)) == (Reply("heartbeat_ack", {}),)
+    assert session.state is State.AWAIT_CONNECT
+    assert session.client_id is None
+
+
+@pytest.mark.req("CONN-02")
+@pytest.mark.parametrize("kind", MESSAGES.keys() - {"heartbeat"})
+def test_anything_else_before_connect_is_bad_request_and_changes_nothing(kind: str) -> None:
+    session = Session()
+    effects = session.receive(MESSAGES[kind]("mallory"))
+    assert len(effects) == 1
+    assert error_code(effects) == "bad_request"
+    assert session.state is State.AWAIT_CONNECT
+    assert session.receive(CONNECT) == (Verify(CONNECT),)
+
+
+@pytest.mark.req("CONN-01", "CONN-04")
+@pytest.mark.parametrize("model_version", [None, 3])
+def test_an_accepted_connect_tells_everything_the_client_needs(model_version: int | None) -> None:
+    session = Session()
+    assert session.receive(CONNECT) == (Verify(CONNECT),)
+    assert session.state is State.AWAIT_CONNECT
+    (told,) = session.verified(
+        "alice",
+        "compatibility",
+        accepted_event_types=("set", "init"),
+        server_time=1000,
+        head=7,
+        limits={"max_batch_size": 100},
+        model_version=model_version,
+    )
+    assert isinstance(told, Reply)
+    assert told.kind == "connected"
+    expected: dict[str, Any] = {
+        "client_id": "alice",
+        "server_time": 1000,
+        "server_last_committed_id": 7,
+        "capabilities": {
+            "profile": "compatibility",
+            "accepted_event_types": ["set", "init"],
+            "tree_policy": "strict",
+            "ordered_delivery": True,
+        },
+        "limits": {"max_batch_size": 100},
+    }
+    assert told.payload == expected | ({} if model_version is None else {"model_version": model_version})
+    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "compatibility")
+
+
+# -- active --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("CONN-03", "PROF-06")
+def test_a_second_connect_is_bad_request_and_changes_nothing() -> None:
+    session = in_state(State.ACTIVE)
+    effects = session.receive(Connect("other", "bob", supported_profiles=["compatibility"]))
+    assert len(effects) == 1
+    assert error_code(effects) == "bad_request"
+    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "canonical")
+    with pytest.raises(IllegalStep):
+        accept(session, "bob", "compatibility")
+    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "canonical")
+
+
+@pytest.mark.req("CONN-01", "HB-01", "SUBMIT-06")
+@pytest.mark.parametrize("who", [None, "alice"])
+def test_every_request_of_an_active_connection_has_its_effect(who: str | None) -> None:
+    session = in_state(State.ACTIVE)
+    assert session.receive(Heartbeat(who)) == (Reply("heartbeat_ack", {}),)
+    sync = Sync(0, ["p"], client_id=who)
+    assert session.receive(sync) == (StartSync(sync),)
+    single = SubmitEvent("e", Raw(b"{}"), ["p"], client_id=who)
+    assert session.receive(single) == (Submit((single,), single=True),)
+    batch = [item("a", who), item("b")]
+    assert session.receive(SubmitEvents(batch, who)) == (Submit(batch, single=False),)
+    assert session.state is State.ACTIVE
+    assert session.receive(Disconnect(who)) == (Leave(CloseCode.NORMAL, "disconnect"),)
+    assert session.state is State.CLOSED
+
+
+@pytest.mark.req("AUTH-05")
+@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize("who", ["bob", "", "Alice", "alice "])
+def test_speaking_for_another_ends_the_connection(kind: str, who: str) -> None:
+    session = in_state(State.ACTIVE)
+    effects = session.receive(MESSAGES[kind](who))
+    assert error_code(effects) == "auth_failed"
+    assert effects[1:] == (Leave(CloseCode.AUTH_FAILED, "auth_failed"),)
+    assert session.state is State.CLOSED
+
+
+@pytest.mark.req("AUTH-05")
+def test_one_item_that_speaks_for_another_ends_the_connection() -> None:
+    session = in_state(State.ACTIVE)
+    effects = session.receive(SubmitEvents([item("a"), item("b", "alice"), item("c", "bob")], "alice"))
+    assert error_code(effects) == "auth_failed"
+    assert not any(isinstance(effect, Submit) for effect in effects)
+    assert session.state is State.CLOSED
+
+
+# -- errors and endings --------------------------------------------------------------------------------------
+
+
+def test_every_error_of_the_wire_is_tried_here() -> None:
+    assert {type(error) for error in ERRORS.values()} == set(WIRE_ERRORS)
+    assert all(error.code == name for name, error in ERRORS.items())
+
+
+@pytest.mark.req("ERR-01", "CONN-10")
+@pytest.mark.parametrize("state", [State.AWAIT_CONNECT, State.ACTIVE], ids=lambda state: state.name)
+@pytest.mark.parametrize(
+    ("code", "closes_with"),
+    [
+        ("bad_request", None),
+        ("validation_failed", None),
+        ("forbidden", None),
+        ("rate_limited", None),
+        ("auth_failed", 4001),
+        ("protocol_version_unsupported", 4002),
+        ("profile_unsupported", 4002),
+        ("server_error", 1011),
+    ],
+)
+def test_an_error_closes_exactly_when_its_code_says_so(
+    state: State, code: str, closes_with: int | None
+) -> None:
+    session = in_state(state)
+    effects = session.refuse(ERRORS[code])
+    assert error_code(effects) == code
+    if closes_with is None:
+        assert len(effects) == 1
+        assert session.state is state
+    else:
+        assert effects[1:] == (Leave(CloseCode(closes_with), code),)
+        assert session.state is State.CLOSED
+
+
+@pytest.mark.req("ERR-02")
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_has_code_message_and_perhaps_details(code: str) -> None:
+    payload = ERRORS[code].payload()
+    assert payload["code"] == code
+    assert isinstance(payload["message"], str)
+    assert payload["message"]
+    assert isinstance(payload.get("details", {}), dict)
+    assert payload.keys() <= {"code", "message", "details", "retry_after_ms", "supported_versions"}
+
+
+@pytest.mark.req("CONN-10")
+def test_close_codes_are_stable() -> None:
+    assert {code.name: int(code) for code in CloseCode} == {
+        "NORMAL": 1000,
+        "GOING_AWAY": 1001,
+        "PROTOCOL_ERROR": 1002,
+        "INVALID_TEXT": 1007,
+        "TOO_BIG": 1009,
+        "SERVER_ERROR": 1011,
+        "AUTH_FAILED": 4001,
+        "UNSUPPORTED": 4002,
+        "REPLACED": 4003,
+        "TIMEOUT": 4004,
+        "SLOW_CONSUMER": 4005,
+        "OVERLOAD": 4006,
+    }
+
+
+@pytest.mark.req("CONN-01")
+@pytest.mark.parametrize("state", [State.AWAIT_CONNECT, State.ACTIVE], ids=lambda state: state.name)
+def test_leaving_and_losing_close_from_everywhere(state: State) -> None:
+    session = in_state(state)
+    assert session.leave(CloseCode.REPLACED, "newer") == (Leave(CloseCode.REPLACED, "newer"),)
+    assert session.state is State.CLOSED
+    session = in_state(state)
+    session.lost()
+    assert session.state is State.CLOSED
+
+
+@pytest.mark.req("CONN-01")
+def test_once_closed_nothing_is_received_any_more() -> None:
+    session = in_state(State.CLOSED)
+    attempts: list[Callable[[], object]] = [
+        *(lambda kind=kind: session.receive(MESSAGES[kind](None)) for kind in MESSAGES),  # type: ignore[misc]
+        lambda: session.receive(CONNECT),
+        lambda: accept(session),
+        lambda: session.refuse(BadRequest("no")),
+        lambda: session.refuse(ServerError()),
+    ]
+    for attempt in attempts:
+        with pytest.raises(IllegalStep):
+            attempt()
+        assert session.state is State.CLOSED
+    session.lost()
+    assert session.state is State.CLOSED
+
+
+Step = tuple[str, Any]
+steps = st.one_of(
+    st.tuples(st.sampled_from(sorted(MESSAGES)), st.sampled_from([None, "alice", "bob"])),
+    st.tuples(st.just("connect"), st.none()),
+    st.tuples(st.just("verified"), st.sampled_from(["alice", "bob"])),
+    st.tuples(st.just("refuse"), st.sampled_from(sorted(ERRORS))),
+    st.tuples(st.just("lost"), st.none()),
+)
+
+
+def apply(session: Session, step: Step) -> Sequence[Effect]:
+    kind, argument = step
+    match kind:
+        case "connect":
+            return session.receive(CONNECT)
+        case "verified":
+            return accept(session, argument)
+        case "refuse":
+            return session.refuse(ERRORS[argument])
+        case "lost":
+            session.lost()
+            return ()
+        case _:
+            return session.receive(MESSAGES[kind](argument))
+
+
+@pytest.mark.req("CONN-01", "PROF-06", "AUTH-05")
+@given(st.lists(steps, max_size=12))
+def test_whatever_happens_the_invariants_hold(history: list[Step]) -> None:
+    session = Session()
+    accepted: str | None = None
+    for step in history:
+        before = session.state
+        try:
+            effects = apply(session, step)
+        except IllegalStep:
+            assert session.state is before
+            assert before is State.CLOSED or step[0] == "verified"
+            continue
+        if step[0] == "verified":
+            accepted = step[1]
+        assert session.client_id == accepted
+        assert (session.profile is None) == (accepted is None)
+        assert session.state is not State.ACTIVE or accepted is not None
+        leaves = [effect for effect in effects if isinstance(effect, Leave)]
+        closed_now = before is not State.CLOSED and session.state is State.CLOSED
+        assert bool(leaves) == (closed_now and step[0] != "lost")
+        assert not leaves or effects[-1] is leaves[0]
+        if any(isinstance(effect, Submit | StartSync) for effect in effects):
+            assert before is State.ACTIVE
+            assert step[1] in (None, accepted)
