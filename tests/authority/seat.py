@@ -37,6 +37,7 @@ from unisono.authority.channel import (
     Refused,
     Report,
     Result,
+    SingleOutcome,
     Stats,
     Submit,
     socket_pair,
@@ -170,6 +171,10 @@ class Caller:
     def submit(self, *items: Candidate | Refused, profile: str = COMPATIBILITY) -> tuple[Result, ...]:
         self.send(*items, profile=profile)
         return self.results()
+
+    def submit_single(self, item: Candidate | Refused) -> SingleOutcome:
+        self.front.send(self.request(item, single=True))
+        return self.front.of(SingleOutcome, lambda outcome: outcome.conn == self.conn)
 
 
 class Seat:

@@ -243,7 +243,7 @@ def test_the_exact_shape_of_event_rejected(server: Server, who: str, part: str) 
             "errors": [{"field": "event.payload.value.id", "message": told["errors"][0]["message"]}],
             "status_updated_at": told["status_updated_at"],
         }
-        assert "exist" in told["errors"][0]["message"]
+        assert "already" in told["errors"][0]["message"]
         assert len(peer.history([part])) == 1
 
 
@@ -265,7 +265,8 @@ def test_both_generations_share_one_log(server: Server, part: str) -> None:
 def test_a_rejected_id_can_be_submitted_again(server: Server, part: str) -> None:
     with server.client(f"{part}-a") as peer, server.client(f"{part}-b") as listener:
         listener.subscribe(part)
-        head = peer.commit([f"{part}-elsewhere"], set_event("x", 1))
+        head = peer.commit([part], tree_event("Z"))
+        listener.expect("event_broadcast")
         update = {
             "type": "treeUpdate",
             "payload": {"target": "explorer", "value": {"n": 1}, "options": {"id": "A"}},

@@ -52,6 +52,9 @@ log = logging.getLogger("unisono.authority")
 GROUP_EVENTS_MAX: Final = 1000
 """Events of one transaction: past this a larger group no longer spreads the fsync noticeably."""
 
+GROUP_BYTES_MAX: Final = 1024 * 1024
+"""Event bytes of one transaction: what a group says to one listener stays well below its send buffer."""
+
 IDLE_S: Final = 0.25
 """How long to wait for work before housekeeping."""
 
@@ -157,19 +160,20 @@ class Authority:
             del self._outbox[channel]
 
     def _turn(self) -> None:
-        """One group: at most GROUP_EVENTS_MAX events, whole requests only."""
+        """One group, of whole requests, within the bounds in events and bytes unless one request alone is larger."""
         taken: list[tuple[Channel, Message]] = []
-        events = 0
+        events = size = 0
         while self._queue:
             message = self._queue[0][1]
-            size = len(message.items) if isinstance(message, Submit) else 0
-            if taken and events + size > GROUP_EVENTS_MAX:
+            more_events, more_bytes = _measure(message) if isinstance(message, Submit) else (0, 0)
+            if taken and (events + more_events > GROUP_EVENTS_MAX or size + more_bytes > GROUP_BYTES_MAX):
                 break
             channel, message = self._queue.popleft()
             if isinstance(message, Submit) and not self._may_start(channel, message):
                 continue
             taken.append((channel, message))
-            events += size
+            events += more_events
+            size += more_bytes
         if taken:
             self._run_group(taken, events)
 
@@ -179,21 +183,35 @@ class Authority:
         """False when the request has to wait for a state, or behind another request of its connection."""
         if submit.conn not in self._parked_conns and self._loaded(submit):
             return True
+        self._park(channel, submit)
+        return False
+
+    def _park(self, channel: Channel, submit: Submit) -> None:
         self._parked.append((channel, submit))
         self._parked_conns.add(submit.conn)
-        return False
 
     def _loaded(self, submit: Submit) -> bool:
         needed = {p for item in submit.items if isinstance(item, Candidate) for p in item.partitions}
         return self.states.ready(submit.profile, needed)
 
     def _resume_parked(self) -> None:
-        """A slice of loading, then let go whoever need not wait any more, keeping each connection's order."""
+        """A slice of loading, then a group of those who need not wait any more.
+
+        They go at once and not through the queue: there a request would be parked again, behind a later one
+        of its connection that still waits, and the two would change places (SUBMIT-09).
+        """
         waiting, self._parked = self._parked, deque()
         self._parked_conns = set()
-        free = [(channel, submit) for channel, submit in waiting if self._may_start(channel, submit)]
-        # They are older than anything in the queue, so they go before it.
-        self._queue.extendleft(reversed(free))
+        free: list[tuple[Channel, Message]] = []
+        events = 0
+        for channel, submit in waiting:
+            if free and events + len(submit.items) > GROUP_EVENTS_MAX:
+                self._park(channel, submit)
+            elif self._may_start(channel, submit):
+                free.append((channel, submit))
+                events += len(submit.items)
+        if free:
+            self._run_group(free, events)
 
     # -- one group -----------------------------------------------------------------------------------------
 
@@ -354,6 +372,12 @@ class Authority:
             channel.send(messages)
         except ChannelClosed as error:
             self._lose(channel, error)
+
+
+def _measure(submit: Submit) -> tuple[int, int]:
+    """Items of a request, and bytes of their events."""
+    size = sum(len(item.event) for item in submit.items if isinstance(item, Candidate))
+    return len(submit.items), size
 
 
 def _result(item: Candidate | Refused, verdict: Verdict, known: dict[str, Known], now: int) -> Result:

@@ -12,13 +12,23 @@ from unisono.authority.channel import Committed
 from unisono.protocol.codec import encode
 
 
+def text_frame(payload: bytes) -> bytes:
+    """A server's WebSocket text frame: never masked, so one and the same for every receiver (RFC 6455)."""
+    size = len(payload)
+    if size < 126:
+        return b"\x81%c%b" % (size, payload)
+    if size < 65536:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), payload)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
+
+
 class Listener(Protocol):
     """A connection, as far as the hub is concerned."""
 
     number: int
     subscriptions: tuple[str, ...]
 
-    def send(self, message: bytes) -> None: ...
+    def send(self, frame: bytes) -> None: ...
 
 
 class Hub:
@@ -49,11 +59,13 @@ class Hub:
         receivers = self._receivers(committed.partitions)
         if not receivers:
             return 0
-        message = encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
+        frame = text_frame(
+            encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
+        )
         sent = 0
         for listener in receivers:
             if listener.number != committed.origin:
-                listener.send(message)
+                listener.send(frame)
                 sent += 1
         return sent
 

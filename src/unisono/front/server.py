@@ -96,6 +96,7 @@ class Front:
         self._pages: dict[int, Callable[[PageOf], None]] = {}
         self._in_flight_items = 0
         self._in_flight_bytes = 0
+        self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._listening: Sequence[socket.socket] = ()
@@ -207,6 +208,20 @@ class Front:
         ticket = next(self._tickets)
         self._pages[ticket] = then
         self._reader.send(ask(ticket))
+
+    def flush_later(self, connection: Connection) -> None:
+        """All that this pass of the event loop says to a connection goes out in one write.
+
+        A group's worth of events, or the answers to a client's pipelined requests, cost one system call.
+        """
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(connection)
+
+    def _flush(self) -> None:
+        unflushed, self._unflushed = self._unflushed, []
+        for connection in unflushed:
+            connection.flush()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)

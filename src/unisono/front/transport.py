@@ -17,6 +17,7 @@ from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome
 from unisono.authority.channel import Submit as Submission
 from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
+from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
@@ -62,6 +63,7 @@ class Connection(WSListener):
         self._fragment_text = False
         self._held: deque[bytes] | None = None
         self._sent = 0
+        self._unsent: list[bytes] = []
         self._leaving = False
         self._draining = False
         now = front.loop.time()
@@ -379,6 +381,7 @@ class Connection(WSListener):
         transport = self._transport
         if transport is None or transport.is_disconnected:
             return
+        self.flush()
         reason = effect.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
         transport.send_close(int(effect.code), reason)  # type: ignore[arg-type]
         self._front.timers.at(self._front.loop.time() + self._front.settings.close_grace_s, self._grace_over)
@@ -396,14 +399,22 @@ class Connection(WSListener):
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    def send(self, message: bytes) -> None:
-        """Hand over a whole message; what is said after the close frame goes nowhere."""
-        if not self._leaving and self._transport is not None:
-            self._transport.send(WSMsgType.TEXT, message)
+    def send(self, frame: bytes) -> None:
+        """Hand over a whole WebSocket frame; what is said after the close frame goes nowhere."""
+        if not self._leaving:
+            if not self._unsent:
+                self._front.flush_later(self)
+            self._unsent.append(frame)
+
+    def flush(self) -> None:
+        """Give the socket all that was said since the last time, in one write."""
+        unsent, self._unsent = self._unsent, []
+        if unsent and self._transport is not None and not self._transport.is_close_frame_sent:
+            self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     def _reply(self, kind: str, payload: bytes) -> None:
         self._sent += 1
-        self.send(encode(kind, f"s{self._sent}", self._front.now_ms(), payload))
+        self.send(text_frame(encode(kind, f"s{self._sent}", self._front.now_ms(), payload)))
 
     def tell(self, kind: str, payload: bytes) -> None:
         """A message nobody asked for, such as version_changed."""
