@@ -11,10 +11,10 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -58,6 +58,7 @@ ANSWER_S = 30.0
 STATES_BYTES = 64 * 1024 * 1024
 
 M = TypeVar("M", bound=Message)
+L = TypeVar("L", bound=SqliteLog)
 _serial = count(1)
 
 
@@ -118,7 +119,7 @@ class End:
     def rest(self) -> list[Message]:
         """Everything told until the other side ends, from the beginning."""
         while True:
-            select.select([self.channel], [], [], ANSWER_S)
+            assert select.select([self.channel], [], [], ANSWER_S)[0], "it does not end"
             try:
                 self.told += self.channel.receive()
             except ChannelClosed:
@@ -177,10 +178,10 @@ class Caller:
         return self.front.of(SingleOutcome, lambda outcome: outcome.conn == self.conn)
 
 
-class Seat:
-    """An authority at work. `failure` is what ended it, if anything did."""
+class Seat(Generic[L]):
+    """An authority at work on a log. `failure` is what ended it, if anything did."""
 
-    def __init__(self, store: SqliteLog, states: States, fronts: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: L, states: States, fronts: int, now_ms: Callable[[], int]) -> None:
         node, self._node_socket = socket_pair()
         pairs = [socket_pair() for _ in range(fronts)]
         self._inside = [self._node_socket, *(inside for _, inside in pairs)]
@@ -231,11 +232,9 @@ class Seat:
         return report.ok, msgspec.json.decode(report.body)
 
     def drain(self) -> None:
-        """Have it end, and wait until it has."""
-        try:
+        """Have it end, and wait until it has; it may have ended already."""
+        with suppress(ChannelClosed):
             self.node.send(Drain())
-        except ChannelClosed:
-            assert self.failure is not None, "it ended by itself"
         self.join()
 
     def join(self) -> None:
@@ -249,20 +248,22 @@ class Seat:
         self.store.close()
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @contextmanager
-def seated(
-    data: Path,
+def seated_on(
+    store: L,
     model: Model | None = None,
     *,
     fronts: int = 1,
     states_bytes: int = STATES_BYTES,
     snapshot_every: int = 0,
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    open_log: Callable[[Path], SqliteLog] = SqliteLog.open,
+    now_ms: Callable[[], int] = now_ms,
     fails: bool = False,
-) -> Iterator[Seat]:
-    """An authority on the log in `data`, drained and closed at the end; `fails`: it is meant to fail."""
-    store = open_log(data)
+) -> Iterator[Seat[L]]:
+    """An authority on a log, both drained and closed at the end; `fails`: it is meant to fail."""
     states = States(
         model or no_model(), store, bytes_max=states_bytes, snapshot_every=snapshot_every, now_ms=now_ms
     )
@@ -278,6 +279,11 @@ def seated(
         seat.close()
 
 
+def seated(data: Path, model: Model | None = None, **more: Any) -> AbstractContextManager[Seat[SqliteLog]]:
+    """An authority on the log in `data`; see `seated_on`."""
+    return seated_on(SqliteLog.open(data), model, **more)
+
+
 @contextmanager
 def reading(data: Path) -> Iterator[SqliteReader]:
     """A reader of its own on the log in `data`."""
@@ -286,3 +292,23 @@ def reading(data: Path) -> Iterator[SqliteReader]:
         yield reader
     finally:
         reader.close()
+
+
+def check_order(told: list[Message]) -> int:
+    """BCAST-03, BCAST-06 and SYNC-06 on one channel; the number of commits told."""
+    commits = 0
+    answered: dict[int, int] = {}
+    for message in told:
+        match message:
+            case Committed(committed_id=committed_id):
+                commits += 1
+                assert committed_id == commits
+            case Head(committed_id=head) | Claimed(head=head):
+                assert head == commits, "a head stands where it is exact"
+            case Outcome(conn=conn, results=results):
+                ids = [r.committed_id for r in results if r.committed_id is not None]
+                assert ids == sorted(ids), "SUBMIT-03"
+                assert all(committed_id <= commits for committed_id in ids), "told after its broadcast"
+                assert not ids or ids[0] > answered.get(conn, 0), "SUBMIT-09"
+                answered[conn] = ids[-1] if ids else answered.get(conn, 0)
+    return commits

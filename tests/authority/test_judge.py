@@ -30,7 +30,7 @@ def states(tmp_path: Path) -> Iterator[States]:
 
 
 @pytest.fixture
-def seat(tmp_path: Path) -> Iterator[Seat]:
+def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
     with seated(tmp_path / "data", fronts=2) as seat:
         yield seat
 
@@ -113,7 +113,7 @@ def test_a_retry_gets_the_first_answer_and_is_not_told_to_anybody(tmp_path: Path
 
 
 @pytest.mark.req("ORD-04", "ORD-05")
-def test_inside_one_group_the_first_of_an_id_wins(seat: Seat) -> None:
+def test_inside_one_group_the_first_of_an_id_wins(seat: Seat[SqliteLog]) -> None:
     one, two, three = (seat.front.connect() for _ in range(3))
     event_id = new_id()
     same = candidate(["p"], put("x", 1), event_id)
@@ -130,7 +130,7 @@ def test_inside_one_group_the_first_of_an_id_wins(seat: Seat) -> None:
 
 
 @pytest.mark.req("SUBMIT-02", "SUBMIT-03", "SUBMIT-04")
-def test_items_are_judged_on_what_the_items_before_them_left(seat: Seat) -> None:
+def test_items_are_judged_on_what_the_items_before_them_left(seat: Seat[SqliteLog]) -> None:
     caller = seat.front.connect()
     results = caller.submit(
         candidate(["p"], push("a"), "1"),
@@ -167,7 +167,7 @@ def test_items_are_judged_on_what_the_items_before_them_left(seat: Seat) -> None
 
 
 @pytest.mark.req("SUBMIT-08", "DUR-01")
-def test_a_rejected_item_leaves_no_trace_and_may_come_again(seat: Seat, tmp_path: Path) -> None:
+def test_a_rejected_item_leaves_no_trace_and_may_come_again(seat: Seat[SqliteLog], tmp_path: Path) -> None:
     caller = seat.front.connect()
     orphan = candidate(["p"], push("b", parent="a"))
     assert caller.submit(orphan)[0].status == "rejected"
@@ -181,7 +181,7 @@ def test_a_rejected_item_leaves_no_trace_and_may_come_again(seat: Seat, tmp_path
 
 
 @pytest.mark.req("SUBMIT-06", "BCAST-05", "AUTH-06")
-def test_one_event_is_answered_in_the_words_of_the_draft(seat: Seat) -> None:
+def test_one_event_is_answered_in_the_words_of_the_draft(seat: Seat[SqliteLog]) -> None:
     caller, other = seat.front.connect("alice"), seat.front.connect("bob")
     item = candidate(["p", "q"], put("x", 1), "e1")
     answers = [caller.submit_single(item), other.submit_single(item)]
@@ -200,7 +200,7 @@ def test_one_event_is_answered_in_the_words_of_the_draft(seat: Seat) -> None:
 @pytest.mark.parametrize(
     "event_id", ["\x00", "a\x00b", '"', "\u2028", "é" * 64, "\U0001d518", "' OR 1=1 --", "\\"]
 )
-def test_strange_ids_are_known_again(seat: Seat, event_id: str) -> None:
+def test_strange_ids_are_known_again(seat: Seat[SqliteLog], event_id: str) -> None:
     caller = seat.front.connect()
     item = candidate(["p"], put("x", 1), event_id)
     assert caller.submit(item) == caller.submit(item)

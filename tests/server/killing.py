@@ -131,11 +131,11 @@ class Writer:
     def drafts(self) -> int:
         return len(self._drafts)
 
-    def work(self, server: Server, stop: threading.Event) -> None:
-        """Until told to stop, or the server is gone."""
+    def work(self, server: Server) -> None:
+        """Until the server is gone."""
         with contextlib.suppress(Gone), session(server, self._client_id) as (peer, head):
             self._retry(peer, head)
-            while not stop.is_set():
+            while True:
                 self._submit(peer)
 
     def finish(self, server: Server) -> None:
@@ -239,34 +239,70 @@ def kill(server: Server, target: str) -> None:
 def run_rounds(data: Path, rounds: int, seed: int) -> Tally:
     """Kill `rounds` times, verify, and say what it was like."""
     ledger = Ledger()
-    dice = random.Random(seed)
     writers = [Writer(number, ledger, seed) for number in range(WRITERS)]
-    kills = dict.fromkeys(TARGETS, 0)
     with ThreadPoolExecutor(WRITERS + 2) as pool:
-        starting = pool.submit(Server(data, *SERVE).start)
-        for number in range(rounds):
-            server = starting.result()
-            stop = threading.Event()
-            working = [pool.submit(writer.work, server, stop) for writer in writers]
-            working.append(pool.submit(listen, server, ledger))
-            # The successor starts beside it and waits for the lock on the directory.
-            starting = pool.submit(Server(data, *SERVE).start)
-            time.sleep(dice.uniform(*LOAD_S))
-            target = TARGETS[number % len(TARGETS)]
-            kills[target] += 1
-            kill(server, target)
-            _finish(working)
-        server = starting.result()
-        _finish([pool.submit(writer.finish, server) for writer in writers])
-        assert server.stop() == 0
+        lives = Lives(pool, data)
+        try:
+            kills = _rounds(lives, pool, writers, ledger, rounds, random.Random(seed))
+            for future in [pool.submit(writer.finish, lives.current) for writer in writers]:
+                future.result(timeout=60)
+            assert lives.current.stop() == 0
+        finally:
+            lives.end()
     drafts = sum(writer.drafts for writer in writers)
     verify(data, ledger, drafts)
     return Tally(drafts, sum(writer.recovered for writer in writers), kills)
 
 
-def _finish(working: Sequence[Future[None]]) -> None:
-    for future in working:
-        future.result(timeout=60)
+class Lives:
+    """One server after the other on one directory; the next one starts while the current one still runs."""
+
+    def __init__(self, pool: ThreadPoolExecutor, data: Path) -> None:
+        self._pool = pool
+        self._data = data
+        self._starting: Future[Server] | None = None
+        self.prepare()
+        self.current = self.next()
+
+    def prepare(self) -> None:
+        """Start the successor, which waits for the lock on the directory."""
+        self._starting = self._pool.submit(Server(self._data, *SERVE).start)
+
+    def next(self) -> Server:
+        assert self._starting is not None
+        starting, self._starting = self._starting, None
+        self.current = starting.result(timeout=60)
+        return self.current
+
+    def end(self) -> None:
+        """Leave nothing behind, also when a round failed."""
+        self.current.kill()
+        if self._starting is not None:
+            self.next().kill()
+
+
+def _rounds(
+    lives: Lives,
+    pool: ThreadPoolExecutor,
+    writers: Sequence[Writer],
+    ledger: Ledger,
+    rounds: int,
+    dice: random.Random,
+) -> dict[str, int]:
+    kills = dict.fromkeys(TARGETS, 0)
+    for number in range(rounds):
+        server = lives.current
+        working = [pool.submit(writer.work, server) for writer in writers]
+        working.append(pool.submit(listen, server, ledger))
+        lives.prepare()
+        time.sleep(dice.uniform(*LOAD_S))
+        target = TARGETS[number % len(TARGETS)]
+        kills[target] += 1
+        kill(server, target)
+        for future in working:
+            future.result(timeout=60)
+        lives.next()
+    return kills
 
 
 def verify(data: Path, ledger: Ledger, drafts: int) -> None:

@@ -27,8 +27,8 @@ from tests.server.harness import (
 from unisono.front.auth import sign_token
 from unisono.store.sqlite import SqliteReader
 
-HEARTBEAT_S = 0.6
-HANDSHAKE_S = 0.4
+HEARTBEAT_S = 0.8
+HANDSHAKE_S = 0.6
 
 
 @pytest.fixture(scope="module")

@@ -282,7 +282,11 @@ class Unframer:
                 raise ChannelClosed("a frame is out of bounds")
             if len(buffer) - start - 4 < size:
                 break
-            yield from _decode(memoryview(buffer)[start + 4 : start + 4 + size].tobytes())
+            try:
+                messages = _decode(memoryview(buffer)[start + 4 : start + 4 + size].tobytes())
+            except msgspec.MsgspecError as error:
+                raise ChannelClosed(f"a frame holds no messages: {error}") from error
+            yield from messages
             start += 4 + size
         if start:
             del buffer[:start]

@@ -150,7 +150,11 @@ class Authority:
                 self._lose(channel, error)
 
     def _lose(self, channel: Channel, why: ChannelClosed) -> None:
+        """Give up a channel whose other side is gone, stalled or out of step, so that it learns of it too."""
+        if channel.fileno() < 0:
+            return  # found again by a later send
         self._selector.unregister(channel)
+        channel.close()
         if channel is self._node:
             log.info("the node is gone, ending")
             self._draining = True
@@ -181,7 +185,7 @@ class Authority:
 
     def _may_start(self, channel: Channel, submit: Submit) -> bool:
         """False when the request has to wait for a state, or behind another request of its connection."""
-        if submit.conn not in self._parked_conns and self._loaded(submit):
+        if submit.conn not in self._parked_conns and self.states.ready(submit.profile, _needed(submit)):
             return True
         self._park(channel, submit)
         return False
@@ -189,10 +193,6 @@ class Authority:
     def _park(self, channel: Channel, submit: Submit) -> None:
         self._parked.append((channel, submit))
         self._parked_conns.add(submit.conn)
-
-    def _loaded(self, submit: Submit) -> bool:
-        needed = {p for item in submit.items if isinstance(item, Candidate) for p in item.partitions}
-        return self.states.ready(submit.profile, needed)
 
     def _resume_parked(self) -> None:
         """A slice of loading, then a group of those who need not wait any more.
@@ -210,6 +210,7 @@ class Authority:
             elif self._may_start(channel, submit):
                 free.append((channel, submit))
                 events += len(submit.items)
+        self.states.hold(_needed(self._parked[0][1]) if self._parked else ())
         if free:
             self._run_group(free, events)
 
@@ -321,7 +322,7 @@ class Authority:
         older = self._owners.get(claim.client_id)
         self._owners[claim.client_id] = claim.conn
         self._clients[claim.conn] = claim.client_id
-        if older is not None:
+        if older is not None and older != claim.conn:
             for front in self._fronts:
                 self._tell(front, Replaced(older))
         self._tell(channel, Claimed(claim.conn, head))
@@ -378,6 +379,11 @@ def _measure(submit: Submit) -> tuple[int, int]:
     """Items of a request, and bytes of their events."""
     size = sum(len(item.event) for item in submit.items if isinstance(item, Candidate))
     return len(submit.items), size
+
+
+def _needed(submit: Submit) -> set[str]:
+    """The partitions whose states a request is judged on."""
+    return {name for item in submit.items if isinstance(item, Candidate) for name in item.partitions}
 
 
 def _result(item: Candidate | Refused, verdict: Verdict, known: dict[str, Known], now: int) -> Result:

@@ -46,10 +46,11 @@ _decode_event = orjson.loads
 
 
 class Loading(msgspec.Struct):
-    """A partition on its way into memory."""
+    """A partition on its way into memory; `folded` counts its events after the snapshot."""
 
     state: PartitionState
     upto: int
+    folded: int = 0
 
 
 class Resident(msgspec.Struct):
@@ -66,7 +67,7 @@ class States:
     """The states of one model.
 
     Invariants between groups: every resident state is the fold of the log's events of its partition, up to
-    the head; the weights of all residents add up to `_weight`, at most `bytes_max` unless one group needs more.
+    the head; the weights of all residents add up to `_weight`, at most `bytes_max` unless one request needs more.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class States:
         self._resident: OrderedDict[str, Resident] = OrderedDict()
         self._loading: dict[str, Loading] = {}
         self._staged: dict[str, Resident] = {}
+        self._held: frozenset[str] = frozenset()
         self._weight = 0
         self._foldable = FOLDED_PER_TURN_MAX
         self._loads = 0
@@ -130,6 +132,10 @@ class States:
                 return False
         return True
 
+    def hold(self, partitions: Iterable[str]) -> None:
+        """Evict none of these, and any other again: whoever waited longest must find all it needs at once."""
+        self._held = frozenset(partitions)
+
     def load(self, partition: str) -> bool:
         """One slice more; True when the partition is in memory."""
         return partition in self._resident or self._load_slice(partition)
@@ -146,13 +152,14 @@ class States:
         for record in page.records:
             self.model.apply_committed(loading.state, _decode_event(record.event))
             loading.upto = record.committed_id
+        loading.folded += len(page.records)
         loading.state.settle()
         self._foldable -= len(page.records) + 1
         if page.has_more:
             return False
         del self._loading[partition]
         weight = loading.state.weight()
-        self._resident[partition] = Resident(loading.state, weight, loading.upto)
+        self._resident[partition] = Resident(loading.state, weight, loading.upto, loading.folded)
         self._weight += weight
         self._loads += 1
         return True
@@ -209,8 +216,10 @@ class States:
         if self._snapshot_every:
             self._write_snapshots(staged)
         while self._weight > self._bytes_max and len(self._resident) > 1:
-            _, evicted = self._resident.popitem(last=False)
-            self._weight -= evicted.weight
+            oldest = next((name for name in self._resident if name not in self._held), None)
+            if oldest is None:
+                break
+            self._weight -= self._resident.pop(oldest).weight
             self._evictions += 1
 
     def rollback(self) -> None:

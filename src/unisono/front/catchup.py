@@ -104,6 +104,8 @@ class CatchUp:
             subscriptions = self._normalised(
                 "subscription_partitions", sync.subscription_partitions, settings.max_subscriptions, True
             )
+        elif settings.sync_subscribes:
+            self._check_room(partitions)
         if sync.since_committed_id < 0:
             raise BadRequest("since_committed_id must not be negative")
         denied = self._host.denied(tuple(dict.fromkeys(partitions + (subscriptions or ()))))
@@ -112,6 +114,13 @@ class CatchUp:
         limit = LIMIT_DEFAULT if sync.limit is None else sync.limit
         limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
         return Ask(partitions, subscriptions, sync.since_committed_id, limit)
+
+    def _check_room(self, added: tuple[str, ...]) -> None:
+        """SYNC-11 adds to the set sync by sync; it has the bound of a set that is sent whole (LIM-05)."""
+        room = self._settings.max_subscriptions
+        if len({*self._host.subscriptions, *added}) > room:
+            says = f"would be more than {room} subscriptions; send subscription_partitions to drop some"
+            raise ValidationFailed([FieldError("partitions", says)])
 
     def _normalised(
         self, field: str, names: list[str], entries_max: int, allow_empty: bool
@@ -139,13 +148,17 @@ class CatchUp:
         """
         if ask.partitions != cycle.partitions or ask.since != cycle.next_since:
             return False
-        return ask.subscriptions is None or set(ask.subscriptions) <= set(self._host.subscriptions)
+        return self._wanted(ask) <= set(self._host.subscriptions)
+
+    def _wanted(self, ask: Ask) -> set[str]:
+        """The subscriptions in force once this request is answered (SYNC-05, SYNC-11)."""
+        if ask.subscriptions is not None:
+            return set(ask.subscriptions)
+        added = ask.partitions if self._settings.sync_subscribes else ()
+        return {*self._host.subscriptions, *added}
 
     def _set_subscriptions(self, ask: Ask) -> None:
-        if ask.subscriptions is not None:
-            self._host.subscribe(ask.subscriptions)
-        elif self._settings.sync_subscribes:
-            self._host.subscribe(tuple(sorted({*self._host.subscriptions, *ask.partitions})))
+        self._host.subscribe(tuple(sorted(self._wanted(ask))))
 
     def _from_head(self, ask: Ask, head: int) -> None:
         self._set_subscriptions(ask)

@@ -56,12 +56,15 @@ ORDER_TIMEOUT_S: Final = 600.0
 
 def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
     """One listening socket per front on one port; an occupied port is an OSError even among friends."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    with socket.socket(family) as probe:
-        # Without SO_REUSEPORT on this one, a second server cannot slip in beside a running one.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        port = probe.getsockname()[1]
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            # Without SO_REUSEPORT on this one, a second server cannot slip in beside a running one.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            port = probe.getsockname()[1]
+    except OSError as error:
+        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
     sockets = []
     for _ in range(fronts):
         sock = socket.socket(family)
@@ -197,16 +200,25 @@ class Node:
 
     def _reload(self) -> None:
         async def reload() -> None:
-            report = await self.order("reload", "")
+            try:
+                report = await self.order("reload", "")
+            except (TimeoutError, ConnectionError) as error:
+                log.error("reload: no answer from the authority: %s", error)
+                return
             log.info("reload %s: %s", "done" if report.ok else "refused", report.body.decode())
 
         self._reloading = asyncio.get_running_loop().create_task(reload())
 
     async def _end(self) -> None:
-        """Fronts first, then those they depend on; what does not end in time is killed."""
+        """Fronts first, then those they depend on; what does not end in time is killed.
+
+        Fronts that lost authority or reader end by themselves: a drain that overtook the news would let
+        clients go with 1001 instead of telling them that something failed (DUR-04).
+        """
         settings = self._settings
         fronts = [child.role for child in self._children if child.role.startswith("front")]
-        await self._dismiss(fronts, settings.drain_timeout_s + settings.close_grace_s + 1)
+        orphaned = not {"authority", "reader"} <= self._links.keys()
+        await self._dismiss(fronts, settings.drain_timeout_s + settings.close_grace_s + 1, tell=not orphaned)
         await self._dismiss(["reader", "authority"], settings.drain_timeout_s)
         for child in self._children:
             code = await self._exit_code(child)
@@ -224,9 +236,9 @@ class Node:
             await asyncio.sleep(0.01)
         return code
 
-    async def _dismiss(self, roles: list[str], timeout_s: float) -> None:
+    async def _dismiss(self, roles: list[str], timeout_s: float, *, tell: bool = True) -> None:
         for role in roles:
-            if role in self._links:
+            if tell and role in self._links:
                 self._links[role].send(Drain())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(

@@ -306,14 +306,15 @@ class Front:
 
     def _broken(self) -> None:
         """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""
-        if self.ended.done() or self._draining:
-            self._end(0)
+        if self.ended.done():
             return
+        self._draining = True
         for server in self._servers:
             server.close()
         leave_all(self._connections.values(), ServerError())
+        if not self._connections:
+            self._end(1)
         self.loop.call_later(self.settings.close_grace_s, self._end, 1)
-        self._draining = True
 
     def _end(self, code: int) -> None:
         if not self.ended.done():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable
 from itertools import count
+
+log = logging.getLogger("unisono.front")
 
 
 class Timers:
@@ -41,7 +44,11 @@ class Timers:
         now = self._loop.time()
         while self._heap and self._heap[0][0] <= now:
             _, _, call = heapq.heappop(self._heap)
-            again = call(now)
+            try:
+                again = call(now)
+            except Exception:  # one connection's trouble must not stop everybody's timers (ERR-03)
+                log.exception("a timer failed")
+                continue
             if again is not None:
                 heapq.heappush(self._heap, (again, next(self._order), call))
         self._arm()

@@ -33,7 +33,8 @@ log = logging.getLogger("unisono.front")
 T = TypeVar("T")
 
 HELD_MESSAGES_MAX = 64
-"""Messages a client may send behind its connect before it is answered; more is overload."""
+"""Messages a client may send behind its connect before it is answered; more of them, or together larger than one
+message may be, is overload: nobody has proven anything yet, so little memory is lent (LIM-05)."""
 
 RETRY_MS = 250
 """A group takes milliseconds; a quarter of a second later the queue has moved."""
@@ -159,7 +160,8 @@ class Connection(WSListener):
 
     def _hold(self, data: bytes) -> None:
         assert self._held is not None
-        if len(self._held) >= HELD_MESSAGES_MAX:
+        size = sum(map(len, self._held)) + len(data)
+        if len(self._held) >= HELD_MESSAGES_MAX or size > self._front.settings.max_message_bytes:
             self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self._held.append(data)
@@ -249,8 +251,7 @@ class Connection(WSListener):
         )
         for effect in effects:
             self._perform(effect, 0)
-        left_s = identity.expires_at_s + front.settings.jwt_leeway_s - front.now_ms() / 1000
-        front.timers.at(front.loop.time() + max(0.0, left_s), self._expiry_due)
+        front.timers.at(front.loop.time(), self._expiry_due)
         held, self._held = self._held, None
         while held and not self._leaving:
             self.handle(held.popleft())
@@ -344,13 +345,16 @@ class Connection(WSListener):
             self.leave(CloseCode.TIMEOUT, "no connect")
 
     def _expiry_due(self, now: float) -> float | None:
-        """AUTH-04: by the wall clock, so a timer that fires early waits for the rest."""
+        """AUTH-04: by the wall clock, so a timer that fires early waits for the rest.
+
+        It never waits longer than for a heartbeat, so that a closed connection is not kept until its token ends.
+        """
         if self.session.state is State.CLOSED or self.identity is None:
             return None
         front = self._front
         left_s = self.identity.expires_at_s + front.settings.jwt_leeway_s - front.now_ms() / 1000
         if left_s > 0:
-            return now + left_s
+            return now + min(left_s, front.settings.heartbeat_timeout_s)
         self._refuse(AuthFailed("the token has expired; connect again with a new one"))
         return None
 

@@ -1,0 +1,202 @@
+"""Snapshots: when they are written, that they are used, and that they never change a judgement."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+from tests.authority.history import replay
+from tests.authority.logs import CountingLog, grow
+from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
+from unisono.authority.channel import Outcome
+from unisono.authority.states import NO_MODEL_VERSION, SNAPSHOT_WEIGHT_MAX
+from unisono.model.loading import load_model
+from unisono.model.model import CANONICAL, Model
+from unisono.samples import sample_model
+from unisono.store.port import Snapshot
+
+SAMPLE = load_model(sample_model())
+
+
+def stored(data: Path, partition: str, version: int = NO_MODEL_VERSION) -> Snapshot | None:
+    with reading(data) as log:
+        return log.snapshot(partition, version)
+
+
+def state_of(data: Path, partition: str, version: int = NO_MODEL_VERSION) -> Any:
+    snapshot = stored(data, partition, version)
+    return None if snapshot is None else json.loads(snapshot.state)
+
+
+@pytest.mark.req("DUR-07")
+def test_one_is_written_after_so_many_events_of_a_partition(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with seated(data, snapshot_every=10, now_ms=lambda: 4711) as seat:
+        caller = seat.front.connect()
+        seen = []
+        for number in range(25):
+            caller.submit(candidate(["p"], push(f"n{number}")), candidate(["other"], push(f"n{number}")))
+            caller.submit(candidate(["p"], push(f"n{number}")))  # refused: does not count
+            snapshot = stored(data, "p")
+            seen.append(snapshot.committed_id if snapshot else 0)
+        assert seen == [0] * 9 + [20] * 10 + [40] * 6
+    assert snapshot is not None
+    assert (snapshot.partition, snapshot.model_version, snapshot.created_at) == ("p", NO_MODEL_VERSION, 4711)
+    with reading(data) as log:
+        items = json.loads(snapshot.state)["tree"]["explorer"]["items"]
+        assert sorted(items) == sorted(f"n{number}" for number in range(20))
+        assert log.head() == 50
+
+
+def test_events_before_a_restart_count_too(tmp_path: Path) -> None:
+    for round_ in range(4):
+        with seated(tmp_path / "data", snapshot_every=10) as seat:
+            caller = seat.front.connect()
+            for number in range(3):
+                caller.submit(candidate(["p"], push(f"{round_}-{number}")))
+    assert stored(tmp_path / "data", "p") == msgspec.structs.replace(
+        stored(tmp_path / "data", "p") or Snapshot("", 0, 0, b"", 0), committed_id=10
+    )
+
+
+@pytest.mark.req("DUR-07", "TREE-11")
+def test_a_load_starts_from_it_and_reads_only_what_came_after(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with seated(data, SAMPLE, snapshot_every=10) as seat:
+        caller = seat.front.connect()
+        for number in range(25):
+            caller.submit(candidate(["p"], push(f"n{number}")))
+            caller.submit(candidate(["p"], note("note.added", id=f"n{number}", text="")), profile=CANONICAL)
+    pruned = Path(shutil.copytree(data, tmp_path / "pruned"))
+    connection = apsw.Connection(str(pruned / "log.db"))
+    for table in ("events", "event_partitions"):
+        connection.execute(f"DELETE FROM {table} WHERE committed_id <= 50")
+    connection.close()
+    for place in (data, pruned):  # in the second, what the snapshot holds is nowhere else
+        with seated_on(CountingLog.open(place), SAMPLE) as seat:
+            caller = seat.front.connect()
+            known = [candidate(["p"], push(id)) for id in ("n0", "n24")]
+            assert [r.status for r in caller.submit(*known)] == ["rejected", "rejected"]
+            known = [candidate(["p"], note("note.added", id=id, text="")) for id in ("n0", "n24")]
+            assert [r.status for r in caller.submit(*known, profile=CANONICAL)] == ["rejected", "rejected"]
+            assert seat.store.records_read == 0
+            assert caller.submit(candidate(["p"], push("new", parent="n0")))[0].status == "committed"
+    with seated_on(CountingLog.open(pruned), SAMPLE) as seat:
+        assert seat.order("snapshot", "p")[0]
+        assert seat.store.records_read == 1
+    with seated(data, SAMPLE) as seat:
+        seat.order("snapshot", "p")
+    with reading(data) as log:
+        assert state_of(pruned, "p", 1) == state_of(data, "p", 1) == replay(log, ["p"], SAMPLE)["p"]
+
+
+def versioned(tmp_path: Path, version: int) -> Model:
+    """The sample model under another version."""
+    place = tmp_path / f"model{version}"
+    shutil.copytree(sample_model(), place, dirs_exist_ok=True)
+    manifest = place / "model.toml"
+    manifest.write_text(manifest.read_text().replace("model_version = 1", f"model_version = {version}"))
+    return load_model(place)
+
+
+@pytest.mark.req("DUR-07", "MODEL-03")
+def test_one_of_another_model_version_is_not_used(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with seated(data, SAMPLE) as seat:
+        seat.front.connect().submit(candidate(["p"], push("a")))
+        lie = b'{"tree":{"explorer":{"items":{"z":{}},"tree":[{"id":"z","children":[]}]}},"data":{}}'
+        lies = [Snapshot("p", 1, version, lie, 0) for version in (0, 1, 3)]
+    log = CountingLog.open(data)
+    log.put_snapshots(lies)
+    with seated_on(log, versioned(tmp_path, 2)) as seat:
+        caller = seat.front.connect()
+        items = [candidate(["p"], push(id)) for id in "az"]
+        assert [result.status for result in caller.submit(*items)] == ["rejected", "committed"]
+        assert seat.order("snapshot", "p") == (
+            True,
+            {
+                "partition": "p",
+                "committed_id": 2,
+                "model_version": 2,
+                "bytes": len(stored(data, "p", 2).state),
+            },  # type: ignore[union-attr]
+        )
+        assert seat.store.records_read == 1
+    assert state_of(data, "p", 1) == json.loads(lie), "it stays where it is"
+    with seated(data, SAMPLE) as seat:
+        seat.front.connect().submit(candidate(["p"], push("a")))  # version 1 believes its own
+        assert sorted(replay_items(data, "p")) == ["a", "z"]
+
+
+def replay_items(data: Path, partition: str) -> dict[str, Any]:
+    with reading(data) as log:
+        items: dict[str, Any] = replay(log, [partition])[partition]["tree"]["explorer"]["items"]
+    return items
+
+
+@pytest.mark.req("TREE-12", "DUR-07")
+@pytest.mark.parametrize("depth", [100, 3_000])
+def test_a_deep_tree_is_written_and_read_again(tmp_path: Path, depth: int) -> None:
+    data = tmp_path / "data"
+    parents = ["_root", *(f"n{number}" for number in range(depth - 1))]
+    with seated(data, snapshot_every=depth // 2) as seat:
+        caller = seat.front.connect()
+        for start in range(0, depth, 500):
+            chain = enumerate(parents[start : start + 500], start)
+            made = [candidate(["p"], push(f"n{n}", parent=parent)) for n, parent in chain]
+            assert {result.status for result in caller.submit(*made)} == {"committed"}
+        caller.submit(candidate(["p"], put("explorer.items.n0.far", {"à": [1e20, 0.1, None, True]})))
+        ok, told = seat.order("snapshot", "p")
+        assert (ok, told["committed_id"]) == (True, depth + 1)
+    with seated_on(CountingLog.open(data)) as seat:
+        caller = seat.front.connect()
+        below = candidate(["p"], push("last", parent=f"n{depth - 1}"))
+        assert caller.submit(below, below)[0].status == "committed"
+        cycle = {"id": "n0", "parent": "last"}
+        moved = candidate(["p"], {"type": "treeMove", "payload": {"target": "explorer", "options": cycle}})
+        assert caller.submit(moved)[0].status == "rejected"
+        assert seat.store.records_read == 0
+        before = seat.order("snapshot", "p")
+        assert before[0]
+
+
+def test_a_heavy_state_is_written_by_order_only(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with seated(data, snapshot_every=1) as seat:
+        caller = seat.front.connect()
+        caller.submit(candidate(["p"], put("x", "small")))
+        assert stored(data, "p") is not None
+        caller.submit(candidate(["p"], put("x", "x" * SNAPSHOT_WEIGHT_MAX)))
+        kept = stored(data, "p")
+        assert kept is not None
+        assert kept.committed_id == 1, "nobody is kept waiting for it"
+        ok, told = seat.order("snapshot", "p")
+        assert ok
+        assert told["bytes"] > SNAPSHOT_WEIGHT_MAX
+        assert state_of(data, "p")["tree"] == {"x": "x" * SNAPSHOT_WEIGHT_MAX}
+
+
+def test_an_order_loads_a_long_partition_while_others_commit(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    log = CountingLog.open(data)
+    grow(log, "long", 20_000)
+    with seated_on(log) as seat:
+        busy = seat.front.connect()
+        from unisono.authority.channel import Order, Report
+
+        seat.node.send(Order(1, "snapshot", "long"))
+        commits = 0
+        while not any(isinstance(message, Report) for message in seat.node.told):
+            busy.submit(candidate(["busy"], put("x", commits)))
+            commits += 1
+            seat.stats()  # reads what the node was told
+        assert commits >= 10
+        assert len([m for m in seat.front.told if isinstance(m, Outcome)]) == commits
+    with reading(data) as reader:
+        assert state_of(data, "long") == replay(reader, ["long"])["long"]
