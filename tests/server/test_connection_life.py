@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from tests.server.harness import Closed, Peer, Server, item, running, set_event, tree_event
 from unisono.samples import sample_model
@@ -35,6 +36,12 @@ def standing_still(server: Server, role: int = 0) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def send_late(peer: Peer, kind: str, payload: dict[str, Any]) -> None:
+    """Send what comes behind the end of the connection, unless that has already been heard of."""
+    with contextlib.suppress(ConnectionClosed):
+        peer.send(kind, payload)
 
 
 def still_active(peer: Peer) -> None:
@@ -223,7 +230,7 @@ def test_disconnect_clears_the_subscriptions_at_once_and_closes(server: Server, 
         peer.subscribe(part, f"{part}-2")
         assert subscribed() == before + 2
         peer.send("disconnect", {"reason": "client_shutdown"})
-        peer.send("submit_events", {"events": [item([part], tree_event("too late"))]})
+        send_late(peer, "submit_events", {"events": [item([part], tree_event("too late"))]})
         assert peer.expect_close(1000) == "disconnect"
         assert subscribed() == before
         other.commit([part], tree_event("A"))
@@ -296,8 +303,8 @@ def test_requests_may_follow_a_connect_without_waiting(server: Server, who: str,
 def test_what_follows_a_refused_connect_has_no_effect(server: Server, who: str, part: str) -> None:
     with server.peer() as peer:
         peer.send("connect", {"token": server.token(f"not-{who}"), "client_id": who})
-        peer.send("submit_event", item([part], tree_event("A")))
-        peer.send("connect", {"token": server.token(who), "client_id": who})
+        send_late(peer, "submit_event", item([part], tree_event("A")))
+        send_late(peer, "connect", {"token": server.token(who), "client_id": who})
         peer.expect_error("auth_failed")
         peer.expect_close(4001)
     with server.client(who) as peer:

@@ -24,6 +24,7 @@ FILE_BYTES_MAX = 256 * 1024
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "ORD-01", "ORD-02", "ORD-03", "ORD-05", "BCAST-03")
+@pytest.mark.timeout(300)
 def test_kill_minus_nine_in_a_loop_under_eight_writers(tmp_path: Path) -> None:
     tally = run_rounds(tmp_path / "data", ROUNDS, seed=1)
     assert min(tally.kills[target] for target in TARGETS) == ROUNDS // len(TARGETS)
