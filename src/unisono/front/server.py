@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -221,7 +222,7 @@ class Front:
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
-            connection.flush()
+            connection.guard(connection.flush)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)
@@ -237,7 +238,7 @@ class Front:
             case Outcome() | SingleOutcome():
                 connection = self._connections.get(message.conn)
                 if connection is not None:
-                    connection.answer(message)
+                    connection.guard(partial(connection.answer, message))
             case Head():
                 self._heads.pop(message.ticket)(message.committed_id)
             case Claimed():

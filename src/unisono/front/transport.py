@@ -168,23 +168,21 @@ class Connection(WSListener):
 
     def handle(self, data: bytes) -> None:
         """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
-        counters = self._front.counters
+        self.guard(lambda: self._handle(data))
+
+    def _handle(self, data: bytes) -> None:
+        settings = self._front.settings
         try:
-            try:
-                if not data:
-                    raise BadRequest("a message is one JSON object in a text frame")
-                message = decode(data, depth_max=self._front.settings.json_depth_max)
-                counters.add("messages_in")
-                if isinstance(message, Heartbeat) or self._front.settings.heartbeat_any_message:
-                    self._heartbeat_by = self._front.loop.time() + self._front.settings.heartbeat_timeout_s
-                effects = self.session.receive(message)
-                for effect in effects:
-                    self._perform(effect, len(data))
-            except WireError as error:
-                self._refuse(error)
-        except Exception:
-            log.exception("connection %d: unexpected error", self.number)
-            self.fail()
+            if not data:
+                raise BadRequest("a message is one JSON object in a text frame")
+            message = decode(data, depth_max=settings.json_depth_max)
+            self._front.counters.add("messages_in")
+            if isinstance(message, Heartbeat) or settings.heartbeat_any_message:
+                self._heartbeat_by = self._front.loop.time() + settings.heartbeat_timeout_s
+            for effect in self.session.receive(message):
+                self._perform(effect, len(data))
+        except WireError as error:
+            self._refuse(error)
 
     def _perform(self, effect: Effect, size: int) -> None:
         match effect:
@@ -205,6 +203,14 @@ class Connection(WSListener):
     def _refuse(self, error: WireError) -> None:
         for effect in self.session.refuse(error):
             self._perform(effect, 0)
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Do something for this connection; an unexpected error ends this one only (ERR-03)."""
+        try:
+            work()
+        except Exception:
+            log.exception("connection %d: unexpected error", self.number)
+            self.fail()
 
     def fail(self, error: WireError | None = None) -> None:
         """Something unexpected: this connection ends, the others go on (ERR-03)."""
@@ -234,7 +240,7 @@ class Connection(WSListener):
             return
         if self.session.state is State.AWAIT_CONNECT:
             self.identity = identity
-            front.claim(self, lambda head: self._claimed(identity, profile, head))
+            front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
 
     def _claimed(self, identity: Identity, profile: str, head: int) -> None:
         if self.session.state is not State.AWAIT_CONNECT:
@@ -308,7 +314,9 @@ class Connection(WSListener):
         self._front.ask_head(self._while_open(then))
 
     def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None:
-        bytes_max = self._front.settings.sync_page_bytes_max
+        settings = self._front.settings
+        # A page must leave room in the send buffer, or a slow link could never take one.
+        bytes_max = min(settings.sync_page_bytes_max, settings.send_buffer_bytes_max // 2)
         self._front.ask_page(
             lambda ticket: AskPage(ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max),
             self._while_open(then),
@@ -326,7 +334,7 @@ class Connection(WSListener):
 
         def guarded(value: T) -> None:
             if self.session.state is State.ACTIVE:
-                then(value)
+                self.guard(lambda: then(value))
 
         return guarded
 
