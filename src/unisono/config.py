@@ -139,12 +139,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = 20_000
     send_buffer_bytes_max: Annotated[
         int,
-        Meta(ge=64 * 1024),
+        Meta(ge=64 * 1024, le=2**30),
         about("Pressure", "Unsent bytes of one connection; above, it is a slow consumer: close 4005."),
     ] = 4 * 1024 * 1024
     sync_page_bytes_max: Annotated[
         int,
-        Meta(ge=64 * 1024),
+        # A page, and what waits for judgement, must each fit into one frame between processes.
+        Meta(ge=64 * 1024, le=64 * 1024 * 1024),
         about("Pressure", "Event bytes of one page; a fuller page is cut short with has_more."),
     ] = 1024 * 1024
     sync_queue_max: Annotated[
@@ -155,18 +156,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = 20_000
     queue_bytes_max: Annotated[
         int,
-        Meta(ge=1024 * 1024),
+        Meta(ge=1024 * 1024, le=128 * 1024 * 1024),
         about("Pressure", "Bytes of one front waiting for judgement; above, rate_limited."),
     ] = 64 * 1024 * 1024
 
     states_bytes_max: Annotated[
         int,
-        Meta(ge=1024 * 1024),
+        Meta(ge=1024 * 1024, le=2**40),
         about("States", "Memory for partition states; the least recently used go first."),
     ] = 512 * 1024 * 1024
     snapshot_every_events: Annotated[
         int,
-        Meta(ge=0),
+        Meta(ge=0, le=2**53),
         about("States", "Write a partition's snapshot after so many of its events; 0: never."),
     ] = 10_000
 

@@ -20,7 +20,7 @@ def main() -> None:
     \b
     Start a server to try things out:   unisono serve --dev
     Watch a partition:                  unisono tail --url … --token … --partition P
-    Put an event into it:               unisono submit --url … --token … --partition P --set title=Hello
+    Put an event into it:               unisono submit --url … --token … --partition P --set settings.theme=dark
 
     Every command has its own --help.
     """

@@ -138,7 +138,7 @@ def submit(
     """Submit events and show what became of each; exit code 1 when one was rejected.
 
     \b
-      unisono submit --token @bob.jwt --partition welcome --set title=Hello
+      unisono submit --token @bob.jwt --partition welcome --set settings.theme=dark
       unisono submit --token @bob.jwt --partition welcome --schema note.added --data '{"id":"n1","text":"Hi"}'
       unisono submit --token @bob.jwt --partition welcome --event - < events.jsonl
     """

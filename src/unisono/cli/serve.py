@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -189,6 +190,14 @@ def _dev_secret(data: Path) -> Path:
     return path
 
 
+def _program() -> str:
+    """How to call this program again from the directory it was started in."""
+    command = Path(sys.argv[0])
+    if command.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m unisono"
+    return shlex.quote(os.path.relpath(command) if command.is_absolute() else str(command))
+
+
 def _announce_dev(settings: Settings) -> Callable[[str], None]:
     def announce(line: str) -> None:
         _announce(line)
@@ -196,8 +205,7 @@ def _announce_dev(settings: Settings) -> Callable[[str], None]:
             return
         secret = read_secret(settings.jwt_secret_file)
         url = line.split()[2]
-        command = Path(sys.argv[0])
-        program = os.path.relpath(command) if command.is_absolute() else str(command)
+        program = _program()
         tokens = {
             client: sign_token(secret, client, ttl_s=DEV_TOKEN_TTL_S, now_s=time.time())
             for client in DEV_CLIENTS

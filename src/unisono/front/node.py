@@ -115,10 +115,10 @@ class Node:
             self._write_admin_file()
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
         await self._until(lambda: self._stopping)
+        # Before the log is given up: what a successor writes there is its own.
+        (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
         await self._end()
         await admin.close()
-        with contextlib.suppress(FileNotFoundError):
-            (Path(self._settings.data) / ADMIN_FILE).unlink()
         return EXIT_FAILED if self._failed else 0
 
     # -- for the admin port --------------------------------------------------------------------------------

@@ -148,7 +148,8 @@ def _become_child(
     except StoreUnusable as error:
         print(f"unisono: {error}", file=sys.stderr)  # noqa: T201
         code = EXIT_UNUSABLE
-    except StorageError:
+    except StorageError as error:
+        log.critical("the %s ends: %s", role, error)
         code = EXIT_FAILED
     except BaseException:
         log.exception("the %s ends with an unexpected error", role)
