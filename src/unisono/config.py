@@ -192,9 +192,17 @@ def section_and_help(name: str) -> tuple[str, str]:
     return str(meta.extra["section"]), meta.description
 
 
-def load(file: Path | None, environment: Mapping[str, str], options: Mapping[str, Any]) -> Settings:
-    """The settings from all three places; `options` holds only what was given on the command line."""
-    values: dict[str, Any] = {}
+def load(
+    file: Path | None,
+    environment: Mapping[str, str],
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings from all three places; `options` holds only what was given on the command line.
+
+    `defaults` stand in for the ones above where no place says anything.
+    """
+    values: dict[str, Any] = dict(defaults or {})
     if file is not None:
         values.update(_from_file(file))
     for key, text in environment.items():

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import orjson
 
 from tests.authority.seat import candidate
 from tests.model.histories import Writer
@@ -99,7 +100,7 @@ def replay(log: LogReader, partitions: Sequence[str], model: Model | None = None
     since, head = 0, log.head()
     while since < head:
         for record in log.scan(since, head, limit=1000):
-            event = msgspec.json.decode(record.event)
+            event = orjson.loads(record.event)
             for name in record.partitions:
                 if name in states:
                     assert model.apply_committed(states[name], event), record

@@ -125,6 +125,11 @@ class End:
             except ChannelClosed:
                 return self.told
 
+    def forget(self) -> list[Message]:
+        """Everything told so far, which is kept no longer."""
+        told, self.told, self._taken = self.told, [], set()
+        return told
+
     def close(self) -> None:
         self.channel.close()
 

@@ -10,14 +10,14 @@ import pytest
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
 from unisono.authority.channel import Claim, Drain, Outcome, Release
-from unisono.authority.states import FOLDED_PER_TURN_MAX
+from unisono.authority.states import SLICE_EVENTS
 from unisono.store.sqlite import SqliteLog
 
 EVENTS = 20_000
-TURNS = EVENTS // FOLDED_PER_TURN_MAX
+TURNS = EVENTS // SLICE_EVENTS
 """The least number of turns that loading such a partition takes."""
 
-MEDIUM, MEDIUM_EVENTS = ("m1", "m2", "m3", "m4"), 900
+MEDIUM, MEDIUM_EVENTS = ("m1", "m2", "m3", "m4"), SLICE_EVENTS - 20
 HEAD = 2 * EVENTS + len(MEDIUM) * MEDIUM_EVENTS
 
 

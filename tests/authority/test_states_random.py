@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.authority.history import History, Verdict, replay
 from tests.authority.seat import Seat, reading, seated
 from unisono.authority.states import NO_MODEL_VERSION
+from unisono.model.packing import unpack
 from unisono.store.sqlite import SqliteLog
 
 PARTITIONS = "abcdefgh"
@@ -42,7 +42,7 @@ def dumps(seat: Seat[SqliteLog], data: Path, partitions: Sequence[str]) -> dict[
         assert ok, told
     with reading(data) as log:
         found = {name: log.snapshot(name, NO_MODEL_VERSION) for name in partitions}
-    return {name: msgspec.json.decode(one.state) for name, one in found.items() if one is not None}
+    return {name: unpack(one.state) for name, one in found.items() if one is not None}
 
 
 def check(seat: Seat[SqliteLog], data: Path, history: History) -> None:

@@ -38,14 +38,21 @@ def settings_page() -> str:
         "| environment | `UNISONO_` and the name in capitals | `UNISONO_HEARTBEAT_TIMEOUT_S=20` |",
         "| TOML file, named by `--config` or `UNISONO_CONFIG` | the name as below | `heartbeat_timeout_s = 20` |",
         "",
-        "A setting that is on or off is an option pair, as in `--accept-init` and `--no-accept-init`; elsewhere it is",
-        "`true` or `false`. A list is an array in the file and a text with commas elsewhere. A name that does not",
+        "A setting that is on or off is an option pair, as in `--accept-init` and `--no-accept-init`; elsewhere it",
+        "is `true` or `false`. A list is an array in the file and a text with commas elsewhere. A name that does not",
         "exist, or a value out of bounds, is an error at the start that names it, and the server does not run.",
         "",
         "What happens when a bound is reached is told in [operations](../operations.md#bounds).",
     ]
     for section, rows in sections.items():
-        lines += ["", f"## {section}", "", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows]
+        lines += [
+            "",
+            f"## {section}",
+            "",
+            "| setting | default | allowed | meaning |",
+            "| --- | --- | --- | --- |",
+            *rows,
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -65,8 +72,9 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "`GET /metrics` on the admin port answers in the text format of Prometheus. Every metric has the label",
-        "`process`: `authority`, `reader`, or `front 0`, `front 1` and so on. A process that does not answer within two",
-        "seconds is left out of that scrape. Counters start from 0 with the process.",
+        "`process`: `authority`, `reader`, or `front 0`, `front 1` and so on. A process that does not answer within",
+        "two seconds is left out of that scrape. Counters start from 0 with the process, and one that",
+        "has counted nothing yet may be missing.",
         "",
         "## Counters",
         "",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.conversation import PAGE as MESSAGES
+from tests.docs.conversation import hold, shown, spliced
 from tests.docs.reference import PAGES
 from unisono.config import FIELDS, section_and_help
 from unisono.protocol.errors import WIRE_ERRORS, CloseCode
@@ -41,3 +43,12 @@ def test_every_code_is_in_the_messages_page() -> None:
 def test_every_message_is_in_the_messages_page() -> None:
     page = (ROOT / "docs" / "protocol" / "messages.md").read_text(encoding="utf-8")
     assert [name for name in MESSAGE_TYPES if f"### {name}\n" not in page] == []
+
+
+@pytest.mark.req("ENV-01", "BCAST-05")
+def test_the_examples_of_the_messages_page_are_what_a_server_says() -> None:
+    page = (ROOT / MESSAGES).read_text(encoding="utf-8")
+    examples = hold()
+    assert len(shown(page)) == len(set(shown(page)))
+    assert {*shown(page), "connect-compatibility", "sync-ahead"} == set(examples)
+    assert spliced(page, examples) == page, HOW

@@ -55,6 +55,9 @@ GROUP_EVENTS_MAX: Final = 1000
 GROUP_BYTES_MAX: Final = 1024 * 1024
 """Event bytes of one transaction: what a group says to one listener stays well below its send buffer."""
 
+ORDERS_MAX: Final = 16
+"""Operators' orders waiting for their turn; one more is refused."""
+
 IDLE_S: Final = 0.25
 """How long to wait for work before housekeeping."""
 
@@ -125,10 +128,11 @@ class Authority:
                 self.states.refill()
                 if self._queue:
                     self._turn()
-                if self._parked:
-                    self._resume_parked()
+                self.states.advance()
                 if self._orders:
                     self._follow_order()
+                if self._parked:
+                    self._resume_parked()
                 self._store.maintain()
         except StorageError as error:
             log.critical("the log failed, stopping: %s", error)
@@ -195,11 +199,12 @@ class Authority:
         self._parked_conns.add(submit.conn)
 
     def _resume_parked(self) -> None:
-        """A slice of loading, then a group of those who need not wait any more.
+        """A group of those who need not wait any more.
 
         They go at once and not through the queue: there a request would be parked again, behind a later one
         of its connection that still waits, and the two would change places (SUBMIT-09).
         """
+        self.states.refill()
         waiting, self._parked = self._parked, deque()
         self._parked_conns = set()
         free: list[tuple[Channel, Message]] = []
@@ -312,7 +317,12 @@ class Authority:
             case AskStats():
                 self._stats(channel, message)
             case Order():
-                self._orders.append((channel, message))
+                if len(self._orders) < ORDERS_MAX:
+                    self._orders.append((channel, message))
+                else:
+                    self._send(
+                        channel, [Report(message.ticket, False, b'{"error":"too many orders at once"}')]
+                    )
             case Drain():
                 self._draining = True
             case _:

@@ -3,6 +3,7 @@
 A state is the newest snapshot of the model in force plus the partition's events after it. A short history is
 folded at once; a long one is folded in slices between groups, while requests that need it wait and everybody
 else's go on. No event of a partition can be committed while it loads, because judging one needs the state.
+Long ones take turns, a few at a time; short ones never wait for them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -26,13 +28,19 @@ from unisono.vocabulary import FieldError, JsonObject
 
 log = logging.getLogger("unisono.authority")
 
-SLICE_EVENTS: Final = 1000
-"""Events of one partition folded at once: some milliseconds of work."""
+SLICE_EVENTS: Final = 200
+"""Events of one partition folded at once: about 5 ms of work, which a commit of another partition waits for."""
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
 
-FOLDED_PER_TURN_MAX: Final = 2000
-"""Events folded between two groups, over all partitions that are wanted at once."""
+FIRST_SLICES_EVENTS: Final = 200
+"""Events folded before others get their chance, over all partitions that are wanted for the first time."""
+
+SNAPSHOT_BYTES_PER_EVENT: Final = 100
+"""So many bytes of a snapshot take as long to load as an event takes to fold."""
+
+LOADS_AT_ONCE: Final = 4
+"""Long loads that take turns: more would only need more memory, and all of them together longer."""
 
 SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
 """States up to this size are written as snapshots between two groups, some ten milliseconds of work. Larger
@@ -86,10 +94,11 @@ class States:
         self._now_ms = now_ms
         self._resident: OrderedDict[str, Resident] = OrderedDict()
         self._loading: dict[str, Loading] = {}
+        self._slices = 0
         self._staged: dict[str, Resident] = {}
         self._held: frozenset[str] = frozenset()
         self._weight = 0
-        self._foldable = FOLDED_PER_TURN_MAX
+        self._foldable = FIRST_SLICES_EVENTS
         self._loads = 0
         self._evictions = 0
 
@@ -118,17 +127,17 @@ class States:
     # -- loading -------------------------------------------------------------------------------------------
 
     def refill(self) -> None:
-        """A new turn: so many events may be folded before the next group gets its chance."""
-        self._foldable = FOLDED_PER_TURN_MAX
+        """So many events more may be folded for first slices."""
+        self._foldable = FIRST_SLICES_EVENTS
 
     def ready(self, profile: str, partitions: Iterable[str]) -> bool:
-        """Whether all are in memory; folds one slice of the first that is not."""
+        """Whether all are in memory; the first that is not is on its way afterwards."""
         if not self._stateful(profile):
             return True
         for partition in partitions:
             if partition in self._resident:
                 self._resident.move_to_end(partition)
-            elif not self._load_slice(partition):
+            elif not self.load(partition):
                 return False
         return True
 
@@ -137,15 +146,23 @@ class States:
         self._held = frozenset(partitions)
 
     def load(self, partition: str) -> bool:
-        """One slice more; True when the partition is in memory."""
-        return partition in self._resident or self._load_slice(partition)
+        """True when the partition is in memory; a first slice is folded at once, the others by `advance`."""
+        if partition in self._resident:
+            return True
+        if partition in self._loading or self._foldable <= 0:
+            return False
+        self._loading[partition] = self._start(partition)
+        return self._load_slice(partition)
+
+    def advance(self) -> None:
+        """A slice more of one of the partitions that have waited longest, each in its turn."""
+        if self._loading:
+            turns = list(islice(self._loading, LOADS_AT_ONCE))
+            self._slices += 1
+            self._load_slice(turns[self._slices % len(turns)])
 
     def _load_slice(self, partition: str) -> bool:
-        if self._foldable <= 0:
-            return False
-        loading = self._loading.get(partition)
-        if loading is None:
-            loading = self._loading[partition] = self._start(partition)
+        loading = self._loading[partition]
         page = self._store.page(
             (partition,), loading.upto, self._store.head(), limit=SLICE_EVENTS, bytes_max=SLICE_BYTES
         )
@@ -168,6 +185,7 @@ class States:
         snapshot = self._store.snapshot(partition, self.snapshot_version)
         if snapshot is None:
             return Loading(PartitionState(), 0)
+        self._foldable -= len(snapshot.state) // SNAPSHOT_BYTES_PER_EVENT
         state = PartitionState.load(unpack(snapshot.state))
         return Loading(state, snapshot.committed_id)
 

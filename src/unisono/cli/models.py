@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import click
 
-from unisono.front.node import ADMIN_FILE
+from unisono.front.node import ADMIN_FILE, ORDER_TIMEOUT_S
 from unisono.model.linting import check_model
 
 _DATA = click.option(
@@ -34,7 +34,9 @@ def model() -> None:
     "--events", type=click.File("rb"), help="Try the model on these events, one JSON object per line."
 )
 def check(directory: Path, events: Any) -> None:
-    """Lint the model in DIRECTORY and say what it would do; exit code 1 when it cannot be used.
+    """Lint the model in DIRECTORY and say what it would do.
+
+    Exit code 1 when it cannot be used, or when it refuses one of the events.
 
     Lines of --events are bare events, or {"partitions": [...], "event": {...}} as in the log.
     """
@@ -79,14 +81,14 @@ def _order(data: Path, command: str, arguments: dict[str, str]) -> dict[str, Any
         raise click.ClickException(f"{data / ADMIN_FILE} cannot be read: {error}") from None
     try:
         return asyncio.run(_post(admin["url"], admin["token"], command, arguments))
-    except aiohttp.ClientError as error:
+    except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(f"the server's admin port does not answer: {error}") from None
 
 
 async def _post(url: str, token: str, command: str, arguments: dict[str, str]) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ORDER_TIMEOUT_S + 10)) as session,
         session.post(f"{url}/orders/{command}", params=arguments, headers=headers) as answer,
     ):
         told: dict[str, Any] = await answer.json()

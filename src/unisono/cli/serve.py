@@ -97,9 +97,9 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        settings = load(config, os.environ, given)
+        settings = load(config, os.environ, given, _dev_defaults() if dev else None)
         if dev:
-            settings = _for_dev(settings)
+            settings = _with_dev_secret(settings)
         logs.set_up(settings.log_format, settings.log_level)
         keys = _keys(settings)
         # Made once here so that a wrong key or algorithm is an error now, not at the first client.
@@ -170,14 +170,16 @@ def _announce(line: str) -> None:
 # -- --dev -----------------------------------------------------------------------------------------------------
 
 
-def _for_dev(settings: Settings) -> Settings:
-    """What is not given gets what a newcomer needs; the secret is kept, so tokens outlive a restart."""
-    changes: dict[str, Any] = {"access_default": "allow"}
-    if settings.model is None:
-        changes["model"] = str(sample_model())
-    if not (settings.jwt_secret_file or settings.jwt_public_key or settings.jwks):
-        changes["jwt_secret_file"] = str(_dev_secret(Path(settings.data)))
-    return msgspec.structs.replace(settings, **changes)
+def _dev_defaults() -> dict[str, Any]:
+    """What a newcomer needs where nothing else is given."""
+    return {"access_default": "allow", "model": str(sample_model())}
+
+
+def _with_dev_secret(settings: Settings) -> Settings:
+    """The secret is kept in the data directory, so tokens outlive a restart."""
+    if settings.jwt_secret_file or settings.jwt_public_key or settings.jwks:
+        return settings
+    return msgspec.structs.replace(settings, jwt_secret_file=str(_dev_secret(Path(settings.data))))
 
 
 def _dev_secret(data: Path) -> Path:

@@ -29,7 +29,7 @@ _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """The one way a UUID is written (RFC 9562); other spellings would make one UUID several ids."""
 
 
-def check_shape(items: Sequence[Item], settings: Settings) -> None:
+def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> None:
     """Everything that must hold of the request before any item is looked at (SUBMIT-01)."""
     if not items:
         raise BadRequest("events must not be empty")
@@ -37,22 +37,23 @@ def check_shape(items: Sequence[Item], settings: Settings) -> None:
         raise BadRequest(f"{len(items)} events in one request, at most {settings.max_batch_size} allowed")
     seen: set[str] = set()
     for index, item in enumerate(items):
+        where = "" if single else f"events.{index}."
         if item.id in seen:
-            raise BadRequest(f"events.{index}.id: {item.id!r} is given twice in this request")
+            raise BadRequest(f"{where}id: {item.id!r} is given twice in this request")
         seen.add(item.id)
-        _check_id(item.id, index, settings)
+        _check_id(item.id, where, settings)
         if bytes(item.event)[:1] != b"{":
-            raise BadRequest(f"events.{index}.event must be an object")
+            raise BadRequest(f"{where}event must be an object")
 
 
-def _check_id(id: str, index: int, settings: Settings) -> None:
+def _check_id(id: str, where: str, settings: Settings) -> None:
     size = len(id) if id.isascii() else len(id.encode())
     if not size:
-        raise BadRequest(f"events.{index}.id must not be empty")
+        raise BadRequest(f"{where}id must not be empty")
     if size > ID_BYTES_MAX:
-        raise BadRequest(f"events.{index}.id has {size} bytes, at most {ID_BYTES_MAX} allowed")
+        raise BadRequest(f"{where}id has {size} bytes, at most {ID_BYTES_MAX} allowed")
     if settings.require_uuid_ids and not _UUID.fullmatch(id):
-        raise BadRequest(f"events.{index}.id must be a UUID")
+        raise BadRequest(f"{where}id must be a UUID")
 
 
 def named_partitions(

@@ -268,7 +268,7 @@ class Connection(WSListener):
         front, settings, identity = self._front, self._front.settings, self.identity
         assert identity is not None
         assert self.session.profile is not None
-        check_shape(submit.items, settings)
+        check_shape(submit.items, settings, single=submit.single)
         named = [named_partitions(item.partitions, item.partition, settings) for item in submit.items]
         count = len(submit.items)
         if self.in_flight_items + count > settings.max_in_flight_drafts:

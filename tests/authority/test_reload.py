@@ -1,0 +1,151 @@
+"""Another model while the authority runs: all of it between two groups, or nothing and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.authority.logs import grow
+from tests.authority.models import RULES, counting_model, write_model
+from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
+from unisono.authority.channel import ModelChanged, Order, Outcome, Report
+from unisono.model.model import CANONICAL, COMPATIBILITY
+from unisono.model.packing import unpack
+from unisono.store.sqlite import SqliteLog
+
+
+@pytest.fixture
+def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
+    with seated(tmp_path / "data", counting_model(tmp_path / "model", 2), fronts=2) as seat:
+        yield seat
+
+
+def count(caller: Caller, times: int = 1) -> None:
+    for _ in range(times):
+        assert caller.submit(candidate(["p"], note("counted")), profile=CANONICAL)[0].status == "committed"
+
+
+def counted(caller: Caller) -> int:
+    """What the model in force has counted in `p`, from its refusal."""
+    (result,) = caller.submit(candidate(["p"], note("counted", limit=0)), profile=CANONICAL)
+    assert result.errors is not None
+    return int(result.errors[0].message.split()[-1])
+
+
+@pytest.mark.req("MODEL-02", "MODEL-03")
+def test_a_new_model_is_told_to_every_front_and_judges_the_whole_log_anew(
+    seat: Seat[SqliteLog], tmp_path: Path
+) -> None:
+    caller = seat.front.connect()
+    count(caller, 3)
+    assert counted(caller) == 6
+    assert seat.order("snapshot", "p")[0]
+    ok, told = seat.order("reload", str(write_model(tmp_path / "next", 5)))
+    assert ok, told
+    assert (told["old_model_version"], told["new_model_version"]) == (2, 5)
+    assert told["changes"]["model_version"] == {"before": 2, "after": 5}
+    for front in seat.fronts:
+        changed = front.of(ModelChanged)
+        assert (changed.old_model_version, changed.offer.model_version, changed.offer.head) == (2, 5, 3)
+        assert changed.offer.profiles.keys() == {CANONICAL, COMPATIBILITY}
+    assert seat.stats().gauges["states_resident"] == 0
+    assert counted(caller) == 15, "not from the old model's snapshot, not from its state"
+    count(caller)
+    assert counted(caller) == 20
+    assert seat.order("snapshot", "p")[0]
+    with reading(tmp_path / "data") as log:
+        for version, expected in ((2, 6), (5, 20)):
+            snapshot = log.snapshot("p", version)
+            assert snapshot is not None
+            assert unpack(snapshot.state)["data"] == {"count": expected}
+
+
+@pytest.mark.req("MODEL-02")
+def test_it_switches_between_two_groups(seat: Seat[SqliteLog], tmp_path: Path) -> None:
+    """Every answer before the change is the old model's, every answer after it the new one's."""
+    callers = [seat.front.connect() for _ in range(3)]
+    count(callers[0])
+    place = str(write_model(tmp_path / "next", 3))
+    probe = note("counted", limit=0)
+    for number in range(120):
+        callers[number % 3].send(candidate(["p"], probe), candidate(["p"], probe), profile=CANONICAL)
+        if number == 60:
+            seat.node.send(Order(1, "reload", place))
+    assert seat.node.of(Report).ok
+    for number in range(30):
+        callers[number % 3].send(candidate(["p"], probe), profile=CANONICAL)
+    for number in range(150):
+        callers[number % 3].results()
+    said, version = [], 2
+    for message in seat.front.told:
+        if isinstance(message, ModelChanged):
+            version = 3
+        elif isinstance(message, Outcome):
+            for result in message.results:
+                if result.errors is not None:
+                    said.append(result.errors[0].message == f"version {version} counts {version}")
+    assert said == [True] * 270
+    assert version == 3
+
+
+@pytest.mark.req("MODEL-01", "MODEL-02")
+def test_a_model_that_cannot_be_used_leaves_the_old_one_in_force(
+    seat: Seat[SqliteLog], tmp_path: Path
+) -> None:
+    caller = seat.front.connect()
+    count(caller)
+    broken = write_model(tmp_path / "broken", 9, RULES + "\nnonsense = undefined\n")
+    unschooled = write_model(tmp_path / "unschooled", 9)
+    (unschooled / "schemas" / "counted.json").write_text('{"type": "no such type"}')
+    refusals = {
+        str(write_model(tmp_path / "equal", 2)): "model_version 2 is not above 2",
+        str(write_model(tmp_path / "lower", 1)): "model_version 1 is not above 2",
+        str(broken): "NameError: name 'undefined' is not defined",
+        str(unschooled): "schemas/counted.json",
+        str(tmp_path / "nowhere"): "is not a directory",
+        "\x00": "is not a directory",
+    }
+    for place, reason in refusals.items():
+        ok, told = seat.order("reload", place)
+        assert not ok
+        assert reason in told["error"]
+        count(caller)
+    assert counted(caller) == 2 * (1 + len(refusals))
+    assert not [m for front in seat.fronts for m in front.told if isinstance(m, ModelChanged)]
+    assert seat.order("reload", str(write_model(tmp_path / "higher", 3)))[0], "and a good one is taken still"
+
+
+def test_a_server_without_a_versioned_model_has_none_to_reload(tmp_path: Path) -> None:
+    place = write_model(tmp_path / "model", 1)
+    with seated(tmp_path / "data") as seat:
+        for argument in (str(place), ""):
+            ok, told = seat.order("reload", argument)
+            assert not ok
+            assert "--model" in told["error"]
+
+
+def test_an_unknown_order_is_refused(seat: Seat[SqliteLog]) -> None:
+    assert seat.order("dance", "") == (False, {"error": "there is no order 'dance'"})
+
+
+@pytest.mark.req("MODEL-02", "SUBMIT-09")
+def test_who_waits_for_a_state_is_judged_by_the_new_model(tmp_path: Path) -> None:
+    log = SqliteLog.open(tmp_path / "data")
+    grow(log, "p", 10_000)
+    with seated_on(log, counting_model(tmp_path / "model", 2)) as seat:
+        caller, other = seat.front.connect(), seat.front.connect()
+        place = str(write_model(tmp_path / "next", 3))
+        items = [candidate(["p"], note("counted", limit=limit)) for limit in (1, 1, 4)]
+        seat.front.send(*(caller.request(item, profile=CANONICAL) for item in items))
+        assert other.submit(candidate(["q"], note("counted")), profile=CANONICAL)[0].status == "committed"
+        assert seat.order("reload", place)[0]
+        results = [caller.results()[0] for _ in items]
+        assert [result.id for result in results] == [item.id for item in items]
+        assert [result.status for result in results] == ["committed", "rejected", "committed"]
+        changed = next(n for n, m in enumerate(seat.front.told) if isinstance(m, ModelChanged))
+        answers = [
+            n for n, m in enumerate(seat.front.told) if isinstance(m, Outcome) and m.conn == caller.conn
+        ]
+        assert changed < min(answers)
