@@ -42,6 +42,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     data: Annotated[str, about("Server", "Directory of the embedded log; made when missing.")] = (
         "unisono-data"
     )
+    store: Annotated[
+        str | None,
+        about("Server", "Shared log for several nodes, postgresql://…; unset: the embedded log in `data`."),
+    ] = None
+    node_name: Annotated[
+        str | None, about("Server", "What this node is called in a shared log; default: the host's name.")
+    ] = None
     host: Annotated[str, about("Server", "Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, about("Server", "WebSocket port, path /sync; 0 takes a free one.")] = 8040
     admin_port: Annotated[
@@ -176,6 +183,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("sync_limit_min is above sync_limit_max")
         if not self.profiles:
             raise ValueError("profiles names none")
+        if self.store is not None and not self.store.startswith(("postgresql://", "postgres://")):
+            raise ValueError("store must be a postgresql:// address")
         if sum(key is not None for key in (self.jwt_secret_file, self.jwt_public_key, self.jwks)) > 1:
             raise ValueError("give one of jwt_secret_file, jwt_public_key and jwks, not several")
 

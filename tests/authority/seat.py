@@ -43,6 +43,7 @@ from unisono.authority.channel import (
     socket_pair,
 )
 from unisono.authority.loop import Authority, Clock
+from unisono.authority.neighbours import Neighbours
 from unisono.authority.orders import Orders
 from unisono.authority.states import States
 from unisono.authority.stats import Snapshot as Figures
@@ -186,7 +187,14 @@ class Caller:
 class Seat(Generic[L]):
     """An authority at work on a log. `failure` is what ended it, if anything did."""
 
-    def __init__(self, store: L, states: States, fronts: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: L,
+        states: States,
+        fronts: int,
+        now_ms: Callable[[], int],
+        neighbours: Neighbours | None = None,
+    ) -> None:
         node, self._node_socket = socket_pair()
         pairs = [socket_pair() for _ in range(fronts)]
         self._inside = [self._node_socket, *(inside for _, inside in pairs)]
@@ -194,7 +202,6 @@ class Seat(Generic[L]):
         self.fronts = [FrontEnd(Channel(outside)) for outside, _ in pairs]
         self.store = store
         self.failure: BaseException | None = None
-        settings = Settings(states_bytes_max=STATES_BYTES, snapshot_every_events=0)
         self.authority = Authority(
             store,
             states,
@@ -202,7 +209,8 @@ class Seat(Generic[L]):
             fronts=[Channel(inside) for _, inside in pairs],
             clock=Clock(now_ms, store.last_status_updated_at()),
             perf=time.perf_counter,
-            obey=Orders(settings, store, now_ms).obey,
+            obey=Orders(Settings()).obey,
+            neighbours=neighbours,
         )
         self._thread = threading.Thread(target=self._run, name="authority", daemon=True)
 
@@ -267,12 +275,13 @@ def seated_on(
     snapshot_every: int = 0,
     now_ms: Callable[[], int] = now_ms,
     fails: bool = False,
+    neighbours: Neighbours | None = None,
 ) -> Iterator[Seat[L]]:
     """An authority on a log, both drained and closed at the end; `fails`: it is meant to fail."""
     states = States(
         model or no_model(), store, bytes_max=states_bytes, snapshot_every=snapshot_every, now_ms=now_ms
     )
-    seat = Seat(store, states, fronts, now_ms)
+    seat = Seat(store, states, fronts, now_ms, neighbours)
     try:
         seat.start()
         yield seat

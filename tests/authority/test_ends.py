@@ -8,7 +8,8 @@ import pytest
 
 from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
-from unisono.authority.channel import AskHead, AskStats, Drain, Head, Order, Ready
+from unisono.authority import channel as channels
+from unisono.authority.channel import AskHead, AskStats, Committed, Drain, Head, Order, Ready
 from unisono.authority.loop import GROUP_EVENTS_MAX
 
 
@@ -41,6 +42,23 @@ def test_a_front_that_sends_no_messages_counts_as_gone(tmp_path: Path) -> None:
         seat.fronts[1].channel._sock.sendall(b"\x00\x00\x00\x03abc")
         assert seat.front.connect().submit(candidate(["p"], push("a")))[0].status == "committed"
         seat.fronts[1].rest()
+
+
+@pytest.mark.req("LIM-05")
+def test_a_front_that_takes_nothing_is_given_up_and_learns_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "STALLED_S", 0.2)
+    with seated(tmp_path / "data", fronts=2) as seat:
+        caller, stalled = seat.front.connect(), seat.fronts[1]
+        sent = 0
+        while len(seat.authority._fronts) == 2:
+            caller.submit(candidate(["p"], put("x", "x" * 100_000)))
+            sent += 1
+            assert sent < 200, "what one front does not take is kept without bound"
+        assert caller.submit(candidate(["p"], push("a")))[0].committed_id == sent + 1
+        heard = [message for message in stalled.rest() if isinstance(message, Committed)]
+        assert 0 < len(heard) < sent, "it gets what was on its way, and then the end"
 
 
 def test_what_an_authority_is_not_told_is_passed_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from unisono.store.sqlite import SqliteLog
 
 EVENTS = 20_000
 TURNS = EVENTS // SLICE_EVENTS
-"""The least number of turns that loading such a partition takes."""
+"""So many turns it takes to load such a partition. A closed loop beside it commits once in most of them."""
 
 MEDIUM, MEDIUM_EVENTS = ("m1", "m2", "m3", "m4"), SLICE_EVENTS - 20
 HEAD = 2 * EVENTS + len(MEDIUM) * MEDIUM_EVENTS
@@ -93,7 +93,7 @@ def test_others_commit_while_it_is_loaded(data: Path) -> None:
     with seated_on(CountingLog.open(data)) as seat:
         waiting, busy = seat.front.connect(), seat.front.connect()
         waiting.send(candidate(["long"], push("n0", "outline")))
-        assert commits_until_answered(busy, waiting, 500) >= TURNS
+        assert commits_until_answered(busy, waiting, 10 * TURNS) >= TURNS // 4
         (result,) = waiting.results()
         assert result.errors is not None, "judged on the whole of it: n0 is there"
         assert result.errors[0].field == "event.payload.value.id"
@@ -109,9 +109,12 @@ def test_many_who_wait_do_not_make_the_others_wait_longer(data: Path) -> None:
         for number, caller in enumerate(waiting):
             place = "long" if number % 2 else "longer"
             caller.send(candidate([place], push(f"new {number}", "outline")))
-        count = max(commits_until_answered(busy, caller, 1_000) for caller in waiting)
-        assert count >= 0
-        assert len(seat.front.committed()) >= 2 * TURNS
+        for caller in waiting:
+            commits_until_answered(busy, caller, 20 * TURNS)
+        others = [told for told in seat.front.committed() if told.origin == busy.conn]
+        assert len(others) >= TURNS // 4, (
+            "its partition was not in memory either, and did not wait for theirs"
+        )
         assert [caller.results()[0].status for caller in waiting] == ["committed"] * 40
         assert seat.store.records_read == 2 * EVENTS
 
@@ -153,7 +156,7 @@ def test_others_that_are_loaded_again_and_again_do_not_keep_it_from_loading(data
         passed_by = 0
         while (outcome := seat.front.of(Outcome)).conn != waiting.conn:
             passed_by += 1
-            assert passed_by < 200
+            assert passed_by < 20 * TURNS
             caller, name = busy[outcome.conn]
             caller.send(candidate([name], push(f"new {passed_by}", "outline")))
         assert outcome.results[0].status == "committed"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.authority.logs import grow
 from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
 from unisono.authority.channel import ModelChanged, Order, Outcome, Report
-from unisono.model.model import CANONICAL, COMPATIBILITY
+from unisono.authority.neighbours import Neighbours
+from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.packing import unpack
+from unisono.store.port import Opening
 from unisono.store.sqlite import SqliteLog
 
 
@@ -128,6 +131,47 @@ def test_a_server_without_a_versioned_model_has_none_to_reload(tmp_path: Path) -
 
 def test_an_unknown_order_is_refused(seat: Seat[SqliteLog]) -> None:
     assert seat.order("dance", "") == (False, {"error": "there is no order 'dance'"})
+
+
+class SharedLog(SqliteLog):
+    """A log that says which model is in force elsewhere, as one shared by several nodes does."""
+
+    in_force: int | None = None
+
+    def begin(self, ids: Sequence[str]) -> Opening:
+        return msgspec.structs.replace(super().begin(ids), model_version=self.in_force)
+
+
+class Elsewhere(Neighbours):
+    """Other nodes, which have put a model into force."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(None)
+        self._model = model
+
+    def model_in_force(self) -> Model:
+        return self._model
+
+
+@pytest.mark.req("MODEL-02", "SUBMIT-09")
+def test_a_model_of_another_node_leaves_the_order_of_requests_as_it_is(tmp_path: Path) -> None:
+    log = SharedLog.open(tmp_path / "data")
+    grow(log, "long", 5_000)
+    elsewhere = Elsewhere(counting_model(tmp_path / "next", 3))
+    with seated_on(log, counting_model(tmp_path / "model", 2), neighbours=elsewhere) as seat:
+        caller, other = seat.front.connect(), seat.front.connect()
+        log.in_force = 3
+        places = ["p", "long", "p", "q", "long", "p"]
+        items = [candidate([place], note("counted")) for place in places]
+        seat.front.send(
+            *(caller.request(item, profile=CANONICAL) for item in items[:3]),
+            other.request(candidate(["p"], note("counted")), profile=CANONICAL),
+            *(caller.request(item, profile=CANONICAL) for item in items[3:]),
+        )
+        assert [caller.results()[0].id for _ in items] == [item.id for item in items]
+        assert other.results()[0].status == "committed"
+        assert seat.front.of(ModelChanged).offer.model_version == 3
+        assert counted(caller) == 4 * 3
 
 
 @pytest.mark.req("MODEL-02", "SUBMIT-09")

@@ -170,6 +170,23 @@ def test_rules_see_what_the_items_before_left(bench: Bench) -> None:
     assert [verdict == Commit() for verdict in verdicts] == [False, True, False, True, True]
 
 
+@pytest.mark.req("TREE-11", "DUR-07")
+def test_what_other_nodes_did_is_followed_once(bench: Bench) -> None:
+    """A state may be loaded from a snapshot that is newer than what this node has heard of."""
+    bench.commit([candidate(["p"], note("note.added", id="n", text=""))])
+    bench.commit([candidate(["p"], push("a")), candidate(["p", "q"], push("b"))])
+    bench.states.write_snapshot("p")
+    elsewhere = bench.fresh()
+    assert elsewhere.load("p")
+    assert elsewhere.load("q")
+    elsewhere.follow(bench.log.scan(1, 3, limit=2))
+    bench.commit([candidate(["q"], push("c")), candidate(["p", "r"], push("d"))])
+    elsewhere.follow(bench.log.scan(2, 5, limit=3))
+    for name in "pq":
+        followed, judged = elsewhere._resident[name].state, bench.states._resident[name].state
+        assert (followed.dump(), followed.skipped) == (judged.dump(), 0)
+
+
 def test_a_profile_without_rules_needs_no_states(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", open_model())
     assert bench.commit([candidate(["p"], note("anything", n=n)) for n in range(3)]) == [Commit()] * 3

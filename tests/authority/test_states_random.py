@@ -52,6 +52,7 @@ def check(seat: Seat[SqliteLog], data: Path, history: History) -> None:
         assert states == replay(log, PARTITIONS)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.req("VAL-01", "VAL-04", "VAL-05", "TREE-09", "TREE-10", "TREE-11", "SUBMIT-02")
 def test_a_hundred_thousand_actions(tmp_path: Path) -> None:
     data, history = tmp_path / "data", History(1, PARTITIONS)

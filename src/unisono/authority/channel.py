@@ -162,9 +162,13 @@ class ModelChanged(Value, frozen=True):
 
 
 class Failed(Value, frozen=True):
-    """The log failed; nothing that was not answered is known to be committed (DUR-04)."""
+    """The log failed; nothing that was not answered is known to be committed (DUR-04).
+
+    `recovering`: it may be reached again; an Offer says when.
+    """
 
     message: str
+    recovering: bool = False
 
 
 # -- front ⇄ reader ------------------------------------------------------------------------------------------
@@ -188,6 +192,12 @@ class PageOf(Value, frozen=True):
     events: tuple[bytes, ...]
     last: int
     has_more: bool
+
+
+class PageFailed(Value, frozen=True):
+    """This page cannot be read now: the log is out of reach."""
+
+    ticket: int
 
 
 # -- node ⇄ everybody ----------------------------------------------------------------------------------------
@@ -246,6 +256,7 @@ Message: TypeAlias = (
     | Failed
     | AskPage
     | PageOf
+    | PageFailed
     | AskStats
     | Stats
     | Ready

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from unisono.authority.answers import result_of, single_outcome
 from unisono.authority.channel import (
     AskHead,
     AskStats,
@@ -32,20 +33,20 @@ from unisono.authority.channel import (
     Order,
     Outcome,
     Ready,
-    Refused,
     Release,
     Replaced,
     Report,
     Result,
-    SingleOutcome,
     Stats,
     Submit,
 )
-from unisono.authority.judge import Commit, Duplicate, Reject, Verdict, judge
+from unisono.authority.judge import Commit, Reject, judge
+from unisono.authority.neighbours import Neighbours
 from unisono.authority.states import States
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
-from unisono.protocol.codec import encode_event, encode_payload
-from unisono.store.port import CommitLog, Known, Record, StorageError
+from unisono.protocol.codec import encode_event
+from unisono.store.cluster import StoreLost
+from unisono.store.port import CommitLog, Known, Opening, Record, StorageError
 
 log = logging.getLogger("unisono.authority")
 
@@ -59,7 +60,11 @@ ORDERS_MAX: Final = 16
 """Operators' orders waiting for their turn; one more is refused."""
 
 IDLE_S: Final = 0.25
-"""How long to wait for work before housekeeping."""
+"""How long to wait for work before housekeeping, and how late news of other nodes is without a wake-up."""
+
+REOPEN_WAIT_S: Final = 0.1
+REOPEN_WAIT_MAX_S: Final = 2.0
+"""Between two tries to reach a lost log: soon at first, then patiently."""
 
 
 class Clock:
@@ -72,6 +77,10 @@ class Clock:
     def __call__(self) -> int:
         self._last = max(self._last, self._now_ms())
         return self._last
+
+    def not_before(self, time_ms: int) -> None:
+        """Another node's clock has been there already."""
+        self._last = max(self._last, time_ms)
 
 
 class Authority:
@@ -91,8 +100,10 @@ class Authority:
         clock: Clock,
         perf: Callable[[], float],
         obey: Callable[[Authority, Order], Report | None],
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._store = store
+        self.neighbours = neighbours or Neighbours(None)
         self.states = states
         self._node = node
         self._fronts = list(fronts)
@@ -108,11 +119,14 @@ class Authority:
         self._selector = selectors.DefaultSelector()
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
+        if self.neighbours.wake_fd is not None:
+            self._selector.register(self.neighbours.wake_fd, selectors.EVENT_READ, None)
         self._outbox: dict[Channel, list[Message]] = {channel: [] for channel in fronts}
         self._head = store.head()
         self._draining = False
         self.turns = 0
         self.counters = Counters()
+        self.counters.set("store_reachable", 1)
 
     # -- the loop ------------------------------------------------------------------------------------------
 
@@ -124,29 +138,36 @@ class Authority:
         self._node.send([Ready()])
         try:
             while not (self._draining and not self._queue and not self._parked):
-                self._collect()
-                self.states.refill()
-                if self._queue:
-                    self._turn()
-                self.states.advance()
-                if self._orders:
-                    self._follow_order()
-                if self._parked:
-                    self._resume_parked()
-                self._store.maintain()
+                try:
+                    self._pass()
+                except StoreLost as error:
+                    self._recover(error)
         except StorageError as error:
             log.critical("the log failed, stopping: %s", error)
-            for front in self._fronts:
-                self._outbox[front] = [Failed("storage failed")]
-            self._flush()
+            self._tell_failure(recovering=False)
             raise
 
-    def _collect(self) -> None:
+    def _pass(self) -> None:
+        self._collect()
+        self.states.refill()
+        self._learn_news(fresh=False)
+        if self._queue:
+            self._turn()
+        self.states.advance()
+        if self._orders:
+            self._follow_order()
+        if self._parked:
+            self._resume_parked()
+        self._store.maintain()
+
+    def _collect(self, wait_s: float = IDLE_S) -> None:
         """Queue what has arrived; wait for something only when there is nothing else to do."""
         idle = not (self._queue or self._parked or self._orders or self._draining)
-        timeout = IDLE_S if idle else 0
+        timeout = wait_s if idle else 0
         for key, _ in self._selector.select(timeout):
-            channel: Channel = key.data
+            channel: Channel | None = key.data
+            if channel is None:
+                continue  # other nodes did something; it is looked at in this pass
             try:
                 for message in channel.receive():
                     self._queue.append((channel, message))
@@ -231,9 +252,17 @@ class Authority:
             for item in message.items
             if isinstance(item, Candidate)
         ]
+        submits = [message for _, message in taken if isinstance(message, Submit)]
+        self.neighbours.claim([message for _, message in taken if isinstance(message, Claim)])
         known: dict[str, Known] = {}
         if ids:
-            known.update(self._store.begin(ids).known)
+            opening = self._open(ids, submits)
+            if opening is None:
+                self._start_over(taken)
+                return
+            known.update(opening.known)
+        elif any(isinstance(message, AskHead) for _, message in taken):
+            self._learn_news(fresh=True)
         now = self._clock()
         records: list[Record] = []
         try:
@@ -256,6 +285,23 @@ class Authority:
             self.counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)
             self.counters.add("commits", len(records))
         self._flush()
+
+    def _start_over(self, taken: Sequence[tuple[Channel, Message]]) -> None:
+        """Queue a group again, and all who wait behind it, so that each connection keeps its order (SUBMIT-09)."""
+        self._queue.extendleft(reversed([*taken, *self._parked]))
+        self._parked.clear()
+        self._parked_conns.clear()
+
+    def _open(self, ids: Sequence[str], submits: Sequence[Submit]) -> Opening | None:
+        """Begin a group on all that other nodes did before it; None when another model is to judge it."""
+        self.neighbours.fence(submits)
+        opening = self._store.begin(ids)
+        self._learn(opening.foreign, opening.replaced)
+        if opening.model_version in (None, self.states.model_version):
+            return opening
+        self._store.abandon()
+        self._adopt_model_in_force()
+        return None
 
     def _submit(
         self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
@@ -283,9 +329,9 @@ class Authority:
                 self.counters.add(f"rejections|{verdict.reason}")
             else:
                 self.counters.add("duplicates")
-            results.append(_result(item, verdict, known, now))
+            results.append(result_of(item, verdict, known, now))
         if submit.single:
-            self._tell(channel, _single(submit, submit.items[0], results[0], known))
+            self._tell(channel, single_outcome(submit, submit.items[0], results[0], known))
         else:
             self._tell(channel, Outcome(submit.conn, tuple(results)))
 
@@ -311,9 +357,7 @@ class Authority:
             case Claim():
                 self._claim(channel, message, head)
             case Release():
-                client_id = self._clients.pop(message.conn, None)
-                if client_id is not None and self._owners.get(client_id) == message.conn:
-                    del self._owners[client_id]
+                self._release(message.conn)
             case AskStats():
                 self._stats(channel, message)
             case Order():
@@ -336,6 +380,101 @@ class Authority:
             for front in self._fronts:
                 self._tell(front, Replaced(older))
         self._tell(channel, Claimed(claim.conn, head))
+
+    def _release(self, conn: int) -> None:
+        client_id = self._clients.pop(conn, None)
+        if client_id is not None:
+            self.neighbours.release(client_id, conn)
+            if self._owners.get(client_id) == conn:
+                del self._owners[client_id]
+
+    # -- other nodes ---------------------------------------------------------------------------------------
+
+    def _learn_news(self, *, fresh: bool) -> None:
+        """Hear what other nodes did, and let this node's clients hear it (ORD-02)."""
+        while (news := self.neighbours.news(fresh=fresh)) is not None:
+            self._learn(news.records, news.replaced)
+            if news.model_version not in (None, self.states.model_version):
+                self._adopt_model_in_force()
+            if not news.more:
+                break
+        self._flush()
+
+    def _learn(self, records: Sequence[Record], replaced: Sequence[int]) -> None:
+        if records:
+            self.states.follow(records)
+            for record in records:
+                self._publish(record, origin=0)
+            self._head = records[-1].committed_id
+            self._clock.not_before(records[-1].status_updated_at)
+        for conn in replaced:
+            client_id = self._clients.get(conn)
+            if client_id is not None and self._owners.get(client_id) == conn:
+                del self._owners[client_id]
+            for front in self._fronts:
+                self._tell(front, Replaced(conn))
+
+    def _adopt_model_in_force(self) -> None:
+        """Another node put a newer model into force (MODEL-02)."""
+        model = self.neighbours.model_in_force()
+        assert model is not None, "a version in force has a model"
+        log.info("model version %s came into force on another node", model.version)
+        self.adopt(self.states.renewed(model))
+
+    def _tell_failure(self, *, recovering: bool) -> None:
+        for front in self._fronts:
+            self._outbox[front] = [Failed("the log failed", recovering)]
+        self._flush()
+
+    def _recover(self, error: StoreLost) -> None:
+        """The shared log is out of reach: everybody is let go, and back in once it is found again.
+
+        Nothing that was in flight was answered, so nothing is lost: clients retry and deduplication tells.
+        """
+        log.error("the log is out of reach, clients are let go: %s", error)
+        self.counters.set("store_reachable", 0)
+        self._queue.clear()
+        self._parked.clear()
+        self._parked_conns.clear()
+        self._tell_failure(recovering=True)
+        self.states = self.states.renewed(self.states.model)
+        wait_s = REOPEN_WAIT_S
+        while not self._draining:
+            self._collect_while_lost(wait_s)
+            try:
+                self.neighbours.reopen()
+                self._head = self._store.head()
+                self._learn_news(fresh=True)
+            except StoreLost as again:
+                log.warning("the log is still out of reach: %s", again)
+                wait_s = min(wait_s * 2, REOPEN_WAIT_MAX_S)
+                continue
+            log.info("the log is back at %d", self._head)
+            self.counters.set("store_reachable", 1)
+            for front in self._fronts:
+                self._tell(front, self._offer())
+            self._flush()
+            return
+
+    def _collect_while_lost(self, wait_s: float) -> None:
+        """Hear the node and the fronts for a while; submissions have nobody to answer to any more."""
+        until = self._perf() + wait_s
+        while (left := until - self._perf()) > 0 and not self._draining:
+            self._collect(left)
+            while self._queue:
+                channel, message = self._queue.popleft()
+                match message:
+                    case AskStats():
+                        self._stats(channel, message)
+                    case Drain():
+                        self._draining = True
+                    case Release():
+                        self._release(message.conn)
+                    case Order():
+                        report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
+                        self._send(channel, [report])
+                    case _:
+                        pass
 
     def _stats(self, channel: Channel, ask: AskStats) -> None:
         self.counters.set("queue_requests", len(self._queue))
@@ -394,35 +533,3 @@ def _measure(submit: Submit) -> tuple[int, int]:
 def _needed(submit: Submit) -> set[str]:
     """The partitions whose states a request is judged on."""
     return {name for item in submit.items if isinstance(item, Candidate) for name in item.partitions}
-
-
-def _result(item: Candidate | Refused, verdict: Verdict, known: dict[str, Known], now: int) -> Result:
-    match verdict:
-        case Commit():
-            return Result(item.id, "committed", now, known[item.id].committed_id)
-        case Duplicate(first):
-            return Result(item.id, "committed", first.status_updated_at, first.committed_id)
-        case Reject(reason, errors):
-            return Result(item.id, "rejected", now, reason=reason, errors=errors)
-
-
-def _single(
-    submit: Submit, item: Candidate | Refused, result: Result, known: dict[str, Known]
-) -> SingleOutcome:
-    """The answer in the words of the earlier generation (SUBMIT-06)."""
-    if result.status == "committed":
-        assert isinstance(item, Candidate)
-        first = known[item.id]
-        payload = encode_event(
-            first.committed_id, item.id, first.client_id, item.partitions, item.event, first.status_updated_at
-        )
-        return SingleOutcome(submit.conn, True, payload)
-    told = {
-        "id": item.id,
-        "client_id": submit.client_id,
-        "partitions": item.partitions,
-        "reason": result.reason,
-        "errors": result.errors,
-        "status_updated_at": result.status_updated_at,
-    }
-    return SingleOutcome(submit.conn, False, encode_payload(told), result.reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from unisono.authority.states import States
 from unisono.config import Settings
 from unisono.model.loading import ModelError, load_model
 from unisono.model.model import Model
-from unisono.store.port import CommitLog
+from unisono.store.cluster import ModelRefused
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -30,10 +29,8 @@ class OrderRefused(Exception):
 class Orders:
     """Carries out orders between two groups."""
 
-    def __init__(self, settings: Settings, store: CommitLog, now_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._store = store
-        self._now_ms = now_ms
 
     def obey(self, authority: Authority, order: Order) -> Report | None:
         """None: not done yet, ask again after the next group."""
@@ -47,7 +44,7 @@ class Orders:
                     body = self._snapshot(authority.states, order.argument)
                 case _:
                     raise OrderRefused(f"there is no order {order.command!r}")
-        except (OrderRefused, ModelError) as error:
+        except (OrderRefused, ModelError, ModelRefused) as error:
             log.warning("order %s refused: %s", order.command, error)
             return Report(order.ticket, False, msgspec.json.encode({"error": str(error)}))
         return Report(order.ticket, True, msgspec.json.encode(body))
@@ -63,15 +60,8 @@ class Orders:
             raise OrderRefused(
                 f"model_version {new.version} is not above {old.version}, the one in force; raise it in model.toml"
             )
-        authority.adopt(
-            States(
-                new,
-                self._store,
-                bytes_max=self._settings.states_bytes_max,
-                snapshot_every=self._settings.snapshot_every_events,
-                now_ms=self._now_ms,
-            )
-        )
+        authority.neighbours.publish(new)
+        authority.adopt(authority.states.renewed(new))
         log.info("model %s: version %d replaced by %d", new.name, old.version, new.version)
         return {
             "old_model_version": old.version,

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 from collections.abc import Sequence
 
-from unisono.authority.channel import AskPage, AskStats, Channel, ChannelClosed, Drain, PageOf, Ready, Stats
+from unisono.authority.channel import (
+    AskPage,
+    AskStats,
+    Channel,
+    ChannelClosed,
+    Drain,
+    PageFailed,
+    PageOf,
+    Ready,
+    Stats,
+)
 from unisono.authority.stats import Counters
 from unisono.protocol.codec import encode_event
+from unisono.store.cluster import StoreLost
 from unisono.store.port import LogReader
+
+log = logging.getLogger("unisono.reader")
 
 
 def page_of(log: LogReader, ask: AskPage) -> PageOf:
@@ -35,6 +49,7 @@ class Reader:
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
         self._counters = Counters()
+        self._lost = False
 
     def run(self) -> None:
         self._node.send([Ready()])
@@ -49,14 +64,26 @@ class Reader:
                         return
                     self._selector.unregister(channel)
 
+    def _page(self, ask: AskPage) -> PageOf | PageFailed:
+        """A page, or the word that a shared log is out of reach; the next page tries to reach it again."""
+        try:
+            if self._lost:
+                self._log.reopen()
+                self._lost = False
+            page = page_of(self._log, ask)
+        except StoreLost as error:
+            log.warning("a page could not be read: %s", error)
+            self._lost = True
+            return PageFailed(ask.ticket)
+        self._counters.add("sync_pages")
+        self._counters.add("sync_page_events", len(page.events))
+        return page
+
     def _serve(self, channel: Channel) -> bool:
         for message in channel.receive():
             match message:
                 case AskPage():
-                    page = page_of(self._log, message)
-                    self._counters.add("sync_pages")
-                    self._counters.add("sync_page_events", len(page.events))
-                    channel.send([page])
+                    channel.send([self._page(message)])
                 case AskStats():
                     channel.send([Stats(message.ticket, self._counters.dump())])
                 case Drain():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -23,7 +23,7 @@ from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
-from unisono.store.port import CommitLog, Snapshot
+from unisono.store.port import CommitLog, Record, Snapshot
 from unisono.vocabulary import FieldError, JsonObject
 
 log = logging.getLogger("unisono.authority")
@@ -227,9 +227,7 @@ class States:
         for resident in self._staged.values():
             resident.state.settle()
             resident.mark = None
-            weight = resident.state.weight()
-            self._weight += weight - resident.weight
-            resident.weight = weight
+            self._reweigh(resident)
         staged, self._staged = self._staged, {}
         if self._snapshot_every:
             self._write_snapshots(staged)
@@ -239,6 +237,37 @@ class States:
                 break
             self._weight -= self._resident.pop(oldest).weight
             self._evictions += 1
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Other nodes committed these; never within a group that has changed anything yet."""
+        assert not self._staged, "what others did comes before the group's own changes"
+        for record in records:
+            event: JsonObject | None = None
+            for name in record.partitions:
+                resident = self._resident.get(name)
+                if resident is None or record.committed_id <= resident.upto:
+                    continue  # not in memory, or loaded from a snapshot that was ahead of this node
+                event = event or _decode_event(record.event)
+                self.model.apply_committed(resident.state, event)
+                resident.state.settle()
+                resident.upto = record.committed_id
+                resident.since_snapshot += 1
+                self._reweigh(resident)
+
+    def renewed(self, model: Model) -> States:
+        """Fresh states of a model, with nothing in memory and the same bounds."""
+        return States(
+            model,
+            self._store,
+            bytes_max=self._bytes_max,
+            snapshot_every=self._snapshot_every,
+            now_ms=self._now_ms,
+        )
+
+    def _reweigh(self, resident: Resident) -> None:
+        weight = resident.state.weight()
+        self._weight += weight - resident.weight
+        resident.weight = weight
 
     def rollback(self) -> None:
         """The group failed: every state is as it was before it."""

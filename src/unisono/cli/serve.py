@@ -101,6 +101,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         if dev:
             settings = _with_dev_secret(settings)
         logs.set_up(settings.log_format, settings.log_level)
+        Path(settings.data).mkdir(parents=True, exist_ok=True)
         keys = _keys(settings)
         # Made once here so that a wrong key or algorithm is an error now, not at the first client.
         asyncio.run(_try_keys(settings, keys))

@@ -36,6 +36,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "queue_requests": "requests in the authority's queue",
     "parked_requests": "requests waiting for a partition's state",
     "last_committed_id": "head of the log",
+    "store_reachable": "1 while the log can be reached",
     "states_resident": "partition states in memory",
     "states_bytes": "memory of those states, about",
     "states_loading": "partition states being loaded",

@@ -142,9 +142,13 @@ class Node:
         return {role: snapshot for role, snapshot in answers if snapshot is not None}
 
     async def silent(self) -> list[str]:
-        """The processes that do not answer."""
+        """The processes that do not answer, and the log if it is out of reach."""
         answering = await self.stats()
-        return [child.role for child in self._children if child.role not in answering]
+        silent = [child.role for child in self._children if child.role not in answering]
+        authority = answering.get("authority")
+        if authority is not None and not authority.gauges.get("store_reachable", 1):
+            silent.append("the log")
+        return silent
 
     async def order(self, command: str, argument: str) -> Report:
         """Hand an order to the authority and wait for what came of it."""

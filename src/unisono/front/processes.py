@@ -24,6 +24,7 @@ import uvloop
 
 from unisono.authority.channel import Channel, ChannelClosed, Ready, socket_pair
 from unisono.authority.loop import Authority, Clock
+from unisono.authority.neighbours import Neighbours, settle_model
 from unisono.authority.orders import Orders
 from unisono.authority.reader import Reader
 from unisono.authority.states import States
@@ -33,7 +34,8 @@ from unisono.front.access import Access
 from unisono.front.auth import Verifier
 from unisono.front.server import Front
 from unisono.model.loading import Model
-from unisono.store.port import StorageError, StoreUnusable
+from unisono.store.cluster import Cluster, ModelRefused
+from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
 log = logging.getLogger("unisono.node")
@@ -159,12 +161,34 @@ def _become_child(
         os._exit(code)
 
 
+def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
+    """The log to write, and the cluster it belongs to if it is shared; its driver is loaded only then."""
+    if settings.store is None:
+        return SqliteLog.open(Path(settings.data)), None
+    from unisono.store.postgres import PostgresLog
+
+    shared = PostgresLog.open(settings.store, settings.node_name or socket.gethostname())
+    return shared, shared
+
+
+def open_reader(settings: Settings) -> LogReader:
+    if settings.store is None:
+        return SqliteReader.open(Path(settings.data))
+    from unisono.store.postgres import PostgresReader
+
+    return PostgresReader.open(settings.store)
+
+
 def run_authority(
     settings: Settings, model: Model, control: socket.socket, fronts: Sequence[socket.socket]
 ) -> int:
     """The authority process."""
-    store = SqliteLog.open(Path(settings.data))
-    orders = Orders(settings, store, now_ms)
+    store, cluster = open_log(settings)
+    neighbours = Neighbours(cluster, accept_init=settings.accept_init)
+    try:
+        model = settle_model(neighbours, model, log.warning)
+    except ModelRefused as error:
+        raise StoreUnusable(str(error)) from None
     states = States(
         model,
         store,
@@ -179,7 +203,8 @@ def run_authority(
         fronts=[Channel(sock) for sock in fronts],
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
-        obey=orders.obey,
+        obey=Orders(settings).obey,
+        neighbours=neighbours,
     )
     watchdog = Watchdog(authority)
     watchdog.start()
@@ -191,7 +216,7 @@ def run_authority(
 
 def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[socket.socket]) -> int:
     """The reader process."""
-    log_reader = SqliteReader.open(Path(settings.data))
+    log_reader = open_reader(settings)
     Reader(log_reader, Channel(control), [Channel(sock) for sock in fronts]).run()
     log_reader.close()
     return 0

@@ -30,6 +30,7 @@ from unisono.authority.channel import (
     ModelChanged,
     Offer,
     Outcome,
+    PageFailed,
     PageOf,
     Ready,
     Release,
@@ -94,7 +95,7 @@ class Front:
         self._connections: dict[int, Connection] = {}
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
-        self._pages: dict[int, Callable[[PageOf], None]] = {}
+        self._pages: dict[int, Callable[[PageOf | None], None]] = {}
         self._in_flight_items = 0
         self._in_flight_bytes = 0
         self._unflushed: list[Connection] = []
@@ -159,10 +160,19 @@ class Front:
 
     def admit(self, connection: Connection) -> bool:
         """False when there are too many; the connection stands in the table either way until it is gone."""
-        room = len(self._connections) < self.settings.connections_max and not self._draining
+        room = len(self._connections) < self.settings.connections_max
         self._connections[connection.number] = connection
         self.counters.add("connections_opened")
         return room
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is a log to answer from."""
+        return self._offer is not None
 
     def forget(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
@@ -205,7 +215,7 @@ class Front:
         self._heads[ticket] = then
         self._authority.send(AskHead(ticket))
 
-    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf], None]) -> None:
+    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf | None], None]) -> None:
         ticket = next(self._tickets)
         self._pages[ticket] = then
         self._reader.send(ask(ticket))
@@ -240,7 +250,9 @@ class Front:
                 if connection is not None:
                     connection.guard(partial(connection.answer, message))
             case Head():
-                self._heads.pop(message.ticket)(message.committed_id)
+                asked = self._heads.pop(message.ticket, None)
+                if asked is not None:
+                    asked(message.committed_id)
             case Claimed():
                 then = self._claims.pop(message.conn, None)
                 if then is not None:
@@ -251,12 +263,16 @@ class Front:
                     replaced.leave(CloseCode.REPLACED, "a newer connection has this client_id")
             case Offer():
                 self._offer = message
-                self.spawn(self._open_doors())
+                if not self._servers:
+                    self.spawn(self._open_doors())
             case ModelChanged():
                 self._model_changed(message)
             case Failed():
-                log.critical("the authority failed: %s", message.message)
-                self._broken()
+                if message.recovering:
+                    self._await_log()
+                else:
+                    log.critical("the authority failed: %s", message.message)
+                    self._broken()
             case _:
                 log.error("a front is not told %s by the authority", type(message).__name__)
 
@@ -274,10 +290,13 @@ class Front:
                 connection.tell("version_changed", payload)
 
     def _from_reader(self, message: Message) -> None:
-        if isinstance(message, PageOf):
-            self._pages.pop(message.ticket)(message)
-        else:
-            log.error("a front is not told %s by the reader", type(message).__name__)
+        match message:
+            case PageOf():
+                self._pages.pop(message.ticket)(message)
+            case PageFailed():
+                self._pages.pop(message.ticket)(None)
+            case _:
+                log.error("a front is not told %s by the reader", type(message).__name__)
 
     def _from_node(self, message: Message) -> None:
         match message:
@@ -304,6 +323,16 @@ class Front:
         if not self._connections:
             self._end(0)
         self.loop.call_later(self.settings.drain_timeout_s, self._end, 0)
+
+    def _await_log(self) -> None:
+        """A shared log is out of reach: everybody is let go, and whoever comes is turned away until it is back.
+
+        What was asked and not answered is void; the authority has forgotten it too.
+        """
+        self._offer = None
+        self._heads.clear()
+        self._claims.clear()
+        leave_all(self._connections.values(), ServerError())
 
     def _broken(self) -> None:
         """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""

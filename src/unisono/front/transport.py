@@ -79,6 +79,12 @@ class Connection(WSListener):
         if not self._front.admit(self):
             self.leave(CloseCode.OVERLOAD, "too many connections")
             return
+        if self._front.draining:
+            self.leave(CloseCode.GOING_AWAY, "server going away")
+            return
+        if not self._front.serving:
+            self.fail()
+            return
         timers, now = self._front.timers, self._front.loop.time()
         timers.at(self._heartbeat_by, self._heartbeat_due)
         timers.at(now + settings.handshake_timeout_s, self._handshake_due)
@@ -314,12 +320,18 @@ class Connection(WSListener):
         self._front.ask_head(self._while_open(then))
 
     def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None:
+        def answered(page: PageOf | None) -> None:
+            if page is None:
+                self.fail()
+            else:
+                then(page)
+
         settings = self._front.settings
         # A page must leave room in the send buffer, or a slow link could never take one.
         bytes_max = min(settings.sync_page_bytes_max, settings.send_buffer_bytes_max // 2)
         self._front.ask_page(
             lambda ticket: AskPage(ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max),
-            self._while_open(then),
+            self._while_open(answered),
         )
 
     def answer_sync(self, payload: bytes) -> None:

@@ -86,6 +86,7 @@ def load_model(path: Path, *, accept_init: bool = True) -> Model:
         policy=policy,
         path=path,
         digest=reading.digest(),
+        files=reading.files,
     )
 
 
@@ -95,12 +96,12 @@ class _Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[Problem] = []
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     def digest(self) -> str:
         """SHA-256 over the names and contents of all files that were read."""
         total = hashlib.sha256()
-        for name, content in sorted(self._files.items()):
+        for name, content in sorted(self.files.items()):
             total.update(f"{len(name.encode())} {name} {len(content)} ".encode())
             total.update(content)
         return total.hexdigest()
@@ -176,7 +177,7 @@ class _Reading:
         except OSError as error:
             self._problem(name, "", f"cannot be read: {error.strerror or error}")
             return None
-        self._files[name] = content
+        self.files[name] = content
         return content
 
     def _text(self, name: str) -> str | None:

@@ -5,6 +5,7 @@ The same object serves the server's judge, a client's view and the fold of the h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
     """One version of what events mean.
 
     `version` is None where no model was configured. `canonical` is None where canonical events have no
-    meaning at all. `digest` tells one content of a model directory from another.
+    meaning at all. `digest` tells one content of a model directory from another; `files` is that content.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
     policy: TreePolicy | None = None
     path: Path | None = None
     digest: str = ""
+    files: Mapping[str, bytes] = {}
 
     def shape(self, profile: str, event: JsonObject) -> list[FieldError]:
         """What is wrong with the event itself."""

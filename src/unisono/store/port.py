@@ -105,6 +105,10 @@ class LogReader(Protocol):
         """The newest snapshot of that model version (DUR-07: one of another version is never returned)."""
         ...
 
+    def reopen(self) -> None:
+        """After StoreLost (see `cluster`): reach the log again. An embedded log is never lost, only failed."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -23,7 +23,7 @@ __all__ = ["SqliteLog", "SqliteReader"]
 
 SNAPSHOTS_PER_TRANSACTION_MAX = 128
 SNAPSHOT_BYTES_PER_TRANSACTION_MAX = 4 << 20
-"""Groups wait while snapshots are written: so many at a time, or so many bytes, some ten milliseconds."""
+"""Groups wait while snapshots are written: so many at a time, or so many bytes, whichever comes first."""
 
 _SQL = load_queries("sqlite")
 

@@ -29,19 +29,19 @@ PAGE_BYTES = 4096
 """One page is one file-system block, so a commit writes no more than it changed."""
 
 WRITER_CACHE_KIB = 200_000
-"""Holds the upper levels and the hot leaves of both random indexes for some ten million events."""
+"""For the upper levels and the hot leaves of the two random indexes (by id, by partition)."""
 
 READER_CACHE_KIB = 16_000
 """A page of history is mostly leaves read once; the operating system caches the rest."""
 
 READER_MMAP_BYTES = 1 << 30
-"""Readers look straight into the operating system's cache, which made pages 1.2 to 1.7 times as fast."""
+"""Readers look straight into the operating system's cache, which made pages at least 1.2 times as fast."""
 
 WRITER_BUSY_TIMEOUT_MS = 50
 """How long the writer waits for readers to leave the WAL, for each try; they need a page, a few milliseconds."""
 
 READER_BUSY_TIMEOUT_MS = 5_000
-"""A reader meets a lock only while a crashed log is being recovered; that takes well under a second."""
+"""A reader meets a lock only while a crashed log is being recovered, or closed by its last user."""
 
 LOCK_WAIT_S = 5.0
 """A killed predecessor may still be exiting when its successor starts."""

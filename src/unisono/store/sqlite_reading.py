@@ -18,7 +18,7 @@ UNION_TERMS_MAX = 500
 """SQLite's own limit on the terms of a compound SELECT; more partitions are read in chunks."""
 
 NUMBERS_MAX = 200_000
-"""Partition numbers kept in memory, some 30 MB at most; past it the cache starts over."""
+"""Partition numbers kept in memory, tens of megabytes at most; past it the cache starts over."""
 
 READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""
@@ -51,6 +51,10 @@ class SqliteReader:
         except (apsw.Error, OSError) as error:
             raise unusable(directory, error) from error
         return cls(connection)
+
+    def reopen(self) -> None:
+        """Never asked: an embedded log fails for good, it is not lost and found."""
+        raise StorageError("an embedded log cannot be reopened after a failure; start anew")
 
     def head(self) -> int:
         self._check()

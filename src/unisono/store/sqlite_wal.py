@@ -20,10 +20,10 @@ import apsw
 from unisono.store.sqlite_files import LOG_FILE, configure
 
 PASS_FRAMES = 4_096
-"""16 MiB: long enough that pages changed many times are copied once, short enough to recover in 0.1 s."""
+"""16 MiB: long enough that pages changed many times are copied once, short enough for a brief recovery."""
 
 TAIL_FRAMES = 1_024
-"""4 MiB: what the writer copies itself, a few milliseconds, so that the WAL can start over."""
+"""4 MiB: what the writer at most copies itself, so that the WAL can start over."""
 
 CAP_FRAMES = 16_384
 """64 MiB: here the writer waits for the pass and the readers, lest reads and recovery grow slow."""

@@ -1,0 +1,43 @@
+"""What a submitter is told of each item, in the words of either generation of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unisono.authority.channel import Candidate, Refused, Result, SingleOutcome, Submit
+from unisono.authority.judge import Commit, Duplicate, Reject, Verdict
+from unisono.protocol.codec import encode_event, encode_payload
+from unisono.store.port import Known
+
+
+def result_of(item: Candidate | Refused, verdict: Verdict, known: Mapping[str, Known], now: int) -> Result:
+    """One entry of a `submit_events_result`; a retry gets the first result again (ORD-03)."""
+    match verdict:
+        case Commit():
+            return Result(item.id, "committed", now, known[item.id].committed_id)
+        case Duplicate(first):
+            return Result(item.id, "committed", first.status_updated_at, first.committed_id)
+        case Reject(reason, errors):
+            return Result(item.id, "rejected", now, reason=reason, errors=errors)
+
+
+def single_outcome(
+    submit: Submit, item: Candidate | Refused, result: Result, known: Mapping[str, Known]
+) -> SingleOutcome:
+    """`event_committed` with the whole event, or `event_rejected` (SUBMIT-06)."""
+    if result.status == "committed":
+        assert isinstance(item, Candidate)
+        first = known[item.id]
+        payload = encode_event(
+            first.committed_id, item.id, first.client_id, item.partitions, item.event, first.status_updated_at
+        )
+        return SingleOutcome(submit.conn, True, payload)
+    told = {
+        "id": item.id,
+        "client_id": submit.client_id,
+        "partitions": item.partitions,
+        "reason": result.reason,
+        "errors": result.errors,
+        "status_updated_at": result.status_updated_at,
+    }
+    return SingleOutcome(submit.conn, False, encode_payload(told), result.reason)

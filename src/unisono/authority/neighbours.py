@@ -1,0 +1,80 @@
+"""The other nodes of a cluster, as one authority sees them. An embedded log has none."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unisono.authority.channel import Claim, Submit
+from unisono.model.loading import load_model
+from unisono.model.model import Model
+from unisono.store.cluster import Cluster, ModelBundle, News
+
+
+class Neighbours:
+    """Asks the cluster where there is one, and says "nothing new" where there is none."""
+
+    def __init__(self, cluster: Cluster | None, *, accept_init: bool = True) -> None:
+        self._cluster = cluster
+        self._accept_init = accept_init
+
+    @property
+    def wake_fd(self) -> int | None:
+        return None if self._cluster is None else self._cluster.wake_fd()
+
+    def news(self, *, fresh: bool) -> News | None:
+        """What other nodes did. `fresh`: ask the log itself, so that nothing acknowledged before is missing."""
+        return None if self._cluster is None else self._cluster.catch_up(fresh=fresh)
+
+    def claim(self, claims: Sequence[Claim]) -> None:
+        if self._cluster is not None and claims:
+            self._cluster.claim_many([(claim.client_id, claim.conn) for claim in claims])
+
+    def release(self, client_id: str, conn: int) -> None:
+        if self._cluster is not None:
+            self._cluster.release(client_id, conn)
+
+    def fence(self, submits: Sequence[Submit]) -> None:
+        if self._cluster is not None:
+            self._cluster.fence([*{(submit.client_id, submit.conn) for submit in submits}])
+
+    def reopen(self) -> None:
+        assert self._cluster is not None, "only a shared log can be lost and found again"
+        self._cluster.reopen()
+
+    def publish(self, model: Model) -> None:
+        """Put a model into force on every node; ModelRefused when it is not newer than the one that is."""
+        if self._cluster is not None and model.version is not None:
+            self._cluster.publish_model(ModelBundle(model.version, model.digest, dict(model.files)))
+
+    def model_in_force(self) -> Model | None:
+        """The model that some node put into force, loaded; None where there is none."""
+        bundle = None if self._cluster is None else self._cluster.published_model()
+        return None if bundle is None else load_bundle(bundle, accept_init=self._accept_init)
+
+
+def load_bundle(bundle: ModelBundle, *, accept_init: bool) -> Model:
+    """A published model, from its files as any other."""
+    with tempfile.TemporaryDirectory(prefix="unisono-model-") as folder:
+        for name, content in bundle.files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return load_model(Path(folder), accept_init=accept_init)
+
+
+def settle_model(neighbours: Neighbours, own: Model, tell: Callable[[str], None]) -> Model:
+    """The model a starting node judges by: its own if it is the newest, which then is in force everywhere.
+
+    Two different models of one version cannot both be: ModelRefused.
+    """
+    present = neighbours.model_in_force()
+    if present is None or present.version is None:
+        neighbours.publish(own)
+        return own
+    if own.version is None or own.version < present.version:
+        tell(f"using model version {present.version}, which another node has put into force")
+        return present
+    neighbours.publish(own)
+    return own

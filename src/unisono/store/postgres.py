@@ -1,0 +1,318 @@
+"""The shared log: one PostgreSQL database, any number of nodes that write it.
+
+`PostgresLog` is both the commit log of a node's authority and its view of the cluster. It reads the way
+`PostgresReader` does, through the writer's own connection. A second connection only listens for wake-ups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, Self
+
+import msgspec
+import psycopg
+from psycopg import Connection
+from psycopg.errors import Diagnostic
+
+from unisono.store import postgres_models as models
+from unisono.store import postgres_schema as schema
+from unisono.store import postgres_snapshots as snapshots_sent
+from unisono.store.cluster import ModelBundle, News, StoreLost
+from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
+from unisono.store.postgres_connecting import SQL, Timeouts, connect, raise_unusable
+from unisono.store.postgres_listening import Listener
+from unisono.store.postgres_presence import Presence
+from unisono.store.postgres_reading import READ_ERRORS, PostgresReader, open_connection
+from unisono.store.postgres_rows import Row, Texts, columns, escape, unescape
+from unisono.store.postgres_tailing import Tail
+
+__all__ = ["PostgresLog", "PostgresReader", "Timeouts"]
+
+POLL_S: Final = 0.25
+"""How late news is when its wake-up was lost."""
+
+HEARTBEAT_S: Final = 5.0
+"""Between two signs of life of a node."""
+
+BURY_S: Final = 60.0
+"""Between two looks for nodes long dead."""
+
+_CHANNEL: Final = "unisono"
+
+
+class GroupTimes(msgspec.Struct, frozen=True):
+    """Where the last group spent its time: `opened_s` waits for other nodes, the rest makes them wait."""
+
+    opened_s: float = 0.0
+    judged_s: float = 0.0
+    committed_s: float = 0.0
+
+
+class PostgresLog(PostgresReader):
+    """One node's hand on the shared log.
+
+    - Between `begin` and `commit` or `abandon` the head row is locked: no node appends meanwhile, and everything
+      appended before has been handed out, by `catch_up` or as `Opening.foreign`, each record once and in order.
+    - Any error is a StorageError and closes the connection, so the server rolls back what was open and frees
+      every lock. Every later call raises it again until `reopen`.
+    - StoreLost says that another try may succeed. When it comes out of `commit`, the group may be durable or not;
+      after `reopen` it is found among the news and by deduplication, or never was.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        timeouts: Timeouts,
+        connection: Connection[Row],
+        presence: Presence,
+        listener: Listener,
+    ) -> None:
+        super().__init__(dsn, timeouts, connection)
+        self._presence = presence
+        self._listener = listener
+        self._tail = Tail(connection)
+        self._group_head: int | None = None
+        self._fences: Sequence[tuple[str, int]] = ()
+        self._replaced: list[int] = []
+        self._warnings: list[str] = []
+        self._looked_at = self._beat_at = self._buried_at = 0.0
+        self._opened_at = self._opened_s = 0.0
+        self.times = GroupTimes()
+        connection.add_notice_handler(self._heed)
+
+    @classmethod
+    def open(cls, dsn: str, node: str, *, timeouts: Timeouts | None = None) -> Self:  # type: ignore[override]
+        """Open the log of `dsn` as the node called `node`; raises StoreUnusable.
+
+        What was committed before is not news: catching up starts at the head.
+        """
+        timeouts = timeouts or Timeouts()
+        connection = open_connection(dsn, timeouts)
+        try:
+            presence = Presence(node, schema.newest_known())
+            presence.register(connection)
+            listener = Listener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
+            try:
+                listener.listen()
+                return cls(dsn, timeouts, connection, presence, listener)
+            except BaseException:
+                listener.close()
+                raise
+        except (psycopg.Error, StorageError) as error:
+            connection.close()
+            raise_unusable(dsn, error)
+        except BaseException:
+            connection.close()
+            raise
+
+    def reopen(self) -> None:
+        """After StoreLost: connect again, with the same claims and the same place in the log.
+
+        Raises StoreLost while the log is out of reach, and StorageError when what comes back is not the log that
+        was left: a failover that lost committed events, or another database. Then only a new start helps.
+        """
+        super().reopen()
+        self._group_head = None
+        self._fences = ()
+        self._connection.add_notice_handler(self._heed)
+        with self._doing("reopening"):
+            self._tail.resume(self._connection)
+            self._presence.register(self._connection)
+            self._replaced += self._presence.not_held(self._connection)
+        self._listener.renew()
+        self._looked_at = 0.0
+
+    def head(self) -> int:
+        """As far as this node has been handed the log; what others appended since is still to come as news."""
+        self._check()
+        return self._tail.seen
+
+    # -- the group -----------------------------------------------------------------------------------------
+
+    def begin(self, ids: Sequence[str]) -> Opening:
+        self._require(group=False)
+        holders, self._fences = self._fences, ()
+        started = time.perf_counter()
+        with self._doing("opening a group"):
+            while (opening := self._lock_and_look(ids, holders)) is None:
+                self._connection.execute("ROLLBACK", prepare=False)
+                self._look()
+        self._group_head = opening.head
+        self._opened_at = time.perf_counter()
+        self._opened_s = self._opened_at - started
+        return opening
+
+    def commit(self, records: Sequence[Record]) -> None:
+        head = self._require(group=True)
+        if not records:
+            self.abandon()
+            return
+        judged_at = time.perf_counter()
+        with self._doing("committing a group"):
+            if [r.committed_id for r in records] != list(range(head + 1, head + 1 + len(records))):
+                raise StorageError(f"this group must be numbered from {head + 1} without gaps")
+            parameters = columns(records)
+            self._warnings.clear()
+            with self._connection.pipeline():
+                advanced = self._connection.execute(SQL["append"], parameters)
+                self._connection.execute("COMMIT", prepare=False)
+            if advanced.rowcount != 1:
+                raise StorageError("the head moved under a lock")
+            if self._warnings:
+                # Committed here, and perhaps not where a failover would look: nothing may rest on it (DUR-02).
+                raise StoreLost(f"the outcome of a commit is not certain: {'; '.join(self._warnings)}")
+        self._group_head = None
+        self._tail.saw(records)
+        ended_at = time.perf_counter()
+        self.times = GroupTimes(self._opened_s, judged_at - self._opened_at, ended_at - judged_at)
+
+    def abandon(self) -> None:
+        self._require(group=True)
+        with self._doing("abandoning a group"):
+            self._connection.execute("ROLLBACK", prepare=False)
+        self._group_head = None
+
+    def _lock_and_look(self, ids: Sequence[str], holders: Sequence[tuple[str, int]]) -> Opening | None:
+        """One round trip: lock the head, and see everything under the lock. None when too far behind."""
+        asked = {"ids": Texts(map(escape, ids))}
+        clients = {"clients": Texts(escape(client_id) for client_id, _ in holders)}
+        with self._connection.pipeline():
+            self._connection.execute("BEGIN", prepare=False)
+            locked = self._connection.execute(SQL["lock_head"], binary=True)
+            fresh = self._tail.ask(self._connection)
+            known = self._connection.execute(SQL["known"], asked, binary=True) if ids else None
+            fences = self._connection.execute(SQL["fences"], clients, binary=True) if holders else None
+        head = self._tail.take(locked, fresh)
+        if self._tail.reached < head:
+            return None
+        return Opening(
+            head,
+            {
+                unescape(id): Known(committed_id, hash, unescape(client_id), status_updated_at)
+                for id, committed_id, hash, client_id, status_updated_at in known or ()
+            },
+            self._tail.hand_out(),
+            self._presence.replaced(holders, fences.fetchall()) if fences else (),
+            self._tail.model_version,
+        )
+
+    # -- the cluster ---------------------------------------------------------------------------------------
+
+    def wake_fd(self) -> int:
+        return self._listener.fileno()
+
+    def catch_up(self, *, fresh: bool = False) -> News:
+        """Costs nothing when there is nothing to look for: no wake-up, and the last look is not long ago."""
+        self._require(group=False)
+        called = self._listener.drain(self._tail.seen)
+        if not (fresh or called or self._tail.waiting) and time.monotonic() - self._looked_at < POLL_S:
+            head = self._tail.seen
+        else:
+            with self._doing("catching up"):
+                self._presence.send_releases(self._connection)
+                head = self._look()
+        records, replaced = self._tail.hand_out(), self._replaced
+        self._replaced = []
+        more = self._tail.seen < head
+        if more:
+            self._looked_at = 0.0
+        return News(head, records, replaced, self._tail.model_version, more)
+
+    def _look(self) -> int:
+        """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""
+        with self._connection.pipeline():
+            looked = self._connection.execute(SQL["look_at_head"], binary=True)
+            fresh = self._tail.ask(self._connection)
+            parameters = {"node_id": self._presence.node_id}
+            taken = self._connection.execute(SQL["take_replacements"], parameters, binary=True)
+        head = self._tail.take(looked, fresh)
+        replaced = [conn for (conn,) in taken]
+        self._presence.forget(replaced)
+        self._replaced += replaced
+        self._looked_at = time.monotonic()
+        return head
+
+    def claim(self, client_id: str, conn: int) -> int:
+        return self.claim_many([(client_id, conn)])[0]
+
+    def claim_many(self, claims: Sequence[tuple[str, int]]) -> Sequence[int]:
+        self._require(group=False)
+        with self._doing("claiming clients"):
+            return self._presence.claim(self._connection, claims)
+
+    def release(self, client_id: str, conn: int) -> None:
+        self._check()
+        if self._presence.release(client_id, conn) and self._group_head is None:
+            with self._doing("releasing clients"):
+                self._presence.send_releases(self._connection)
+
+    def fence(self, holders: Sequence[tuple[str, int]]) -> None:
+        self._require(group=False)
+        self._fences = holders
+
+    def published_model(self) -> ModelBundle | None:
+        self._check()
+        with self._doing("reading the model"):
+            return models.published(self._connection)
+
+    def publish_model(self, bundle: ModelBundle) -> None:
+        self._require(group=False)
+        with self._doing("publishing a model"):
+            models.publish(self._connection, bundle, self._presence.name)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def last_status_updated_at(self) -> int:
+        return int(self._one("reading the head", "last_status_updated_at")[0])
+
+    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        self._require(group=False)
+        with self._doing("storing snapshots"):
+            snapshots_sent.put(self._connection, snapshots)
+
+    def maintain(self) -> None:
+        """A sign of life every HEARTBEAT_S, and now and then a look for nodes that have none."""
+        self._require(group=False)
+        now = time.monotonic()
+        if now - self._beat_at < HEARTBEAT_S:
+            return
+        with self._doing("giving a sign of life"):
+            self._presence.send_releases(self._connection)
+            if not self._presence.beat(self._connection):
+                self._presence.register(self._connection)
+                self._replaced += self._presence.not_held(self._connection)
+            if now - self._buried_at >= BURY_S:
+                self._presence.bury(self._connection)
+                self._buried_at = now
+        self._beat_at = now
+
+    def close(self) -> None:
+        """Give the log up, and every claim with it. An open group is rolled back."""
+        if self._closed:
+            return
+        if self._failure is None and self._group_head is None:
+            with suppress(*READ_ERRORS):  # what is left behind is found to be dead later
+                self._presence.leave(self._connection)
+        super().close()
+        self._listener.close()
+
+    def _heed(self, notice: Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warnings.append(notice.message_primary or "a warning")
+
+    def _require(self, *, group: bool) -> int:
+        """Refuse work on a failed log, and calls out of turn; gives the head the open group stands on."""
+        self._check()
+        if (self._group_head is not None) != group:
+            raise StorageError("no group is open" if group else "a group is still open")
+        return self._group_head or 0
+
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        """An error in here is final until `reopen`."""
+        try:
+            yield
+        except (*READ_ERRORS, StorageError) as error:
+            self._fail(what, error)

@@ -1,0 +1,162 @@
+"""Reading the shared log: pages, scans and snapshots, on a connection of one's own or the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NoReturn, Self
+
+import msgspec
+import psycopg
+from psycopg import Connection
+
+from unisono.store import postgres_schema as schema
+from unisono.store.cluster import StoreLost
+from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.postgres_connecting import SQL, Timeouts, connect, raise_unusable, storage_error
+from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
+
+READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
+"""What reading a damaged or unreachable log can raise."""
+
+SNAPSHOTS_READ_MAX: Final = 64
+"""Snapshots fetched at a time when all of them are read."""
+
+
+class PostgresReader:
+    """Pages, scans and snapshots of a log, each read by one statement and so from one moment.
+
+    After an error every call raises it again, until `reopen`.
+    """
+
+    def __init__(self, dsn: str, timeouts: Timeouts, connection: Connection[Row]) -> None:
+        self._dsn = dsn
+        self._timeouts = timeouts
+        self._connection = connection
+        self._failure: StorageError | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
+        """Open the log of `dsn` for reading; raises StoreUnusable."""
+        timeouts = timeouts or Timeouts()
+        return cls(dsn, timeouts, open_connection(dsn, timeouts))
+
+    def reopen(self) -> None:
+        """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
+        if self._closed:
+            raise StorageError("the log is closed")
+        self._connection.close()
+        self._connection = reopen_connection(self._dsn, self._timeouts)
+        self._failure = None
+
+    def head(self) -> int:
+        return int(self._one("reading the head", "head")[0])
+
+    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+        self._check()
+        if since >= upto or limit < 1:
+            return Page((), has_more=False)
+        asked = Texts(escape(name) for name in dict.fromkeys(partitions))
+        parameters = {
+            "partitions": asked,
+            "since": since,
+            "upto": upto,
+            "limit": limit,
+            "bytes_max": bytes_max,
+        }
+        try:
+            rows = self._connection.execute(SQL["page"], parameters, binary=True).fetchall()
+            records = [record(row) for row in rows]
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+        if not rows:
+            return Page((), has_more=False)
+        return Page(records, has_more=len(rows) < rows[0][7])
+
+    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        self._check()
+        parameters = {"since": since, "upto": upto, "limit": limit}
+        try:
+            rows = self._connection.execute(SQL["scan"], parameters, binary=True)
+            return [record(row) for row in rows]
+        except READ_ERRORS as error:
+            self._fail("scanning the log", error)
+
+    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
+        self._check()
+        parameters = {"partition": escape(partition), "version": model_version}
+        try:
+            row = self._connection.execute(SQL["snapshot"], parameters, binary=True).fetchone()
+        except READ_ERRORS as error:
+            self._fail("reading a snapshot", error)
+        if row is None:
+            return None
+        committed_id, state, created_at = row
+        return Snapshot(partition, committed_id, model_version, state, created_at)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """All there are, by partition."""
+        self._check()
+        at: tuple[str, int] = ("", 0)
+        while True:
+            parameters = {"partition": at[0], "version": at[1], "limit": SNAPSHOTS_READ_MAX}
+            try:
+                rows = self._connection.execute(SQL["all_snapshots"], parameters, binary=True).fetchall()
+            except READ_ERRORS as error:
+                self._fail("reading the snapshots", error)
+            for partition, committed_id, model_version, state, created_at in rows:
+                yield Snapshot(unescape(partition), committed_id, model_version, state, created_at)
+                at = (partition, model_version)
+            if len(rows) < SNAPSHOTS_READ_MAX:
+                return
+
+    def close(self) -> None:
+        self._closed = True
+        self._connection.close()
+
+    def _one(self, doing: str, query: str, parameters: dict[str, int] | None = None) -> Row:
+        """The one row of a query that always has one."""
+        self._check()
+        try:
+            row = self._connection.execute(SQL[query], parameters, binary=True).fetchone()
+        except READ_ERRORS as error:
+            self._fail(doing, error)
+        if row is None:
+            self._fail(doing, StorageError("the head row is missing"))
+        return row
+
+    def _check(self) -> None:
+        """Refuse work on a failed log."""
+        if self._closed:
+            raise StorageError("the log is closed")
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    def _fail(self, doing: str, error: Exception) -> NoReturn:
+        """Give the connection up, and with it every lock it may hold; nothing goes on until `reopen`."""
+        if self._failure is None:
+            self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
+            self._connection.close()
+        raise self._failure from error
+
+
+def open_connection(dsn: str, timeouts: Timeouts) -> Connection[Row]:
+    """A connection to a log this program can work on; StoreUnusable otherwise."""
+    try:
+        connection = connect(dsn, timeouts)
+        try:
+            schema.refuse_other_versions(connection, dsn)
+        except BaseException:
+            connection.close()
+            raise
+    except psycopg.Error as error:
+        raise_unusable(dsn, error)
+    return connection
+
+
+def reopen_connection(dsn: str, timeouts: Timeouts) -> Connection[Row]:
+    """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
+    try:
+        return open_connection(dsn, timeouts)
+    except StoreUnusable as error:
+        raise StoreLost(str(error)) from error

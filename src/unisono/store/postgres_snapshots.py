@@ -1,0 +1,48 @@
+"""Snapshots in the shared log, written between groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from psycopg import Connection
+
+from unisono.store.port import Snapshot
+from unisono.store.postgres_connecting import SQL
+from unisono.store.postgres_rows import Blobs, Integers, Row, Texts, escape
+
+PER_STATEMENT_MAX: Final = 128
+BYTES_PER_STATEMENT_MAX: Final = 4 << 20
+"""This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
+
+
+def put(connection: Connection[Row], snapshots: Sequence[Snapshot]) -> None:
+    """Store them, each batch in a transaction of its own; an older one never replaces a newer one."""
+    for batch in _batches(snapshots):
+        parameters = {
+            "partitions": Texts(escape(s.partition) for s in batch),
+            "versions": Integers([s.model_version for s in batch]),
+            "committed_ids": Integers([s.committed_id for s in batch]),
+            "times": Integers([s.created_at for s in batch]),
+            "states": Blobs([s.state for s in batch]),
+        }
+        connection.execute(SQL["put_snapshots"], parameters)
+
+
+def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    """The newest of each partition and version, in order of both (nodes must not wait in circles)."""
+    newest: dict[tuple[str, int], Snapshot] = {}
+    for snapshot in snapshots:
+        key = (snapshot.partition, snapshot.model_version)
+        if key not in newest or newest[key].committed_id <= snapshot.committed_id:
+            newest[key] = snapshot
+    batch: list[Snapshot] = []
+    size = 0
+    for key in sorted(newest):
+        batch.append(newest[key])
+        size += len(newest[key].state)
+        if len(batch) == PER_STATEMENT_MAX or size >= BYTES_PER_STATEMENT_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

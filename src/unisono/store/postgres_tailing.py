@@ -1,0 +1,101 @@
+"""How far a node has seen the shared log, and what others have appended since.
+
+Ids have no gaps and become visible in order, so "everything after the last one seen" misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from psycopg import Connection, Cursor
+
+from unisono.store.port import Record, StorageError
+from unisono.store.postgres_connecting import SQL
+from unisono.store.postgres_rows import Row, escape, record
+
+RECORDS_MAX: Final = 4_000
+"""Records read in one go, some ten milliseconds under the lock; a node further behind reads them before it."""
+
+BYTES_MAX: Final = 8 << 20
+"""Event bytes read in one go."""
+
+
+class Tail:
+    """One node's place in the log.
+
+    Invariants: everything up to `seen` was handed out, in order, each record once; `_backlog` follows on it and
+    waits to be handed out.
+    """
+
+    def __init__(self, connection: Connection[Row]) -> None:
+        """What was committed before is not news: the place is the head."""
+        self.model_version: int | None = None
+        self._backlog: list[Record] = []
+        self.seen, self._log_id, _ = _identity(connection, 0)
+        self._seen_id = _identity(connection, self.seen)[2]
+        self._take_head(connection.execute(SQL["look_at_head"], binary=True), self.seen)
+
+    def resume(self, connection: Connection[Row]) -> None:
+        """On a new connection: is this the log that was left? StorageError when it is not."""
+        head, log_id, seen_id = _identity(connection, self.seen)
+        if log_id != self._log_id:
+            raise StorageError("this is another log than the one this node had open")
+        if head < self.seen or seen_id not in (None, self._seen_id):
+            raise StorageError(
+                f"the log went back: this node has seen event {self.seen}, which is not there any more, and the "
+                f"head is {head}. A failover lost committed events; start the node anew"
+            )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether records were read that nobody was handed yet."""
+        return bool(self._backlog)
+
+    @property
+    def reached(self) -> int:
+        return self._backlog[-1].committed_id if self._backlog else self.seen
+
+    def ask(self, connection: Connection[Row]) -> Cursor[Row]:
+        """The query for what follows; `take` reads its answer."""
+        since = self.reached
+        parameters = {"since": since, "upto": since + RECORDS_MAX, "bytes_max": BYTES_MAX}
+        return connection.execute(SQL["foreign"], parameters, binary=True)
+
+    def take(self, at_head: Cursor[Row], fresh: Cursor[Row]) -> int:
+        """Put what a look brought back into the backlog; the head it saw."""
+        since = self.reached
+        head = self._take_head(at_head, since)
+        records = [record(row) for row in fresh]
+        if [r.committed_id for r in records] != list(range(since + 1, since + 1 + len(records))):
+            raise StorageError(f"events are missing after {since}")
+        self._backlog += records
+        return max(head, self.reached)
+
+    def hand_out(self) -> list[Record]:
+        """Everything in the backlog."""
+        records, self._backlog = self._backlog, []
+        self.saw(records)
+        return records
+
+    def saw(self, records: Sequence[Record]) -> None:
+        """These were handed out, or are the node's own."""
+        if records:
+            self.seen, self._seen_id = records[-1].committed_id, escape(records[-1].id)
+
+    def _take_head(self, at_head: Cursor[Row], since: int) -> int:
+        row = at_head.fetchone()
+        if row is None:
+            raise StorageError("the head row is missing")
+        head, pruned_to, self.model_version = row
+        if since < pruned_to:
+            raise StorageError(f"this node has seen {since} events and the log begins after {pruned_to}")
+        return int(head)
+
+
+def _identity(connection: Connection[Row], at: int) -> tuple[int, str, str | None]:
+    """The head, the log's own id, and the id of the event at `at` if it is there."""
+    row = connection.execute(SQL["identity"], {"at": at}, binary=True).fetchone()
+    if row is None:
+        raise StorageError("the head row is missing")
+    return row[0], row[1], row[2]

@@ -1,0 +1,247 @@
+-- Every statement of the shared log, by name. Loaded once by unisono.store.statements. Parameters are psycopg's:
+-- %(name)b goes in binary form.
+
+-- name: settings
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('fsync'),
+       current_setting('synchronous_commit'), current_setting('server_encoding'),
+       current_setting('server_version_num')::int;
+
+-- name: set
+SELECT set_config(%(name)s, %(value)s, false);
+
+-- name: setting
+SELECT CASE unit WHEN 'ms' THEN setting || unit ELSE setting END FROM pg_settings WHERE name = %(name)s;
+
+-- The group. The head row is locked by a statement of its own: what follows it in the transaction sees all that
+-- was committed before the lock was granted.
+
+-- name: lock_head
+SELECT committed_id, pruned_to, model_version FROM unisono.head WHERE one FOR UPDATE;
+
+-- name: look_at_head
+SELECT committed_id, pruned_to, model_version FROM unisono.head WHERE one;
+
+-- name: foreign
+-- Ids have no gaps, so a range is a bound; at least one record, whatever its size.
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+FROM (
+    SELECT *, sum(octet_length(event)) OVER (ORDER BY committed_id ROWS UNBOUNDED PRECEDING) AS reached
+    FROM unisono.events
+    WHERE committed_id > %(since)b AND committed_id <= %(upto)b
+) AS sized
+WHERE reached <= %(bytes_max)b OR committed_id = %(since)b + 1
+ORDER BY committed_id;
+
+-- name: known
+SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
+FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C";
+
+-- name: fences
+-- A claim elsewhere waits for this group, or this group sees the claim. In order, so that nobody waits in circles.
+SELECT client_id, node_id, conn FROM unisono.presence
+WHERE client_id = ANY (%(clients)b) ORDER BY client_id FOR SHARE;
+
+-- name: append
+WITH fresh AS (
+    INSERT INTO unisono.events (committed_id, id, client_id, partitions, event, hash, status_updated_at)
+    SELECT * FROM unnest(%(committed_ids)b, %(ids)b, %(client_ids)b, %(partitions)b, %(events)b, %(hashes)b,
+                         %(times)b)
+), placed AS (
+    INSERT INTO unisono.event_partitions (partition, committed_id)
+    SELECT * FROM unnest(%(place_partitions)b, %(place_ids)b)
+)
+UPDATE unisono.head SET committed_id = %(head)b, status_updated_at = %(time)b
+WHERE one AND committed_id = %(base)b
+RETURNING pg_notify('unisono', committed_id::text);
+
+-- Reading.
+
+-- name: head
+SELECT committed_id FROM unisono.head WHERE one;
+
+-- name: last_status_updated_at
+SELECT status_updated_at FROM unisono.head WHERE one;
+
+-- name: identity
+SELECT head.committed_id, head.log_id::text,
+       (SELECT events.id FROM unisono.events WHERE events.committed_id = %(at)b)
+FROM unisono.head WHERE head.one;
+
+-- name: page
+-- One index range per partition, cut after the page; `due` counts what there is up to one past the page. Event
+-- text is measured without being read, and read only for the records that fit. OFFSET 0 fixes the nesting.
+WITH ids AS MATERIALIZED (
+    SELECT DISTINCT near.committed_id
+    FROM unnest(%(partitions)b) AS asked (partition)
+    CROSS JOIN LATERAL (
+        SELECT committed_id FROM unisono.event_partitions
+        WHERE event_partitions.partition = asked.partition COLLATE "C"
+          AND committed_id > %(since)b AND committed_id <= %(upto)b
+        ORDER BY committed_id LIMIT %(limit)b + 1
+    ) AS near
+    ORDER BY near.committed_id LIMIT %(limit)b + 1
+), sized AS (
+    SELECT ids.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
+           found.status_updated_at, (SELECT count(*) FROM ids) AS due, row_number() OVER nearest AS place,
+           sum(octet_length(found.event)) OVER nearest AS reached
+    FROM ids CROSS JOIN LATERAL (
+        SELECT * FROM unisono.events WHERE events.committed_id = ids.committed_id OFFSET 0
+    ) AS found
+    WINDOW nearest AS (ORDER BY ids.committed_id ROWS UNBOUNDED PRECEDING)
+)
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, due
+FROM sized
+WHERE place <= %(limit)b AND (place = 1 OR reached <= %(bytes_max)b)
+ORDER BY committed_id;
+
+-- name: scan
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b
+ORDER BY committed_id LIMIT %(limit)b;
+
+-- Snapshots.
+
+-- name: put_snapshots
+INSERT INTO unisono.snapshots (partition, model_version, committed_id, created_at, state)
+SELECT * FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b)
+ON CONFLICT (partition, model_version) DO UPDATE
+SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state
+WHERE excluded.committed_id >= snapshots.committed_id;
+
+-- name: snapshot
+SELECT committed_id, state, created_at FROM unisono.snapshots
+WHERE partition = %(partition)b AND model_version = %(version)b;
+
+-- name: all_snapshots
+SELECT partition, committed_id, model_version, state, created_at FROM unisono.snapshots
+WHERE (partition, model_version) > (%(partition)b, %(version)b) ORDER BY partition, model_version
+LIMIT %(limit)b;
+
+-- Nodes and presence.
+
+-- name: register
+INSERT INTO unisono.nodes (node_id, name, knows)
+VALUES (coalesce(%(node_id)b, nextval('unisono.node_ids')), %(name)b, %(knows)b)
+ON CONFLICT (node_id) DO UPDATE SET seen_at = now()
+RETURNING node_id;
+
+-- name: beat
+UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING node_id;
+
+-- name: claim
+-- The row remembers whom it was taken from, so a claim that had to wait for another knows it all the same.
+WITH taken AS (
+    INSERT INTO unisono.presence AS held (client_id, node_id, conn, epoch)
+    SELECT asked.client_id, %(node_id)b, asked.conn, nextval('unisono.epochs')
+    FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn) ORDER BY asked.client_id
+    ON CONFLICT (client_id) DO UPDATE
+    SET node_id = excluded.node_id, conn = excluded.conn, epoch = nextval('unisono.epochs'),
+        previous_node_id = held.node_id, previous_conn = held.conn
+    RETURNING client_id, epoch, previous_node_id, previous_conn
+), told AS (
+    INSERT INTO unisono.replacements (node_id, conn)
+    SELECT taken.previous_node_id, taken.previous_conn
+    FROM taken JOIN unisono.nodes ON nodes.node_id = taken.previous_node_id
+    WHERE taken.previous_node_id <> %(node_id)b
+    ON CONFLICT DO NOTHING
+    RETURNING node_id
+)
+SELECT client_id, epoch,
+       (SELECT count(pg_notify('unisono_node_' || node_id, '')) FROM (SELECT DISTINCT node_id FROM told) AS nodes)
+FROM taken;
+
+-- name: release
+DELETE FROM unisono.presence USING unnest(%(clients)b, %(conns)b) AS left_by (client_id, conn)
+WHERE presence.client_id = left_by.client_id COLLATE "C" AND presence.node_id = %(node_id)b
+  AND presence.conn = left_by.conn;
+
+-- name: take_replacements
+DELETE FROM unisono.replacements WHERE node_id = %(node_id)b RETURNING conn;
+
+-- name: not_held
+-- Of the claims this node believes it holds, those it does not.
+SELECT asked.conn FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn)
+WHERE NOT EXISTS (
+    SELECT 1 FROM unisono.presence
+    WHERE presence.client_id = asked.client_id COLLATE "C" AND presence.node_id = %(node_id)b
+      AND presence.conn = asked.conn
+);
+
+-- name: forget_presence
+-- What nodes long dead still hold, some at a time, passing over rows in use.
+DELETE FROM unisono.presence WHERE client_id IN (
+    SELECT presence.client_id FROM unisono.presence
+    JOIN unisono.nodes ON nodes.node_id = presence.node_id
+    WHERE nodes.seen_at < now() - make_interval(secs => %(dead_after_s)b)
+    LIMIT %(limit)b FOR UPDATE OF presence SKIP LOCKED
+);
+
+-- name: forget_nodes
+DELETE FROM unisono.nodes
+WHERE seen_at < now() - make_interval(secs => %(dead_after_s)b)
+  AND NOT EXISTS (SELECT 1 FROM unisono.presence WHERE presence.node_id = nodes.node_id);
+
+-- name: forget_replacements
+DELETE FROM unisono.replacements
+WHERE NOT EXISTS (SELECT 1 FROM unisono.nodes WHERE nodes.node_id = replacements.node_id);
+
+-- name: leave_presence
+DELETE FROM unisono.presence WHERE node_id = %(node_id)b;
+
+-- name: leave_node
+DELETE FROM unisono.nodes WHERE node_id = %(node_id)b;
+
+-- Models.
+
+-- name: published_model
+SELECT models.version, models.digest, models.files
+FROM unisono.head JOIN unisono.models ON models.version = head.model_version WHERE head.one;
+
+-- name: insert_model
+INSERT INTO unisono.models (version, digest, files, published_by)
+VALUES (%(version)b, %(digest)b, %(files)b, %(node)b);
+
+-- name: adopt_model
+UPDATE unisono.head SET model_version = %(version)b WHERE one RETURNING pg_notify('unisono', '');
+
+-- The schema.
+
+-- name: migrating
+SELECT pg_advisory_xact_lock(hashtextextended('unisono.db_version', 0));
+
+-- name: schema_exists
+SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'unisono'), to_regclass('unisono.db_version') IS NOT NULL;
+
+-- name: versions
+SELECT number, name FROM unisono.db_version ORDER BY number;
+
+-- name: record_version
+INSERT INTO unisono.db_version (number, name) VALUES (%(number)b, %(name)b);
+
+-- name: older_nodes
+SELECT name FROM unisono.nodes
+WHERE knows < %(number)b AND seen_at > now() - make_interval(secs => %(dead_after_s)b) ORDER BY name;
+
+-- name: status
+SELECT head.committed_id, head.pruned_to, head.status_updated_at, head.model_version, head.log_id::text,
+       (SELECT count(*) FROM unisono.presence), (SELECT count(*) FROM unisono.snapshots),
+       pg_total_relation_size('unisono.events') + pg_total_relation_size('unisono.event_partitions'),
+       current_setting('server_version'), current_setting('synchronous_standby_names')
+FROM unisono.head WHERE head.one;
+
+-- name: nodes
+SELECT node_id, name, knows, extract(epoch FROM now() - seen_at)::float8,
+       extract(epoch FROM now() - started_at)::float8
+FROM unisono.nodes ORDER BY started_at;
+
+-- Copying.
+
+-- name: start_pruned
+UPDATE unisono.head SET committed_id = %(pruned_to)b, pruned_to = %(pruned_to)b, status_updated_at = %(time)b
+WHERE one AND committed_id = 0;
+
+-- name: extent
+SELECT committed_id, pruned_to, status_updated_at,
+       (SELECT count(*) FROM unisono.events WHERE committed_id <= %(upto)b),
+       (SELECT count(*) FROM unisono.event_partitions WHERE committed_id <= %(upto)b)
+FROM unisono.head WHERE one;
