@@ -24,7 +24,7 @@ from unisono.authority.channel import (
     Release,
     Replaced,
 )
-from unisono.authority.loop import GROUP_EVENTS_MAX
+from unisono.authority.loop import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.store.port import StorageError
 
 
@@ -91,6 +91,20 @@ def test_a_group_is_bounded_and_takes_whole_requests(tmp_path: Path) -> None:
         assert counts[1] == 1, "the one that stood before a request too large for any group"
         assert counts[2000] == 1, "which is a group of its own"
         assert (sum(groups.counts), groups.total) == (4, sum(sizes))
+
+
+@pytest.mark.req("LIM-05")
+def test_a_group_is_bounded_in_bytes_too(tmp_path: Path) -> None:
+    with seated(tmp_path / "data") as seat:
+        caller = seat.front.connect()
+        large = "x" * (GROUP_BYTES_MAX * 2 // 5)
+        sizes = [1, 1, 1, 1, 3]  # two and two fit; three at once are too large and go alone
+        requests = [[candidate(["p"], put("x", large)) for _ in range(size)] for size in sizes]
+        seat.front.send(*(caller.request(*items) for items in requests))
+        assert [len(caller.results()) for _ in sizes] == sizes
+        groups = seat.stats().histograms["group_events"]
+        counts = dict(zip([*groups.bounds, "more"], groups.counts, strict=True))
+        assert {size: number for size, number in counts.items() if number} == {2: 2, 5: 1}
 
 
 # -- durable first -------------------------------------------------------------------------------------------

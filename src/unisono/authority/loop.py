@@ -439,8 +439,9 @@ class Authority:
         self._tell_failure(recovering=True)
         self.states = self.states.renewed(self.states.model)
         wait_s = REOPEN_WAIT_S
+        released: list[tuple[Channel, Message]] = []
         while not self._draining:
-            self._collect_while_lost(wait_s)
+            released += self._collect_while_lost(wait_s)
             try:
                 self.neighbours.reopen()
                 self._head = self._store.head()
@@ -450,14 +451,19 @@ class Authority:
                 wait_s = min(wait_s * 2, REOPEN_WAIT_MAX_S)
                 continue
             log.info("the log is back at %d", self._head)
+            self._queue.extend(released)
             self.counters.set("store_reachable", 1)
             for front in self._fronts:
                 self._tell(front, self._offer())
             self._flush()
             return
 
-    def _collect_while_lost(self, wait_s: float) -> None:
-        """Hear the node and the fronts for a while; submissions have nobody to answer to any more."""
+    def _collect_while_lost(self, wait_s: float) -> list[tuple[Channel, Message]]:
+        """Hear the node and the fronts for a while; what of it has to wait for the log.
+
+        Submissions, claims and heads do not: whoever sent them is let go.
+        """
+        waiting: list[tuple[Channel, Message]] = []
         until = self._perf() + wait_s
         while (left := until - self._perf()) > 0 and not self._draining:
             self._collect(left)
@@ -469,12 +475,13 @@ class Authority:
                     case Drain():
                         self._draining = True
                     case Release():
-                        self._release(message.conn)
+                        waiting.append((channel, message))
                     case Order():
                         report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
                         self._send(channel, [report])
                     case _:
                         pass
+        return waiting
 
     def _stats(self, channel: Channel, ask: AskStats) -> None:
         self.counters.set("queue_requests", len(self._queue))

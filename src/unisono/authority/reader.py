@@ -49,7 +49,6 @@ class Reader:
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
         self._counters = Counters()
-        self._lost = False
 
     def run(self) -> None:
         self._node.send([Ready()])
@@ -65,15 +64,15 @@ class Reader:
                     self._selector.unregister(channel)
 
     def _page(self, ask: AskPage) -> PageOf | PageFailed:
-        """A page, or the word that a shared log is out of reach; the next page tries to reach it again."""
+        """A page, or the word that a shared log is out of reach even after one more try to reach it."""
         try:
-            if self._lost:
+            try:
+                page = page_of(self._log, ask)
+            except StoreLost:
                 self._log.reopen()
-                self._lost = False
-            page = page_of(self._log, ask)
+                page = page_of(self._log, ask)
         except StoreLost as error:
             log.warning("a page could not be read: %s", error)
-            self._lost = True
             return PageFailed(ask.ticket)
         self._counters.add("sync_pages")
         self._counters.add("sync_page_events", len(page.events))

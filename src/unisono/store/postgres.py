@@ -13,7 +13,6 @@ from typing import Final, Self
 
 import msgspec
 import psycopg
-from psycopg import Connection
 from psycopg.errors import Diagnostic
 
 from unisono.store import postgres_models as models
@@ -21,11 +20,12 @@ from unisono.store import postgres_schema as schema
 from unisono.store import postgres_snapshots as snapshots_sent
 from unisono.store.cluster import ModelBundle, News, StoreLost
 from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
-from unisono.store.postgres_connecting import SQL, Timeouts, connect, raise_unusable
+from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable
+from unisono.store.postgres_line import Line
 from unisono.store.postgres_listening import Listener
 from unisono.store.postgres_presence import Presence
-from unisono.store.postgres_reading import READ_ERRORS, PostgresReader, open_connection
-from unisono.store.postgres_rows import Row, Texts, columns, escape, unescape
+from unisono.store.postgres_reading import READ_ERRORS, PostgresReader, open_line
+from unisono.store.postgres_rows import Texts, columns, escape, unescape
 from unisono.store.postgres_tailing import Tail
 
 __all__ = ["PostgresLog", "PostgresReader", "Timeouts"]
@@ -65,14 +65,14 @@ class PostgresLog(PostgresReader):
         self,
         dsn: str,
         timeouts: Timeouts,
-        connection: Connection[Row],
+        line: Line,
         presence: Presence,
         listener: Listener,
     ) -> None:
-        super().__init__(dsn, timeouts, connection)
+        super().__init__(dsn, timeouts, line)
         self._presence = presence
         self._listener = listener
-        self._tail = Tail(connection)
+        self._tail = Tail(line)
         self._group_head: int | None = None
         self._fences: Sequence[tuple[str, int]] = ()
         self._replaced: list[int] = []
@@ -80,7 +80,7 @@ class PostgresLog(PostgresReader):
         self._looked_at = self._beat_at = self._buried_at = 0.0
         self._opened_at = self._opened_s = 0.0
         self.times = GroupTimes()
-        connection.add_notice_handler(self._heed)
+        line.connection.add_notice_handler(self._heed)
 
     @classmethod
     def open(cls, dsn: str, node: str, *, timeouts: Timeouts | None = None) -> Self:  # type: ignore[override]
@@ -89,22 +89,22 @@ class PostgresLog(PostgresReader):
         What was committed before is not news: catching up starts at the head.
         """
         timeouts = timeouts or Timeouts()
-        connection = open_connection(dsn, timeouts)
+        line = open_line(dsn, timeouts)
         try:
             presence = Presence(node, schema.newest_known())
-            presence.register(connection)
+            presence.register(line)
             listener = Listener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
             try:
                 listener.listen()
-                return cls(dsn, timeouts, connection, presence, listener)
+                return cls(dsn, timeouts, line, presence, listener)
             except BaseException:
                 listener.close()
                 raise
         except (psycopg.Error, StorageError) as error:
-            connection.close()
+            line.close()
             raise_unusable(dsn, error)
         except BaseException:
-            connection.close()
+            line.close()
             raise
 
     def reopen(self) -> None:
@@ -116,11 +116,11 @@ class PostgresLog(PostgresReader):
         super().reopen()
         self._group_head = None
         self._fences = ()
-        self._connection.add_notice_handler(self._heed)
+        self._line.connection.add_notice_handler(self._heed)
         with self._doing("reopening"):
-            self._tail.resume(self._connection)
-            self._presence.register(self._connection)
-            self._replaced += self._presence.not_held(self._connection)
+            self._tail.resume(self._line)
+            self._presence.register(self._line)
+            self._replaced += self._presence.not_held(self._line)
         self._listener.renew()
         self._looked_at = 0.0
 
@@ -137,7 +137,7 @@ class PostgresLog(PostgresReader):
         started = time.perf_counter()
         with self._doing("opening a group"):
             while (opening := self._lock_and_look(ids, holders)) is None:
-                self._connection.execute("ROLLBACK", prepare=False)
+                self._line.give_up()
                 self._look()
         self._group_head = opening.head
         self._opened_at = time.perf_counter()
@@ -155,9 +155,9 @@ class PostgresLog(PostgresReader):
                 raise StorageError(f"this group must be numbered from {head + 1} without gaps")
             parameters = columns(records)
             self._warnings.clear()
-            with self._connection.pipeline():
-                advanced = self._connection.execute(SQL["append"], parameters)
-                self._connection.execute("COMMIT", prepare=False)
+            advanced = self._line.send("append", parameters)
+            self._line.control("COMMIT")
+            self._line.sync()
             if advanced.rowcount != 1:
                 raise StorageError("the head moved under a lock")
             if self._warnings:
@@ -171,19 +171,19 @@ class PostgresLog(PostgresReader):
     def abandon(self) -> None:
         self._require(group=True)
         with self._doing("abandoning a group"):
-            self._connection.execute("ROLLBACK", prepare=False)
+            self._line.give_up()
         self._group_head = None
 
     def _lock_and_look(self, ids: Sequence[str], holders: Sequence[tuple[str, int]]) -> Opening | None:
         """One round trip: lock the head, and see everything under the lock. None when too far behind."""
         asked = {"ids": Texts(map(escape, ids))}
         clients = {"clients": Texts(escape(client_id) for client_id, _ in holders)}
-        with self._connection.pipeline():
-            self._connection.execute("BEGIN", prepare=False)
-            locked = self._connection.execute(SQL["lock_head"], binary=True)
-            fresh = self._tail.ask(self._connection)
-            known = self._connection.execute(SQL["known"], asked, binary=True) if ids else None
-            fences = self._connection.execute(SQL["fences"], clients, binary=True) if holders else None
+        self._line.control("BEGIN")
+        locked = self._line.send("lock_head")
+        fresh = self._tail.send(self._line)
+        known = self._line.send("known", asked) if ids else None
+        fences = self._line.send("fences", clients) if holders else None
+        self._line.sync()
         head = self._tail.take(locked, fresh)
         if self._tail.reached < head:
             return None
@@ -211,7 +211,7 @@ class PostgresLog(PostgresReader):
             head = self._tail.seen
         else:
             with self._doing("catching up"):
-                self._presence.send_releases(self._connection)
+                self._presence.send_releases(self._line)
                 head = self._look()
         records, replaced = self._tail.hand_out(), self._replaced
         self._replaced = []
@@ -222,11 +222,10 @@ class PostgresLog(PostgresReader):
 
     def _look(self) -> int:
         """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""
-        with self._connection.pipeline():
-            looked = self._connection.execute(SQL["look_at_head"], binary=True)
-            fresh = self._tail.ask(self._connection)
-            parameters = {"node_id": self._presence.node_id}
-            taken = self._connection.execute(SQL["take_replacements"], parameters, binary=True)
+        looked = self._line.send("look_at_head")
+        fresh = self._tail.send(self._line)
+        taken = self._line.send("take_replacements", {"node_id": self._presence.node_id})
+        self._line.sync()
         head = self._tail.take(looked, fresh)
         replaced = [conn for (conn,) in taken]
         self._presence.forget(replaced)
@@ -240,13 +239,13 @@ class PostgresLog(PostgresReader):
     def claim_many(self, claims: Sequence[tuple[str, int]]) -> Sequence[int]:
         self._require(group=False)
         with self._doing("claiming clients"):
-            return self._presence.claim(self._connection, claims)
+            return self._presence.claim(self._line, claims)
 
     def release(self, client_id: str, conn: int) -> None:
         self._check()
         if self._presence.release(client_id, conn) and self._group_head is None:
             with self._doing("releasing clients"):
-                self._presence.send_releases(self._connection)
+                self._presence.send_releases(self._line)
 
     def fence(self, holders: Sequence[tuple[str, int]]) -> None:
         self._require(group=False)
@@ -255,12 +254,12 @@ class PostgresLog(PostgresReader):
     def published_model(self) -> ModelBundle | None:
         self._check()
         with self._doing("reading the model"):
-            return models.published(self._connection)
+            return models.published(self._line)
 
     def publish_model(self, bundle: ModelBundle) -> None:
         self._require(group=False)
         with self._doing("publishing a model"):
-            models.publish(self._connection, bundle, self._presence.name)
+            models.publish(self._line, bundle, self._presence.name)
 
     # -- the rest ------------------------------------------------------------------------------------------
 
@@ -270,7 +269,7 @@ class PostgresLog(PostgresReader):
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         self._require(group=False)
         with self._doing("storing snapshots"):
-            snapshots_sent.put(self._connection, snapshots)
+            snapshots_sent.put(self._line, snapshots)
 
     def maintain(self) -> None:
         """A sign of life every HEARTBEAT_S, and now and then a look for nodes that have none."""
@@ -279,12 +278,12 @@ class PostgresLog(PostgresReader):
         if now - self._beat_at < HEARTBEAT_S:
             return
         with self._doing("giving a sign of life"):
-            self._presence.send_releases(self._connection)
-            if not self._presence.beat(self._connection):
-                self._presence.register(self._connection)
-                self._replaced += self._presence.not_held(self._connection)
+            self._presence.send_releases(self._line)
+            if not self._presence.beat(self._line):
+                self._presence.register(self._line)
+                self._replaced += self._presence.not_held(self._line)
             if now - self._buried_at >= BURY_S:
-                self._presence.bury(self._connection)
+                self._presence.bury(self._line)
                 self._buried_at = now
         self._beat_at = now
 
@@ -294,7 +293,7 @@ class PostgresLog(PostgresReader):
             return
         if self._failure is None and self._group_head is None:
             with suppress(*READ_ERRORS):  # what is left behind is found to be dead later
-                self._presence.leave(self._connection)
+                self._presence.leave(self._line)
         super().close()
         self._listener.close()
 

@@ -66,6 +66,9 @@ class Timeouts(msgspec.Struct, frozen=True):
     peer_s: int = 10
     """For a silent peer, in both directions, by TCP keepalive and by unacknowledged data."""
 
+    answer_s: float = 30.0
+    """For the answer to a batch of statements, whatever keeps the server: longer than all it may wait for."""
+
 
 def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[Row]:
     """A connection in autocommit mode, set and checked; StoreUnusable says what is wrong with the server.

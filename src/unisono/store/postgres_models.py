@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import msgspec
-from psycopg import Connection
 
 from unisono.store.cluster import ModelBundle, ModelRefused
-from unisono.store.postgres_connecting import SQL
-from unisono.store.postgres_rows import Row
+from unisono.store.postgres_line import Line
 
 _decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-def published(connection: Connection[Row]) -> ModelBundle | None:
+def published(line: Line) -> ModelBundle | None:
     """The model in force."""
-    row = connection.execute(SQL["published_model"], binary=True).fetchone()
-    return None if row is None else ModelBundle(row[0], row[1], _decode_files(row[2]))
+    for version, digest, files in line.ask("published_model"):
+        return ModelBundle(version, digest, _decode_files(files))
+    return None
 
 
-def publish(connection: Connection[Row], bundle: ModelBundle, node: str) -> None:
+def publish(line: Line, bundle: ModelBundle, node: str) -> None:
     """Put `bundle` in force between two groups; the same one again changes nothing."""
-    parameters = {
-        "version": bundle.version,
-        "digest": bundle.digest,
-        "files": msgspec.msgpack.encode(bundle.files),
-        "node": node,
-    }
-    with connection.transaction():
-        connection.execute(SQL["lock_head"])
-        present = published(connection)
-        if present is not None and (present.version, present.digest) == (bundle.version, bundle.digest):
+    line.control("BEGIN")
+    line.send("lock_head")
+    present = published(line)
+    if present is not None and bundle.version <= present.version:
+        line.give_up()
+        if (present.version, present.digest) == (bundle.version, bundle.digest):
             return
-        if present is not None and bundle.version <= present.version:
-            raise ModelRefused(
-                f"model version {bundle.version} is not newer than {present.version}, which is in force in the "
-                "cluster: give the changed model a higher version"
-            )
-        connection.execute(SQL["insert_model"], parameters)
-        connection.execute(SQL["adopt_model"], {"version": bundle.version})
+        raise ModelRefused(
+            f"model version {bundle.version} is not newer than {present.version}, which is in force in the "
+            "cluster: give the changed model a higher version"
+        )
+    files = msgspec.msgpack.encode(bundle.files)
+    line.send(
+        "insert_model", {"version": bundle.version, "digest": bundle.digest, "files": files, "node": node}
+    )
+    line.send("adopt_model", {"version": bundle.version})
+    line.control("COMMIT")
+    line.sync()

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from psycopg import Connection
-
-from unisono.store.postgres_connecting import SQL
+from unisono.store.postgres_line import Line
 from unisono.store.postgres_rows import Integers, Row, Texts, escape
 
 RELEASES_WAITING_MAX: Final = 500
@@ -43,21 +41,18 @@ class Presence:
         """Where this run is woken when a connection of its own was replaced."""
         return f"unisono_node_{self.node_id}"
 
-    def register(self, connection: Connection[Row]) -> None:
+    def register(self, line: Line) -> None:
         """Be known as alive; under the same number when it was known before."""
         parameters = {"node_id": self.node_id, "name": self.name, "knows": self._knows}
-        row = connection.execute(SQL["register"], parameters, binary=True).fetchone()
-        assert row is not None
-        self.node_id = row[0]
+        ((self.node_id,),) = line.ask("register", parameters)
 
-    def claim(self, connection: Connection[Row], claims: Sequence[tuple[str, int]]) -> list[int]:
+    def claim(self, line: Line, claims: Sequence[tuple[str, int]]) -> list[int]:
         """Make each (client_id, conn) the one connection of its client; their epochs."""
         epochs: list[int] = []
         for batch in _distinct(claims):
             clients, conns = _columns(batch)
             parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-            rows = connection.execute(SQL["claim"], parameters, binary=True).fetchall()
-            found = {client_id: epoch for client_id, epoch, _ in rows}
+            found = {client_id: epoch for client_id, epoch, _ in line.ask("claim", parameters)}
             epochs += [found[escape(client_id)] for client_id, _ in batch]
             self._held.update((conn, client_id) for client_id, conn in batch)
         return epochs
@@ -68,17 +63,12 @@ class Presence:
         self._releases.append((client_id, conn))
         return len(self._releases) >= RELEASES_WAITING_MAX
 
-    def send_releases(self, connection: Connection[Row]) -> None:
+    def send_releases(self, line: Line) -> None:
         if not self._releases:
             return
         clients, conns = _columns(self._releases)
         parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-        with connection.pipeline():
-            connection.execute("BEGIN", prepare=False)
-            # Nothing rests on a release being durable.
-            connection.execute("SET LOCAL synchronous_commit = off", prepare=False)
-            connection.execute(SQL["release"], parameters)
-            connection.execute("COMMIT", prepare=False)
+        line.carelessly("release", parameters)
         self._releases.clear()
 
     def replaced(self, holders: Sequence[tuple[str, int]], rows: Sequence[Row]) -> tuple[int, ...]:
@@ -93,36 +83,31 @@ class Presence:
         for conn in conns:
             self._held.pop(conn, None)
 
-    def not_held(self, connection: Connection[Row]) -> list[int]:
+    def not_held(self, line: Line) -> list[int]:
         """Look through all claims: which of them are not in force. Forgets them."""
         if not self._held:
             return []
         clients, conns = _columns([(client_id, conn) for conn, client_id in self._held.items()])
         parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-        lost = [conn for (conn,) in connection.execute(SQL["not_held"], parameters, binary=True)]
+        lost = [conn for (conn,) in line.ask("not_held", parameters)]
         self.forget(lost)
         return lost
 
-    def beat(self, connection: Connection[Row]) -> bool:
+    def beat(self, line: Line) -> bool:
         """A sign of life; False when this node had been taken for dead, and its claims with it."""
-        with connection.pipeline():
-            connection.execute("BEGIN", prepare=False)
-            connection.execute("SET LOCAL synchronous_commit = off", prepare=False)
-            found = connection.execute(SQL["beat"], {"node_id": self.node_id}, binary=True)
-            connection.execute("COMMIT", prepare=False)
-        return found.fetchone() is not None
+        return bool(line.carelessly("beat", {"node_id": self.node_id}))
 
-    def bury(self, connection: Connection[Row]) -> None:
+    def bury(self, line: Line) -> None:
         """Remove what nodes long dead have left behind."""
         parameters: dict[str, float | int] = {"dead_after_s": DEAD_AFTER_S, "limit": FORGET_ROWS_MAX}
-        connection.execute(SQL["forget_presence"], parameters)
-        connection.execute(SQL["forget_nodes"], {"dead_after_s": DEAD_AFTER_S})
-        connection.execute(SQL["forget_replacements"])
+        line.carelessly("forget_presence", parameters)
+        line.carelessly("forget_nodes", {"dead_after_s": DEAD_AFTER_S})
+        line.carelessly("forget_replacements")
 
-    def leave(self, connection: Connection[Row]) -> None:
+    def leave(self, line: Line) -> None:
         """Go in order: nothing of this run is left behind."""
         for query in ("leave_presence", "take_replacements", "leave_node"):
-            connection.execute(SQL[query], {"node_id": self.node_id})
+            line.carelessly(query, {"node_id": self.node_id})
 
 
 def _columns(pairs: Sequence[tuple[str, int]]) -> tuple[Texts, Integers]:

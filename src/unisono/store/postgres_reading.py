@@ -7,12 +7,12 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 import psycopg
-from psycopg import Connection
 
 from unisono.store import postgres_schema as schema
 from unisono.store.cluster import StoreLost
 from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
-from unisono.store.postgres_connecting import SQL, Timeouts, connect, raise_unusable, storage_error
+from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable, storage_error
+from unisono.store.postgres_line import Line
 from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
 
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
@@ -28,10 +28,10 @@ class PostgresReader:
     After an error every call raises it again, until `reopen`.
     """
 
-    def __init__(self, dsn: str, timeouts: Timeouts, connection: Connection[Row]) -> None:
+    def __init__(self, dsn: str, timeouts: Timeouts, line: Line) -> None:
         self._dsn = dsn
         self._timeouts = timeouts
-        self._connection = connection
+        self._line = line
         self._failure: StorageError | None = None
         self._closed = False
 
@@ -39,14 +39,14 @@ class PostgresReader:
     def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
         """Open the log of `dsn` for reading; raises StoreUnusable."""
         timeouts = timeouts or Timeouts()
-        return cls(dsn, timeouts, open_connection(dsn, timeouts))
+        return cls(dsn, timeouts, open_line(dsn, timeouts))
 
     def reopen(self) -> None:
         """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
         if self._closed:
             raise StorageError("the log is closed")
-        self._connection.close()
-        self._connection = reopen_connection(self._dsn, self._timeouts)
+        self._line.close()
+        self._line = reopen_line(self._dsn, self._timeouts)
         self._failure = None
 
     def head(self) -> int:
@@ -65,7 +65,7 @@ class PostgresReader:
             "bytes_max": bytes_max,
         }
         try:
-            rows = self._connection.execute(SQL["page"], parameters, binary=True).fetchall()
+            rows = self._line.ask("page", parameters)
             records = [record(row) for row in rows]
         except READ_ERRORS as error:
             self._fail("reading a page", error)
@@ -77,8 +77,7 @@ class PostgresReader:
         self._check()
         parameters = {"since": since, "upto": upto, "limit": limit}
         try:
-            rows = self._connection.execute(SQL["scan"], parameters, binary=True)
-            return [record(row) for row in rows]
+            return [record(row) for row in self._line.ask("scan", parameters)]
         except READ_ERRORS as error:
             self._fail("scanning the log", error)
 
@@ -86,12 +85,12 @@ class PostgresReader:
         self._check()
         parameters = {"partition": escape(partition), "version": model_version}
         try:
-            row = self._connection.execute(SQL["snapshot"], parameters, binary=True).fetchone()
+            rows = self._line.ask("snapshot", parameters)
         except READ_ERRORS as error:
             self._fail("reading a snapshot", error)
-        if row is None:
+        if not rows:
             return None
-        committed_id, state, created_at = row
+        committed_id, state, created_at = rows[0]
         return Snapshot(partition, committed_id, model_version, state, created_at)
 
     def snapshots(self) -> Iterator[Snapshot]:
@@ -101,7 +100,7 @@ class PostgresReader:
         while True:
             parameters = {"partition": at[0], "version": at[1], "limit": SNAPSHOTS_READ_MAX}
             try:
-                rows = self._connection.execute(SQL["all_snapshots"], parameters, binary=True).fetchall()
+                rows = self._line.ask("all_snapshots", parameters)
             except READ_ERRORS as error:
                 self._fail("reading the snapshots", error)
             for partition, committed_id, model_version, state, created_at in rows:
@@ -112,18 +111,18 @@ class PostgresReader:
 
     def close(self) -> None:
         self._closed = True
-        self._connection.close()
+        self._line.close()
 
     def _one(self, doing: str, query: str, parameters: dict[str, int] | None = None) -> Row:
         """The one row of a query that always has one."""
         self._check()
         try:
-            row = self._connection.execute(SQL[query], parameters, binary=True).fetchone()
+            rows = self._line.ask(query, parameters)
         except READ_ERRORS as error:
             self._fail(doing, error)
-        if row is None:
+        if not rows:
             self._fail(doing, StorageError("the head row is missing"))
-        return row
+        return rows[0]
 
     def _check(self) -> None:
         """Refuse work on a failed log."""
@@ -136,27 +135,27 @@ class PostgresReader:
         """Give the connection up, and with it every lock it may hold; nothing goes on until `reopen`."""
         if self._failure is None:
             self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
-            self._connection.close()
+            self._line.close()
         raise self._failure from error
 
 
-def open_connection(dsn: str, timeouts: Timeouts) -> Connection[Row]:
-    """A connection to a log this program can work on; StoreUnusable otherwise."""
+def open_line(dsn: str, timeouts: Timeouts) -> Line:
+    """A line to a log this program can work on; StoreUnusable otherwise."""
     try:
         connection = connect(dsn, timeouts)
         try:
             schema.refuse_other_versions(connection, dsn)
+            return Line(connection, timeouts.answer_s)
         except BaseException:
             connection.close()
             raise
     except psycopg.Error as error:
         raise_unusable(dsn, error)
-    return connection
 
 
-def reopen_connection(dsn: str, timeouts: Timeouts) -> Connection[Row]:
+def reopen_line(dsn: str, timeouts: Timeouts) -> Line:
     """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
     try:
-        return open_connection(dsn, timeouts)
+        return open_line(dsn, timeouts)
     except StoreUnusable as error:
         raise StoreLost(str(error)) from error

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from psycopg import Connection
-
 from unisono.store.port import Snapshot
-from unisono.store.postgres_connecting import SQL
-from unisono.store.postgres_rows import Blobs, Integers, Row, Texts, escape
+from unisono.store.postgres_line import Line
+from unisono.store.postgres_rows import Blobs, Integers, Texts, escape
 
 PER_STATEMENT_MAX: Final = 128
 BYTES_PER_STATEMENT_MAX: Final = 4 << 20
 """This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
 
 
-def put(connection: Connection[Row], snapshots: Sequence[Snapshot]) -> None:
+def put(line: Line, snapshots: Sequence[Snapshot]) -> None:
     """Store them, each batch in a transaction of its own; an older one never replaces a newer one."""
     for batch in _batches(snapshots):
         parameters = {
@@ -26,7 +24,7 @@ def put(connection: Connection[Row], snapshots: Sequence[Snapshot]) -> None:
             "times": Integers([s.created_at for s in batch]),
             "states": Blobs([s.state for s in batch]),
         }
-        connection.execute(SQL["put_snapshots"], parameters)
+        line.ask("put_snapshots", parameters)
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from psycopg import Connection, Cursor
+from psycopg import Cursor
 
 from unisono.store.port import Record, StorageError
-from unisono.store.postgres_connecting import SQL
+from unisono.store.postgres_line import Line
 from unisono.store.postgres_rows import Row, escape, record
 
 RECORDS_MAX: Final = 4_000
@@ -28,17 +28,17 @@ class Tail:
     waits to be handed out.
     """
 
-    def __init__(self, connection: Connection[Row]) -> None:
+    def __init__(self, line: Line) -> None:
         """What was committed before is not news: the place is the head."""
         self.model_version: int | None = None
         self._backlog: list[Record] = []
-        self.seen, self._log_id, _ = _identity(connection, 0)
-        self._seen_id = _identity(connection, self.seen)[2]
-        self._take_head(connection.execute(SQL["look_at_head"], binary=True), self.seen)
+        self.seen, self._log_id, _ = _identity(line, 0)
+        self._seen_id = _identity(line, self.seen)[2]
+        self._take_head(line.ask("look_at_head"), self.seen)
 
-    def resume(self, connection: Connection[Row]) -> None:
-        """On a new connection: is this the log that was left? StorageError when it is not."""
-        head, log_id, seen_id = _identity(connection, self.seen)
+    def resume(self, line: Line) -> None:
+        """On a new line: is this the log that was left? StorageError when it is not."""
+        head, log_id, seen_id = _identity(line, self.seen)
         if log_id != self._log_id:
             raise StorageError("this is another log than the one this node had open")
         if head < self.seen or seen_id not in (None, self._seen_id):
@@ -56,16 +56,16 @@ class Tail:
     def reached(self) -> int:
         return self._backlog[-1].committed_id if self._backlog else self.seen
 
-    def ask(self, connection: Connection[Row]) -> Cursor[Row]:
-        """The query for what follows; `take` reads its answer."""
+    def send(self, line: Line) -> Cursor[Row]:
+        """Add the query for what follows to a batch; `take` reads its answer."""
         since = self.reached
         parameters = {"since": since, "upto": since + RECORDS_MAX, "bytes_max": BYTES_MAX}
-        return connection.execute(SQL["foreign"], parameters, binary=True)
+        return line.send("foreign", parameters)
 
     def take(self, at_head: Cursor[Row], fresh: Cursor[Row]) -> int:
         """Put what a look brought back into the backlog; the head it saw."""
         since = self.reached
-        head = self._take_head(at_head, since)
+        head = self._take_head(at_head.fetchall(), since)
         records = [record(row) for row in fresh]
         if [r.committed_id for r in records] != list(range(since + 1, since + 1 + len(records))):
             raise StorageError(f"events are missing after {since}")
@@ -83,19 +83,19 @@ class Tail:
         if records:
             self.seen, self._seen_id = records[-1].committed_id, escape(records[-1].id)
 
-    def _take_head(self, at_head: Cursor[Row], since: int) -> int:
-        row = at_head.fetchone()
-        if row is None:
+    def _take_head(self, at_head: Sequence[Row], since: int) -> int:
+        if not at_head:
             raise StorageError("the head row is missing")
-        head, pruned_to, self.model_version = row
+        head, pruned_to, self.model_version = at_head[0]
         if since < pruned_to:
             raise StorageError(f"this node has seen {since} events and the log begins after {pruned_to}")
         return int(head)
 
 
-def _identity(connection: Connection[Row], at: int) -> tuple[int, str, str | None]:
+def _identity(line: Line, at: int) -> tuple[int, str, str | None]:
     """The head, the log's own id, and the id of the event at `at` if it is there."""
-    row = connection.execute(SQL["identity"], {"at": at}, binary=True).fetchone()
-    if row is None:
+    rows = line.ask("identity", {"at": at})
+    if not rows:
         raise StorageError("the head row is missing")
-    return row[0], row[1], row[2]
+    head, log_id, id = rows[0]
+    return head, log_id, id

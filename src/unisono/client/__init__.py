@@ -1,0 +1,53 @@
+"""The Python client: offline first, with its own store, for asyncio programs and for scripts and notebooks.
+
+async with SyncClient(url, token=…, client_id=…, store="ann.db", partitions=["team"]) as client: …
+with unisono.client.connect(url, token=…, client_id=…, store="ann.db", partitions=["team"]) as client: …
+"""
+
+from unisono.client.api import Draft, Stream, SyncClient
+from unisono.client.blocking import BlockingClient, BlockingDraft, BlockingStream, connect
+from unisono.client.errors import (
+    ClientClosed,
+    ClientError,
+    ClientStopped,
+    InvalidEvent,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreInUse,
+    StoreTooNew,
+    UnknownDraft,
+    UnknownPartition,
+)
+from unisono.client.feeds import Change
+from unisono.client.options import Options
+from unisono.client.status import Committed, Problem, Rejected, Status
+from unisono.client.syncstep import Phase
+
+__all__ = [
+    "BlockingClient",
+    "BlockingDraft",
+    "BlockingStream",
+    "Change",
+    "ClientClosed",
+    "ClientError",
+    "ClientStopped",
+    "Committed",
+    "Draft",
+    "InvalidEvent",
+    "Options",
+    "Phase",
+    "Problem",
+    "Rejected",
+    "Status",
+    "StoreError",
+    "StoreFailed",
+    "StoreForeign",
+    "StoreInUse",
+    "StoreTooNew",
+    "Stream",
+    "SyncClient",
+    "UnknownDraft",
+    "UnknownPartition",
+    "connect",
+]

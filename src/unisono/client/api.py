@@ -1,0 +1,172 @@
+"""The client for asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, Self, TypeVar
+
+from unisono.client.base import Client
+from unisono.client.checking import named
+from unisono.client.core import Core
+from unisono.client.drafting import Request, Ticket
+from unisono.client.engine import Engine
+from unisono.client.feeds import Change, Feed
+from unisono.client.ids import new_id
+from unisono.client.status import Committed, Rejected, Status
+from unisono.client.view import parse
+from unisono.protocol.partitions import normalise
+from unisono.vocabulary import Json, JsonObject
+
+T = TypeVar("T")
+
+
+class Draft:
+    """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self.id = ticket.draft.id
+        self.partitions = ticket.draft.partitions
+        self.draft_clock = ticket.draft.draft_clock
+
+    @property
+    def event(self) -> JsonObject:
+        return parse(self._ticket.draft.event)
+
+    async def settled(self, timeout: float | None = None) -> Committed | Rejected:  # noqa: ASYNC109
+        """What the server made of it, however long that takes; TimeoutError after `timeout` seconds.
+
+        ClientClosed when the client is closed first: the draft stays in the store and goes out next time.
+        """
+        async with asyncio.timeout(timeout):
+            return await asyncio.wrap_future(self._ticket.outcome)
+
+    def __repr__(self) -> str:
+        return f"Draft({self.id!r}, partitions={self.partitions!r})"
+
+
+class Stream(Generic[T]):
+    """What happens from the moment this was made, one item at a time; a slow reader gets several as one."""
+
+    def __init__(self, feed: Feed[T]) -> None:
+        self._feed = feed
+        self._news = asyncio.Event()
+        feed.wake_by(_waking(self._news, asyncio.get_running_loop()))
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while True:
+            self._news.clear()
+            item = self._feed.take()
+            if item is not None:
+                return item
+            if self._feed.closed:
+                raise StopAsyncIteration
+            await self._news.wait()
+
+
+def _waking(news: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody reads any more
+            loop.call_soon_threadsafe(news.set)
+
+    return wake
+
+
+class SyncClient(Client[Coroutine[Any, Any, Draft]]):
+    """An offline-first client of one server, for asyncio. What it is made from: see `Client`.
+
+    async with SyncClient(url, token=token, client_id="ann", store="ann.db", partitions=["team"]) as client:
+        draft = await client.event("note.added", {"id": "n1", "text": "milk"})
+        print(client.view("team"), await draft.settled())
+    """
+
+    async def __aenter__(self) -> Self:
+        self._engine = Engine(self._config, asyncio.get_running_loop())
+        await asyncio.wrap_future(self._engine.start())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Say goodbye to the server, store a snapshot, let go of the file. Pending drafts stay in it."""
+        if self._engine is not None:
+            await asyncio.wrap_future(self._engine.close())
+
+    # -- saying --------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        partitions: Sequence[str] | None = None,
+        event: Json = None,
+        *,
+        id: str | None = None,
+        partition: str | None = None,
+    ) -> Draft:
+        """Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
+
+        InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
+        """
+        request = Request(id or new_id(), named(partitions, partition), event)
+        return Draft(await asyncio.wrap_future(self._running.submit(request)))
+
+    async def act(self, event: JsonObject, partition: str | None) -> Draft:
+        return await self.submit([self._meant(partition)], event)
+
+    async def pending(self) -> list[Draft]:
+        """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
+        return [Draft(ticket) for ticket in await self._call(lambda core: core.pending())]
+
+    async def discard(self, id: str) -> None:
+        """Forget a rejected draft."""
+        await self._call(lambda core: core.discard(id))
+
+    async def retry(self, id: str) -> Draft:
+        """Try a rejected draft again, behind everything that is pending now."""
+        return Draft(await self._call(lambda core: core.retry(id)))
+
+    # -- seeing --------------------------------------------------------------------------------------------
+
+    def changes(self, partition: str | None = None) -> Stream[Change]:
+        """Changes of a partition's view, or of all, from now on."""
+        return Stream(self._core.publisher.changes(partition))
+
+    def statuses(self) -> Stream[Status]:
+        """The status whenever it is another, from now on."""
+        return Stream(self._core.publisher.statuses())
+
+    async def caught_up(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Wait until the client is live and has no pending draft; TimeoutError after `timeout` seconds."""
+        async with asyncio.timeout(timeout):
+            waiter = await self._call(lambda core: core.publisher.caught_up())
+            await asyncio.wrap_future(waiter)
+
+    # -- following -----------------------------------------------------------------------------------------
+
+    async def add_partition(self, partition: str) -> None:
+        """Follow a partition: its history is fetched without disturbing the others."""
+        (name,) = normalise([partition])
+        await self._call(lambda core: core.add_partition(name))
+
+    async def remove_partition(self, partition: str) -> None:
+        """Leave a partition and forget its events; drafts in it are still sent."""
+        (name,) = normalise([partition])
+        await self._call(lambda core: core.remove_partition(name))
+
+    async def pause(self) -> None:
+        """Go offline until `resume`."""
+        await asyncio.wrap_future(self._running.pause())
+
+    async def resume(self) -> None:
+        """Go online now; also after the client stopped because another one took its place."""
+        await asyncio.wrap_future(self._running.resume())
+
+    async def _call(self, function: Callable[[Core], T]) -> T:
+        future: Future[T] = self._running.call(function)
+        return await asyncio.wrap_future(future)

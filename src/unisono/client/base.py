@@ -1,0 +1,87 @@
+"""What the asyncio client and the blocking one have in common: what they are made from, and what never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from unisono.client.actions import Actions, only
+from unisono.client.config import Token, configure
+from unisono.client.core import Core
+from unisono.client.engine import Engine
+from unisono.client.errors import ClientClosed
+from unisono.client.options import Options
+from unisono.client.status import Rejected, Status
+from unisono.client.storefile import MEMORY
+from unisono.model.model import Model
+from unisono.protocol.partitions import normalise
+from unisono.protocol.profiles import CANONICAL
+from unisono.vocabulary import Json
+
+R = TypeVar("R")
+
+
+class Client(Actions[R], Generic[R]):
+    """An offline-first client of one server.
+
+    Everything works without a connection: drafts are stored and shown at once, and go out in order when there is
+    one. `token` is a string, or a function (plain or async) that gives one and is asked again when the server
+    refuses the last. `store` is a file that belongs to this client_id alone. `partitions` are followed from the
+    start; None follows those the store has. `model` is a model directory or a Model; without one, any event of
+    the right form is taken, and canonical events change nothing in the view.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token,
+        client_id: str,
+        store: str | Path = MEMORY,
+        partitions: Sequence[str] | None = None,
+        model: Model | Path | str | None = None,
+        profile: str = CANONICAL,
+        options: Options | None = None,
+    ) -> None:
+        self._config = configure(
+            url,
+            token=token,
+            client_id=client_id,
+            store=store,
+            partitions=partitions,
+            model=model,
+            profile=profile,
+            options=options,
+        )
+        self._engine: Engine | None = None
+
+    def view(self, partition: str | None = None) -> Json:
+        """The state of a partition now, as plain JSON: committed events, then this client's drafts.
+
+        Without a name, of the client's only partition.
+        """
+        (name,) = normalise([self._meant(partition)])
+        return self._core.views.dump(name, self._config.profile)
+
+    @property
+    def status(self) -> Status:
+        """Where the client stands now."""
+        return self._core.publisher.status
+
+    def rejected(self) -> tuple[Rejected, ...]:
+        """The drafts the server refused, oldest first."""
+        return self._core.publisher.rejected
+
+    def _meant(self, partition: str | None) -> str:
+        return only(list(self.status.cursors), partition)
+
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise ClientClosed("the client is not open; use it in a `with` or `async with` statement")
+        return self._engine
+
+    @property
+    def _core(self) -> Core:
+        return self._running.core

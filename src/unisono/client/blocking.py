@@ -1,0 +1,150 @@
+"""The same client for scripts and notebooks: every call waits for its answer, nothing needs an event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Generic, Self, TypeVar
+
+from unisono.client.base import Client
+from unisono.client.checking import named
+from unisono.client.core import Core
+from unisono.client.drafting import Request, Ticket
+from unisono.client.engine import Engine
+from unisono.client.feeds import Change, Feed
+from unisono.client.ids import new_id
+from unisono.client.status import Committed, Rejected, Status
+from unisono.client.view import parse
+from unisono.protocol.partitions import normalise
+from unisono.vocabulary import Json, JsonObject
+
+T = TypeVar("T")
+
+
+class BlockingDraft:
+    """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self.id = ticket.draft.id
+        self.partitions = ticket.draft.partitions
+        self.draft_clock = ticket.draft.draft_clock
+
+    @property
+    def event(self) -> JsonObject:
+        return parse(self._ticket.draft.event)
+
+    def settled(self, timeout: float | None = None) -> Committed | Rejected:
+        """Wait for what the server makes of it; TimeoutError after `timeout` seconds."""
+        return self._ticket.outcome.result(timeout)
+
+    def __repr__(self) -> str:
+        return f"BlockingDraft({self.id!r}, partitions={self.partitions!r})"
+
+
+class BlockingStream(Generic[T]):
+    """What happens from the moment this was made; ends when nothing has come for `timeout` seconds."""
+
+    def __init__(self, feed: Feed[T], timeout: float | None) -> None:
+        self._feed = feed
+        self._timeout = timeout
+        self._news = threading.Event()
+        feed.wake_by(self._news.set)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            self._news.clear()
+            item = self._feed.take()
+            if item is not None:
+                return item
+            if self._feed.closed or not self._news.wait(self._timeout):
+                raise StopIteration
+
+
+class BlockingClient(Client[BlockingDraft]):
+    """An offline-first client of one server, for programs without an event loop; see `Client` and `connect`."""
+
+    def __enter__(self) -> Self:
+        self._engine = Engine(self._config)
+        self._engine.start().result()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye to the server, store a snapshot, let go of the file. Pending drafts stay in it."""
+        if self._engine is not None:
+            self._engine.close().result()
+
+    def submit(
+        self,
+        partitions: Sequence[str] | None = None,
+        event: Json = None,
+        *,
+        id: str | None = None,
+        partition: str | None = None,
+    ) -> BlockingDraft:
+        """Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
+
+        InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
+        """
+        request = Request(id or new_id(), named(partitions, partition), event)
+        return BlockingDraft(self._running.submit(request).result())
+
+    def act(self, event: JsonObject, partition: str | None) -> BlockingDraft:
+        return self.submit([self._meant(partition)], event)
+
+    def pending(self) -> list[BlockingDraft]:
+        """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
+        return [BlockingDraft(ticket) for ticket in self._call(lambda core: core.pending())]
+
+    def discard(self, id: str) -> None:
+        """Forget a rejected draft."""
+        self._call(lambda core: core.discard(id))
+
+    def retry(self, id: str) -> BlockingDraft:
+        """Try a rejected draft again, behind everything that is pending now."""
+        return BlockingDraft(self._call(lambda core: core.retry(id)))
+
+    def changes(self, partition: str | None = None, timeout: float | None = None) -> BlockingStream[Change]:
+        """Changes of a partition's view, or of all, from now on."""
+        return BlockingStream(self._core.publisher.changes(partition), timeout)
+
+    def statuses(self, timeout: float | None = None) -> BlockingStream[Status]:
+        """The status whenever it is another, from now on."""
+        return BlockingStream(self._core.publisher.statuses(), timeout)
+
+    def caught_up(self, timeout: float | None = None) -> None:
+        """Wait until the client is live and has no pending draft; TimeoutError after `timeout` seconds."""
+        self._call(lambda core: core.publisher.caught_up()).result(timeout)
+
+    def add_partition(self, partition: str) -> None:
+        """Follow a partition: its history is fetched without disturbing the others."""
+        (name,) = normalise([partition])
+        self._call(lambda core: core.add_partition(name))
+
+    def remove_partition(self, partition: str) -> None:
+        """Leave a partition and forget its events; drafts in it are still sent."""
+        (name,) = normalise([partition])
+        self._call(lambda core: core.remove_partition(name))
+
+    def pause(self) -> None:
+        """Go offline until `resume`."""
+        self._running.pause().result()
+
+    def resume(self) -> None:
+        """Go online now; also after the client stopped because another one took its place."""
+        self._running.resume().result()
+
+    def _call(self, function: Callable[[Core], T]) -> T:
+        future: Future[T] = self._running.call(function)
+        return future.result()
+
+
+connect = BlockingClient
+"""`with unisono.client.connect(url, token=…, client_id=…, …) as client:`"""

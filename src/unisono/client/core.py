@@ -1,0 +1,284 @@
+"""The client itself, without its thread and its socket: store, views and sync state, and what is asked of them.
+
+Whoever holds a core calls it from one thread. `feed` is the one way to change the sync state: it performs what
+`advance` says, in order, until nothing is left to do, and then brings views, status and readers up to date.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, assert_never
+
+import msgspec
+from msgspec import UNSET
+
+from unisono.client.config import Config, load
+from unisono.client.drafting import Drafting, Request, Ticket
+from unisono.client.errors import ClientClosed, ClientError
+from unisono.client.publishing import Publisher
+from unisono.client.status import Committed, Problem, Rejected, rejection
+from unisono.client.steps import (
+    Apply,
+    Clashed,
+    Disconnect,
+    DraftsWaiting,
+    Effect,
+    Input,
+    NoteModel,
+    PartitionAdded,
+    PartitionRemoved,
+    Report,
+    Reset,
+    Retry,
+    Rewind,
+    SendConnect,
+    SendSync,
+    Stop,
+    Stored,
+    SubmitNext,
+    Submitted,
+    WakeAt,
+)
+from unisono.client.store import Clash, Store
+from unisono.client.syncstate import Phase, State, advance
+from unisono.client.views import Views
+from unisono.client.wire import ENVELOPE_BYTES, item_payload, submit_payload, sync_payload
+from unisono.model.loading import ModelError
+from unisono.model.model import Model
+
+log = logging.getLogger("unisono.client")
+
+
+class Line(Protocol):
+    """What a core needs of its connection."""
+
+    def connect(self, last_committed_id: int) -> None: ...
+
+    def say(self, kind: str, payload: bytes) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+    def retry(self, new_token: bool) -> None: ...
+
+    def stop(self, reason: str) -> None: ...
+
+    def wake_at(self, at: float) -> None: ...
+
+
+class Core:
+    """One client's truth.
+
+    Invariant between calls: `state.cursors` are the store's, and every view shows what the store holds.
+    """
+
+    def __init__(
+        self, config: Config, line: Line, now: Callable[[], float], wall_ms: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._line = line
+        self._now = now
+        self._wall_ms = wall_ms
+        model = load(config.model)
+        self.store = Store(config.store, config.client_id)
+        try:
+            self.views = Views(self.store, model, config.options.snapshot_every)
+            names = self.store.partitions() if config.partitions is None else config.partitions
+            places = {name: self.store.follow(name) for name in names}
+            for name in names:
+                self.views.open(name)
+            heard, version = self.store.model_version()
+        except BaseException:
+            self.store.close()
+            raise
+        self.state = State(
+            profile=config.profile,
+            options=config.options,
+            cursors={name: place.cursor for name, place in places.items()},
+            known={name: place.known for name, place in places.items()},
+            model_version=version if heard else UNSET,
+            drafts_waiting=bool(self.store.outbox.pending),
+        )
+        self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
+        self._closed: ClientError | None = None
+        self.publisher = Publisher(self)
+
+    # -- the sync ------------------------------------------------------------------------------------------
+
+    def feed(self, happened: Input) -> None:
+        """Let something happen, and everything that follows from it."""
+        self._check_open()
+        waiting: deque[Input] = deque([happened])
+        settled: list[tuple[str, Committed | Rejected]] = []
+        while waiting:
+            self.state, effects = advance(self.state, waiting.popleft(), self._now())
+            for effect in effects:
+                try:
+                    answer = self._perform(effect, settled)
+                except Clash as clash:
+                    waiting.append(Clashed(str(clash)))
+                    break
+                if answer is not None:
+                    waiting.append(answer)
+        self.views.refresh()
+        for id, outcome in settled:
+            self.drafting.settle(id, outcome)
+        self.publisher.publish()
+
+    def _perform(self, effect: Effect, settled: list[tuple[str, Committed | Rejected]]) -> Input | None:
+        match effect:
+            case Apply():
+                self._apply(effect, settled)
+                return Stored()
+            case SendSync():
+                payload = sync_payload(effect.partitions, effect.since, effect.limit, effect.subscription)
+                self._line.say("sync", payload)
+            case SubmitNext():
+                return self._submit_next(effect)
+            case SendConnect():
+                self._line.connect(effect.last_committed_id)
+            case NoteModel():
+                self.store.note_model(effect.version)
+                self._match_model(effect.version)
+            case Rewind():
+                self.store.rewind(effect.version)
+                self._match_model(effect.version)
+            case Reset():
+                self.store.reset()
+                self.views.open_all_anew()
+            case Report():
+                self.report(effect.code, effect.message)
+            case WakeAt():
+                self._line.wake_at(effect.at)
+            case Disconnect():
+                self._line.hang_up()
+            case Retry():
+                self._line.retry(effect.new_token)
+            case Stop():
+                self.report("stopped", effect.reason)
+                self._line.stop(effect.reason)
+            case _:
+                assert_never(effect)
+        return None
+
+    def _apply(self, effect: Apply, settled: list[tuple[str, Committed | Rejected]]) -> None:
+        applied = self.store.apply(effect.events, effect.accepted, effect.refused, effect.cursors)
+        self.views.note(applied)
+        for each in applied.settled:
+            id = each.draft.id
+            settled.append((id, Committed(id, each.committed_id, each.status_updated_at)))
+        for draft in applied.rejected:
+            settled.append((draft.id, rejection(draft)))
+
+    def _submit_next(self, effect: SubmitNext) -> Submitted:
+        items: list[bytes] = []
+        ids: list[str] = []
+        size = ENVELOPE_BYTES
+        for draft in islice(self.store.outbox.pending.values(), effect.items_max):
+            item = item_payload(draft.id, draft.partitions, draft.event)
+            size += len(item) + 1
+            if effect.bytes_max is not None and size > effect.bytes_max:
+                if not items:
+                    return Submitted(too_large=draft.id)
+                break
+            items.append(item)
+            ids.append(draft.id)
+        if items:
+            self._line.say("submit_events", submit_payload(items))
+        return Submitted(tuple(ids))
+
+    def report(self, code: str, message: str) -> None:
+        """Something the program should know of: its status shows the last of these."""
+        log.info("%s: %s: %s", self._config.client_id, code, message)
+        self.publisher.problem = Problem(code, message, self._wall_ms())
+
+    def _match_model(self, version: int | None) -> None:
+        """Where the server's model is another than ours, read ours anew; say so when it still is."""
+        ours = self.views.model.version
+        if version is None or ours is None or ours == version:
+            return
+        path = self._config.model
+        if isinstance(path, Path) and (model := self._reread(path)) is not None and model.version == version:
+            self.views.open_all_anew(model)
+        else:
+            self.report("model_mismatch", f"the server has model version {version}, this client {ours}")
+
+    def _reread(self, path: Path) -> Model | None:
+        try:
+            return load(path)
+        except ModelError as error:
+            log.warning("%s", error)
+            return None
+
+    # -- drafts --------------------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> list[Ticket | ClientError]:
+        """Check and store drafts, all in one durable write; each is answered by itself."""
+        self._check_open()
+        answers = self.drafting.submit(requests, self.state.limits.max_message_bytes)
+        self.feed(DraftsWaiting())
+        return answers
+
+    def pending(self) -> list[Ticket]:
+        """The drafts the server has not answered, oldest first."""
+        self._check_open()
+        return self.drafting.pending()
+
+    def discard(self, id: str) -> None:
+        self._check_open()
+        self.drafting.discard(id)
+        self.publisher.publish()
+
+    def retry(self, id: str) -> Ticket:
+        """Try a rejected draft again, as a new one under its old id."""
+        self._check_open()
+        (answer,) = self.submit([self.drafting.again(id)])
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
+
+    # -- partitions ----------------------------------------------------------------------------------------
+
+    def add_partition(self, partition: str) -> None:
+        self._check_open()
+        known = partition in self.store.places
+        place = self.store.follow(partition)
+        if not known:
+            self.views.open(partition)
+        if not known or partition in self.state.aside:
+            self.feed(PartitionAdded(partition, place.cursor, place.known))
+
+    def remove_partition(self, partition: str) -> None:
+        """Leave a partition and forget its events; drafts in it are still sent."""
+        self._check_open()
+        if partition in self.store.places:
+            self.views.drop(partition)
+            self.store.leave(partition)
+            self.feed(PartitionRemoved(partition))
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self, error: ClientError | None = None) -> None:
+        """Store what makes the next start fast, and let go of the file. Drafts stay in it."""
+        if self._closed is not None:
+            return
+        if error is not None:
+            self.report("stopped", str(error))
+            self.publisher.stopped = str(error)
+        self.state = msgspec.structs.replace(self.state, phase=Phase.OFFLINE)
+        self.publisher.publish()
+        self._closed = error or ClientClosed()
+        try:
+            if error is None:
+                self.views.close()
+        finally:
+            self.store.close()
+            self.drafting.close(self._closed)
+            self.publisher.close(self._closed)
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed

@@ -1,0 +1,81 @@
+"""Everything a client raises.
+
+ClientError
+├── InvalidEvent        refused before it was stored; carries FieldErrors
+├── UnknownPartition    not a partition of this client
+├── UnknownDraft        no rejected draft has this id
+├── ClientClosed        asked after the client was closed, or still waiting when it was
+├── ClientStopped       waiting for a connection that is not tried any more
+└── StoreError          the local store cannot be used; the text says what to do
+    ├── StoreInUse      another client has it open
+    ├── StoreForeign    it belongs to another client_id, or is no store
+    ├── StoreTooNew     written by a newer version of this library
+    └── StoreFailed     the disk failed under it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unisono.vocabulary import FieldError
+
+
+class ClientError(Exception):
+    """Something the program that uses the client is told about."""
+
+
+class InvalidEvent(ClientError):
+    """The event was refused locally: nothing was stored and nothing will be sent (CLIENT-02)."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(f"{error.field}: {error.message}" for error in self.errors))
+
+
+class UnknownPartition(ClientError):
+    """The client does not follow this partition."""
+
+    def __init__(self, partition: str) -> None:
+        super().__init__(
+            f"{partition!r} is not a partition of this client; add_partition({partition!r}) first"
+        )
+        self.partition = partition
+
+
+class UnknownDraft(ClientError):
+    """There is no rejected draft of this id: pending drafts are on their way and cannot be taken back."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no rejected draft has the id {id!r}")
+        self.id = id
+
+
+class ClientClosed(ClientError):
+    """The client is closed; what was pending stays in its store."""
+
+    def __init__(self, message: str = "the client is closed") -> None:
+        super().__init__(message)
+
+
+class ClientStopped(ClientError):
+    """No further connection is tried; `resume` tries again."""
+
+
+class StoreError(ClientError):
+    """The local store cannot be used."""
+
+
+class StoreInUse(StoreError):
+    """Another client, in this process or another, has the store open."""
+
+
+class StoreForeign(StoreError):
+    """The store belongs to another client_id, or the file is no store of this library."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of this library."""
+
+
+class StoreFailed(StoreError):
+    """The disk or the file failed; what was acknowledged before is safe, nothing since is promised."""

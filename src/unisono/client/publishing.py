@@ -1,0 +1,136 @@
+"""What everybody outside the engine sees of a core: its status, its changes, and whether it has caught up."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import UNSET
+
+from unisono.client.errors import ClientError, ClientStopped
+from unisono.client.feeds import Change, Feed, merge_changes, newest
+from unisono.client.status import Problem, Rejected, Status, rejection
+from unisono.client.syncstep import Phase
+
+if TYPE_CHECKING:
+    from unisono.client.core import Core
+
+STATUS: Final = "status"
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """What the engine's thread publishes and any thread may read.
+
+    `status` and `rejected` are replaced whole. Feeds belong to their readers: one that is let go of is forgotten.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._changes: weakref.WeakSet[Feed[Change]] = weakref.WeakSet()
+        self._statuses: weakref.WeakSet[Feed[Status]] = weakref.WeakSet()
+        self._joining = threading.Lock()
+        self._waiters: list[Future[None]] = []
+        self._revisions: dict[str, int] = dict(core.views.revisions)
+        self.problem: Problem | None = None
+        self.stopped: str | None = None
+        self.rejected: tuple[Rejected, ...] = ()
+        self.status = self._status()
+        self._list_rejected()
+
+    def publish(self) -> None:
+        """Tell of whatever is different since the last time."""
+        self._publish_changes()
+        status = self._status()
+        if status == self.status:
+            return
+        if status.rejected or self.rejected:
+            self._list_rejected()
+        self.status = status
+        for feed in self._readers(self._statuses):
+            feed.put(STATUS, status)
+        self._wake_waiters()
+
+    def _status(self) -> Status:
+        core, state = self._core, self._core.state
+        return Status(
+            phase=state.phase,
+            cursor=min(state.cursors.values(), default=0),
+            cursors=state.cursors,
+            pending=len(core.store.outbox.pending),
+            rejected=len(core.store.outbox.rejected),
+            set_aside=state.aside,
+            model_version=None if state.model_version is UNSET else state.model_version,
+            last_error=self.problem,
+            stopped=self.stopped,
+        )
+
+    def _publish_changes(self) -> None:
+        revisions, known = self._core.views.revisions, self._revisions
+        if revisions == known:
+            return
+        pending = len(self._core.store.outbox.pending)
+        for partition, revision in revisions.items():
+            place = self._core.store.places.get(partition)
+            if known.get(partition) != revision and place is not None:
+                change = Change(partition, revision, place.cursor, pending)
+                for feed in self._readers(self._changes):
+                    feed.put(partition, change)
+        self._revisions = dict(revisions)
+
+    def _list_rejected(self) -> None:
+        drafts = self._core.store.outbox.rejected.values()
+        if [draft.id for draft in drafts] != [each.id for each in self.rejected]:
+            self.rejected = tuple(rejection(draft) for draft in drafts)
+
+    # -- readers -------------------------------------------------------------------------------------------
+
+    def changes(self, partition: str | None) -> Feed[Change]:
+        feed = Feed[Change](partition, merge_changes)
+        with self._joining:
+            self._changes.add(feed)
+        return feed
+
+    def statuses(self) -> Feed[Status]:
+        feed = Feed[Status](None, newest)
+        with self._joining:
+            self._statuses.add(feed)
+        return feed
+
+    def caught_up(self) -> Future[None]:
+        """Done when the client is live and no draft is pending."""
+        waiter: Future[None] = Future()
+        self._waiters.append(waiter)
+        self._wake_waiters()
+        return waiter
+
+    def _wake_waiters(self) -> None:
+        status = self.status
+        if status.stopped is not None:
+            self._release(ClientStopped(status.stopped))
+        elif status.phase is Phase.LIVE and not status.pending:
+            self._release(None)
+
+    def _release(self, error: ClientError | None) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.set_running_or_notify_cancel():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    def close(self, error: ClientError) -> None:
+        self._release(error)
+        for changes in self._readers(self._changes):
+            changes.close()
+        for statuses in self._readers(self._statuses):
+            statuses.close()
+
+    def _readers(self, feeds: weakref.WeakSet[Feed[T]]) -> list[Feed[T]]:
+        with self._joining:
+            return list(feeds)

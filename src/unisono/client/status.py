@@ -1,0 +1,67 @@
+"""What a client tells of itself: where it stands, and what became of its drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from unisono.client.outbox import DraftRecord
+from unisono.client.syncstep import Phase
+from unisono.client.view import parse
+from unisono.vocabulary import FieldError, JsonObject
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that went wrong, last; `code` is an error code of the wire or one of this library's.
+
+    This library's are: `unreachable`, `no_answer`, `dead_server`, `token_failed`, `cursor_ahead`,
+    `integrity_violation`, `protocol_violation`, `unexpected`, `model_changed`, `model_mismatch`, `stopped`.
+    """
+
+    code: str
+    message: str
+    at_ms: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """One moment of a client.
+
+    `cursor` is the lowest of `cursors`, the committed_id up to which each partition is complete. `set_aside` are
+    partitions the server refuses to sync, with its reason. `stopped` says why no connection is tried any more.
+    """
+
+    phase: Phase
+    cursor: int
+    cursors: Mapping[str, int]
+    pending: int
+    rejected: int
+    set_aside: Mapping[str, str]
+    model_version: int | None
+    last_error: Problem | None
+    stopped: str | None
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The server took the draft: it is an event now, in its place in the one order."""
+
+    id: str
+    committed_id: int
+    status_updated_at: int
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The server refused the draft; it is kept, out of the view, until it is retried or discarded."""
+
+    id: str
+    partitions: tuple[str, ...]
+    event: JsonObject
+    reason: str
+    errors: tuple[FieldError, ...]
+    created_at: int
+
+
+def rejection(draft: DraftRecord) -> Rejected:
+    return Rejected(
+        draft.id, draft.partitions, parse(draft.event), draft.reason or "", draft.errors, draft.created_at
+    )

@@ -1,0 +1,307 @@
+"""What a client keeps: committed events with their cursors, drafts, snapshots; one file, one transaction per step.
+
+What always holds, also after `kill -9`: every committed event of a partition up to its `known` is stored, and
+each is stored once. Committed data is written with synchronous NORMAL: a power cut may lose the newest
+transactions, but as a suffix, and the cursor is in the transaction of its events, so what is lost is asked for
+again (CLIENT-05). Drafts are written with FULL (see `outbox`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import apsw
+import msgspec
+import orjson
+
+from unisono.client.errors import StoreFailed
+from unisono.client.outbox import DraftRecord, Outbox
+from unisono.client.steps import Accepted, Refused
+from unisono.client.storefile import StoreFile
+from unisono.client.wire import CommittedEvent
+from unisono.protocol.canonical import NotCanonical, canonical
+
+
+class Clash(Exception):
+    """A committed event contradicts a stored one (CLIENT-12); nothing was changed."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A committed event of one partition, as a view needs it."""
+
+    committed_id: int
+    event: bytes
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A draft that has become an event."""
+
+    draft: DraftRecord
+    committed_id: int
+    status_updated_at: int
+
+
+class Applied(msgspec.Struct):
+    """What one transaction changed.
+
+    `late` names partitions that got an event at or below what was taken to be complete.
+    """
+
+    events: dict[str, list[Event]] = msgspec.field(default_factory=dict)
+    settled: list[Settled] = msgspec.field(default_factory=list)
+    rejected: list[DraftRecord] = msgspec.field(default_factory=list)
+    late: set[str] = msgspec.field(default_factory=set)
+
+
+class Place(msgspec.Struct):
+    """A partition's row."""
+
+    number: int
+    cursor: int
+    known: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The state of a partition after `committed_id`, folded by one model."""
+
+    committed_id: int
+    model_version: str
+    state: bytes
+
+
+_encode = msgspec.json.encode
+
+
+class Store:
+    """One client's store. `places` are the partitions being followed; others may lie in the file, untouched."""
+
+    def __init__(self, path: str, client_id: str) -> None:
+        self._file = StoreFile(path, client_id)
+        self._client_id = client_id
+        self._connection = self._file.connection
+        self.outbox = Outbox(self._connection)
+        self.places: dict[str, Place] = {}
+
+    def close(self) -> None:
+        self._file.close()
+
+    # -- partitions ----------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[str]:
+        """Every partition the file knows."""
+        return [
+            str(name) for (name,) in self._connection.execute("SELECT name FROM partitions ORDER BY number")
+        ]
+
+    def follow(self, partition: str) -> Place:
+        """Start keeping a partition, from where the file has it."""
+        if partition not in self.places:
+            with self._transaction("adding a partition"):
+                self._connection.execute("INSERT OR IGNORE INTO partitions (name) VALUES (?)", (partition,))
+                row = self._connection.execute(
+                    "SELECT number, cursor, known FROM partitions WHERE name = ?", (partition,)
+                ).get
+            self.places[partition] = Place(*row)
+        return self.places[partition]
+
+    def leave(self, partition: str) -> None:
+        """Drop a partition and the events that belong to no other one."""
+        place = self.places.pop(partition)
+        with self._transaction("removing a partition"):
+            self._connection.execute("DELETE FROM snapshots WHERE partition = ?", (place.number,))
+            self._connection.execute(
+                "DELETE FROM events WHERE committed_id IN (SELECT committed_id FROM event_partitions p"
+                " WHERE partition = ? AND NOT EXISTS (SELECT 1 FROM partitions q CROSS JOIN event_partitions o"
+                " ON o.partition = q.number AND o.committed_id = p.committed_id WHERE q.number <> p.partition))",
+                (place.number,),
+            )
+            self._connection.execute("DELETE FROM event_partitions WHERE partition = ?", (place.number,))
+            self._connection.execute("DELETE FROM partitions WHERE number = ?", (place.number,))
+
+    # -- committed events ----------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        events: Sequence[CommittedEvent],
+        accepted: Sequence[Accepted] = (),
+        refused: Sequence[Refused] = (),
+        cursors: Mapping[str, int] = {},
+    ) -> Applied:
+        """All of it in one transaction, each event once; `Clash` and no change where an id contradicts."""
+        applied = Applied()
+        with self._transaction("storing events"):
+            for event in events:
+                self._take(event, applied)
+            for each in accepted:
+                self._accept(each, applied)
+            for no in refused:
+                if (rejected := self.outbox.write_refused(no)) is not None:
+                    applied.rejected.append(rejected)
+            for name, upto in cursors.items():
+                place = self.places[name]
+                self._connection.execute(
+                    "UPDATE partitions SET cursor = ?, known = max(known, ?) WHERE number = ?",
+                    (upto, upto, place.number),
+                )
+        for name, upto in cursors.items():
+            place = self.places[name]
+            place.cursor, place.known = upto, max(place.known, upto)
+        for settled in applied.settled:
+            self.outbox.forget(settled.draft.id)
+        for draft in applied.rejected:
+            self.outbox.keep(draft)
+        return applied
+
+    def _accept(self, accepted: Accepted, applied: Applied) -> None:
+        """The result for a draft: its event is stored under its committed_id, without waiting to be sent it."""
+        draft = self.outbox.find(accepted.id)
+        if draft is not None and not any(each.draft is draft for each in applied.settled):
+            event = CommittedEvent(
+                draft.id,
+                accepted.committed_id,
+                draft.partitions,
+                msgspec.Raw(draft.event),
+                self._client_id,
+                accepted.status_updated_at,
+            )
+            self._insert(event, applied)
+            self._settle(draft, event, applied)
+
+    def _take(self, event: CommittedEvent, applied: Applied) -> None:
+        self._insert(event, applied)
+        draft = self.outbox.find(event.id)
+        if draft is not None and _same(draft, event):
+            self._settle(draft, event, applied)
+
+    def _settle(self, draft: DraftRecord, event: CommittedEvent, applied: Applied) -> None:
+        if not any(each.draft is draft for each in applied.settled):
+            self.outbox.write_settled(draft.id)
+            applied.settled.append(Settled(draft, event.committed_id, int(event.status_updated_at)))
+
+    def _insert(self, event: CommittedEvent, applied: Applied) -> None:
+        followed = [(name, place) for name in event.partitions if (place := self.places.get(name))]
+        if not followed:
+            return
+        body = bytes(event.event)
+        self._connection.execute(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (
+                event.committed_id,
+                event.id,
+                event.client_id,
+                _encode(event.partitions).decode(),
+                body,
+                int(event.status_updated_at),
+            ),
+        )
+        if not self._connection.changes():
+            self._check(event)
+        for name, place in dict(followed).items():
+            self._connection.execute(
+                "INSERT OR IGNORE INTO event_partitions VALUES (?, ?)", (place.number, event.committed_id)
+            )
+            if not self._connection.changes():
+                continue
+            applied.events.setdefault(name, []).append(Event(event.committed_id, body))
+            if event.committed_id <= place.known:
+                applied.late.add(name)
+                self._connection.execute(
+                    "DELETE FROM snapshots WHERE partition = ? AND committed_id >= ?",
+                    (place.number, event.committed_id),
+                )
+
+    def _check(self, event: CommittedEvent) -> None:
+        held = self._connection.execute(
+            "SELECT committed_id, id FROM events WHERE committed_id = ? OR id = ?",
+            (event.committed_id, event.id),
+        ).fetchall()
+        for committed_id, id in held:
+            if (committed_id, id) != (event.committed_id, event.id):
+                raise Clash(
+                    f"event {event.id!r} came as {event.committed_id}, but {id!r} is stored as {committed_id}"
+                )
+
+    def events(self, partition: str, after: int, upto: int | None = None) -> Iterator[Event]:
+        """The stored events of a followed partition, in order."""
+        rows = self._connection.execute(
+            "SELECT p.committed_id, e.event FROM event_partitions p CROSS JOIN events e USING (committed_id)"
+            " WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ? ORDER BY p.committed_id",
+            (self.places[partition].number, after, 2**62 if upto is None else upto),
+        )
+        for committed_id, event in rows:
+            yield Event(committed_id, event)
+
+    def committed(self, id: str) -> bool:
+        return self._connection.execute("SELECT 1 FROM events WHERE id = ?", (id,)).get is not None
+
+    # -- starting over -------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget everything committed; drafts stay."""
+        with self._transaction("dropping committed data"):
+            for table in ("events", "event_partitions", "snapshots"):
+                self._connection.execute(f"DELETE FROM {table}")  # noqa: S608
+            self._connection.execute("UPDATE partitions SET cursor = 0, known = 0")
+        for place in self.places.values():
+            place.cursor = place.known = 0
+
+    def rewind(self, model_version: int | None) -> None:
+        """Another model: no snapshot counts any more, and everything is to be fetched again."""
+        with self._transaction("taking the cursors back"):
+            self._connection.execute("DELETE FROM snapshots")
+            self._connection.execute("UPDATE partitions SET cursor = 0")
+            self._put("model_version", model_version)
+        for place in self.places.values():
+            place.cursor = 0
+
+    def model_version(self) -> tuple[bool, int | None]:
+        """Whether a server was ever heard, and the model version it named."""
+        row = self._connection.execute("SELECT value FROM meta WHERE key = 'model_version'").fetchone()
+        return (False, None) if row is None else (True, row[0])
+
+    def note_model(self, version: int | None) -> None:
+        if self.model_version() != (True, version):
+            with self._transaction("noting the model"):
+                self._put("model_version", version)
+
+    def _put(self, key: str, value: int | None) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def snapshot(self, partition: str, model_version: str) -> Snapshot | None:
+        row = self._connection.execute(
+            "SELECT committed_id, model_version, state FROM snapshots WHERE partition = ? AND model_version = ?",
+            (self.places[partition].number, model_version),
+        ).fetchone()
+        return None if row is None else Snapshot(*row)
+
+    def put_snapshot(self, partition: str, snapshot: Snapshot) -> None:
+        with self._transaction("storing a snapshot"):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
+                (
+                    self.places[partition].number,
+                    snapshot.committed_id,
+                    snapshot.model_version,
+                    snapshot.state,
+                ),
+            )
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[None]:
+        try:
+            with self._connection:
+                yield
+        except apsw.Error as error:
+            raise StoreFailed(f"{doing} failed: {error}") from error
+
+
+def _same(draft: DraftRecord, event: CommittedEvent) -> bool:
+    """Whether a committed event with a draft's id is that draft, and not another's use of the id."""
+    try:
+        same_place = draft.partitions == tuple(sorted(set(event.partitions)))
+        return same_place and draft.event == canonical(orjson.loads(bytes(event.event)))
+    except (ValueError, NotCanonical):
+        return False

@@ -1,0 +1,156 @@
+"""The file of a client's store: who may open it, its schema, whose it is.
+
+    app.db, app.db-wal, app.db-shm   the SQLite database
+    app.db.lock                      locked by the client that has the store open; death gives it up
+
+The lock is SQLite's own, on a file with nothing in it: it works wherever SQLite does, holds between two clients
+of one process too, and is not inherited by a forked child, which would keep it after its parent's death.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from unisono.client.errors import StoreFailed, StoreForeign, StoreInUse, StoreTooNew
+
+MEMORY: Final = ":memory:"
+
+APPLICATION_ID: Final = 0x554E4943
+"""Marks a SQLite file as a client's store ("UNIC")."""
+
+SCHEMA_VERSION: Final = 1
+
+SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: a draft_clock is never given twice, also after its draft is gone.
+CREATE TABLE drafts (
+    draft_clock INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL UNIQUE,
+    partitions  TEXT NOT NULL,
+    event       BLOB NOT NULL,
+    status      TEXT NOT NULL CHECK (status IN ('pending', 'rejected')),
+    reason      TEXT,
+    errors      TEXT,
+    created_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE events (
+    committed_id      INTEGER PRIMARY KEY,
+    id                TEXT NOT NULL UNIQUE,
+    client_id         TEXT NOT NULL,
+    partitions        TEXT NOT NULL,
+    event             BLOB NOT NULL,
+    status_updated_at INTEGER NOT NULL
+) STRICT;
+
+-- cursor: where the next sync starts. known: every event up to here is stored; it stays when a cursor goes back
+-- to 0 for another model, so that the view has its history while it is fetched again.
+CREATE TABLE partitions (
+    number INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL UNIQUE,
+    cursor INTEGER NOT NULL DEFAULT 0,
+    known  INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE event_partitions (
+    partition    INTEGER NOT NULL,
+    committed_id INTEGER NOT NULL,
+    PRIMARY KEY (partition, committed_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE snapshots (
+    partition     INTEGER PRIMARY KEY,
+    committed_id  INTEGER NOT NULL,
+    model_version TEXT NOT NULL,
+    state         BLOB NOT NULL
+) STRICT;
+"""
+
+CACHE_KIB: Final = 8_000
+"""Enough for the upper levels of the indexes of a million events."""
+
+
+class StoreFile:
+    """An open store, held alone."""
+
+    def __init__(self, path: str, client_id: str) -> None:
+        self.path = path
+        self._lock: apsw.Connection | None = None
+        try:
+            if path != MEMORY:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                self._lock = _locked(path)
+            self.connection = apsw.Connection(path)
+            made = _is_ours(self.connection, path, client_id)
+            _configure(self.connection)
+            if not made:
+                _make(self.connection, client_id)
+        except apsw.NotADBError:
+            self.close()
+            raise StoreForeign(
+                f"{path} is not a store of this library: give the client another file"
+            ) from None
+        except (apsw.Error, OSError) as error:
+            self.close()
+            raise StoreFailed(f"{path} cannot be opened: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection: apsw.Connection | None = getattr(self, "connection", None)
+        if connection is not None:
+            connection.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _locked(path: str) -> apsw.Connection:
+    lock = apsw.Connection(f"{path}.lock")
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except apsw.BusyError:
+        lock.close()
+        raise StoreInUse(
+            f"{path} is in use by another client: close that one first, or give this one a store of its own"
+        ) from None
+    return lock
+
+
+def _configure(connection: apsw.Connection) -> None:
+    connection.pragma("cache_size", -CACHE_KIB)
+    connection.pragma("temp_store", "memory")
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "normal")
+
+
+def _is_ours(connection: apsw.Connection, path: str, client_id: str) -> bool:
+    """Whether a store is there already; one that is not ours to write is refused before anything is changed."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get == 0:
+        return False
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise StoreForeign(f"{path} is not a store of this library: give the client another file")
+    version = connection.pragma("user_version")
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise StoreTooNew(
+            f"{path} has schema version {version}, this library knows {SCHEMA_VERSION}: upgrade the library"
+        )
+    owner = connection.execute("SELECT value FROM meta WHERE key = 'client_id'").get
+    if owner != client_id:
+        raise StoreForeign(
+            f"{path} belongs to client_id {owner!r}, not {client_id!r}: give each client a store of its own"
+        )
+    return True
+
+
+def _make(connection: apsw.Connection, client_id: str) -> None:
+    with connection:
+        connection.execute(SCHEMA)
+        connection.execute("INSERT INTO meta VALUES ('client_id', ?)", (client_id,))
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", SCHEMA_VERSION)

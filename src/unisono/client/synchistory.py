@@ -1,0 +1,174 @@
+"""Committed events as they come: broadcasts, pages, and the occasions to start over (CLIENT-04..06, -10..12)."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from unisono.client.steps import Apply, Disconnect, NoteModel, PartitionAdded, Reset, Rewind
+from unisono.client.syncstep import Cycle, Step
+from unisono.client.wire import CommittedEvent, ErrorMessage, SyncResponse
+
+
+def broadcast(step: Step, event: CommittedEvent) -> None:
+    """Store it now, or let it wait for the end of the cycle it is above."""
+    step.seen(event.committed_id)
+    if not any(name in step.state.cursors for name in event.partitions):
+        return
+    cycle = step.state.cycle
+    if cycle is None:
+        step.grow_tail(1)
+        step.apply(Apply((event,), cursors=step.live_cursors()))
+    elif cycle.sync_to is not None and event.committed_id <= cycle.sync_to:
+        step.apply(Apply((event,)))
+    else:
+        _hold(step, event, cycle)
+
+
+def _hold(step: Step, event: CommittedEvent, cycle: Cycle) -> None:
+    """CLIENT-06: what may lie above the watermark waits, within bounds."""
+    state = step.state
+    size = state.buffered_bytes + len(bytes(event.event))
+    if len(state.buffer) >= state.options.buffer_events_max or size > state.options.buffer_bytes_max:
+        step.set(cycle=msgspec.structs.replace(cycle, overflow=True), buffer=(), buffered_bytes=0)
+    elif not cycle.overflow:
+        step.set(buffer=(*state.buffer, event), buffered_bytes=size)
+
+
+def page(step: Step, told: SyncResponse) -> None:
+    """A sync_response: take it, or find out that it belongs to another past than ours."""
+    cycle = step.state.cycle
+    if step.state.asked != "sync" or cycle is None:
+        step.report("unexpected", "a sync_response that was not asked for")
+        return
+    step.set(asked=None)
+    if cycle.subscription is not None:
+        step.set(subscribed=cycle.subscription)
+    if cycle.void:
+        step.flush(Apply())
+    elif told.sync_to_committed_id < (reached := _reached(step, cycle)):
+        step.set(cycle=None)
+        at = f"events up to {reached} were had, and the server's last is {told.sync_to_committed_id}"
+        start_over(step, "cursor_ahead", at)
+    elif told.has_more and told.next_since_committed_id <= cycle.since:
+        step.report("protocol_violation", "a page with has_more that does not move on")
+        step.set(failure="protocol_violation")
+        step.do(Disconnect())
+    elif told.model_version is not None and told.model_version != step.state.model_version:
+        model(step, told.model_version)
+        step.flush(Apply(told.events))
+    else:
+        _take(step, told, cycle)
+
+
+def _reached(step: Step, cycle: Cycle) -> int:
+    known = step.state.known
+    return max(cycle.since, *(known.get(name, 0) for name in cycle.partitions))
+
+
+def _take(step: Step, told: SyncResponse, cycle: Cycle) -> None:
+    sync_to, reached = told.sync_to_committed_id, told.next_since_committed_id
+    early = tuple(event for event in step.state.buffer if event.committed_id <= sync_to)
+    kept = tuple(event for event in step.state.buffer if event.committed_id > sync_to)
+    step.set(buffer=kept, buffered_bytes=sum(len(bytes(event.event)) for event in kept))
+    names = [name for name in cycle.partitions if name in step.state.cursors]
+    taken = Apply((*told.events, *early), cursors=dict.fromkeys(names, reached))
+    if not told.has_more:
+        step.set(live=step.state.live | set(names), due=step.state.due - set(names), tail=0)
+        step.flush(taken)
+    elif cycle.over:
+        step.flush(taken)
+    else:
+        step.set(cycle=msgspec.structs.replace(cycle, since=reached, sync_to=sync_to, subscription=None))
+        step.apply(taken)
+
+
+def refused(step: Step, error: ErrorMessage) -> None:
+    """Set aside the partitions the server names; where it names none, find them one by one."""
+    state = step.state
+    cycle = state.cycle
+    assert cycle is not None, "a sync is asked for by a cycle"
+    step.set(asked=None)
+    if cycle.void:
+        step.set(subscribed=())
+        step.flush(Apply())
+        return
+    told = error.details.get("partitions") if isinstance(error.details, dict) else None
+    named = [name for name in state.active if name in told] if isinstance(told, list) else []
+    if not named and (state.solo or len(state.active) == 1):
+        named = list(cycle.partitions)
+    step.set(
+        aside=state.aside | dict.fromkeys(named, error.code),
+        live=state.live - set(named),
+        due=state.due - set(named),
+        solo=state.solo or not named,
+    )
+    step.flush(Apply())
+
+
+# -- starting over -----------------------------------------------------------------------------------------
+
+
+def model(step: Step, version: int | None) -> None:
+    """The server names its model version; another than before asks for everything from 0 (CLIENT-10)."""
+    known = step.state.model_version
+    step.set(model_version=version)
+    if known is UNSET or known == version:
+        step.do(NoteModel(version))
+    else:
+        step.report("model_changed", f"the server's model version is {version} now, it was {known}")
+        _rewind(step, Rewind(version))
+
+
+def start_over(step: Step, code: str, message: str) -> None:
+    """CLIENT-11, CLIENT-12: what is stored is not what the server has."""
+    step.report(code, f"{message}; fetching everything anew")
+    step.set(buffer=(), buffered_bytes=0)
+    _rewind(step, Reset())
+    step.next()
+
+
+def _rewind(step: Step, effect: Rewind | Reset) -> None:
+    """Every cursor to 0. An answer still under way is let pass; whatever waits is below the next watermark."""
+    state = step.state
+    cycle = state.cycle
+    if cycle is not None:
+        cycle = msgspec.structs.replace(cycle, void=True) if state.asked == "sync" else None
+    nothing: frozenset[str] = frozenset()
+    step.set(cursors=dict.fromkeys(state.cursors, 0), live=nothing, due=nothing, tail=0, cycle=cycle)
+    if isinstance(effect, Reset):
+        step.set(known={})
+    step.do(effect)
+
+
+# -- partitions --------------------------------------------------------------------------------------------
+
+
+def added(step: Step, told: PartitionAdded) -> None:
+    """Follow it from its cursor, alone until it has caught up; ask again where it was refused."""
+    state, name = step.state, told.partition
+    step.set(
+        cursors=state.cursors | {name: told.cursor},
+        known=state.known | {name: told.known},
+        aside={other: why for other, why in state.aside.items() if other != name},
+    )
+    step.next()
+
+
+def removed(step: Step, partition: str) -> None:
+    """Follow it no longer; a cycle that fetches it ends with the page that is under way."""
+    state = step.state
+    cycle = state.cycle
+    if cycle is not None and partition in cycle.partitions:
+        # Out of the cycle for good: added again before the answer comes, it starts from its own cursor.
+        others = tuple(name for name in cycle.partitions if name != partition)
+        cycle = msgspec.structs.replace(cycle, partitions=others, over=True, void=cycle.void or not others)
+    step.set(
+        cursors={name: upto for name, upto in state.cursors.items() if name != partition},
+        known={name: upto for name, upto in state.known.items() if name != partition},
+        aside={name: why for name, why in state.aside.items() if name != partition},
+        live=state.live - {partition},
+        due=state.due - {partition},
+        cycle=cycle,
+    )
+    step.next()

@@ -1,0 +1,214 @@
+"""The state of a client's sync, and one step of it: what every transition has in common.
+
+A step holds the state, replaced as it goes, and the effects so far. `next` is the one place that decides which
+request is made when none is under way.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from unisono.client.options import Options
+from unisono.client.steps import Apply, Effect, Report, SendSync, SubmitNext, WakeAt
+from unisono.client.wire import CommittedEvent, Limits
+from unisono.protocol.partitions import ENTRIES_MAX
+
+
+class Phase(StrEnum):
+    """Where a client stands, in the words of its status."""
+
+    OFFLINE = "offline"
+    CONNECTING = "connecting"
+    SYNCING = "syncing"
+    LIVE = "live"
+
+
+class Cycle(msgspec.Struct, frozen=True):
+    """One run of pages up to a watermark.
+
+    `subscription` is sent with the first request, `sync_to` known from the first page on. `void`: what is still
+    unanswered belongs to a past that was dropped. `over`: end after this page, because the partitions have
+    changed. `overflow`: broadcasts were dropped, so another cycle must follow.
+    """
+
+    partitions: tuple[str, ...]
+    since: int
+    subscription: tuple[str, ...] | None
+    sync_to: int | None = None
+    void: bool = False
+    over: bool = False
+    overflow: bool = False
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the sync of one client depends on; from `phase` on, what belongs to one connection.
+
+    - `known`: how far each partition ever got with this server; stays when a cursor goes back for another model.
+    - `singly`: so many drafts go out one at a time, to find the one a server refuses a batch for.
+    - `aside`: partitions the server refuses to sync, with its reason; tried again on the next connection.
+    - `solo`: the server does not say which partition it refuses, so they are asked for one at a time.
+    - `due`: live partitions whose tail above the cursor is to be fetched by pages.
+    - `frontier`: the highest committed_id a broadcast or result has named.
+    """
+
+    profile: str
+    options: Options = Options()
+    cursors: dict[str, int] = {}
+    known: dict[str, int] = {}
+    model_version: int | UnsetType | None = UNSET
+    drafts_waiting: bool = False
+    batch_max: int = 100
+    singly: int = 0
+    storing: bool = False
+
+    phase: Phase = Phase.OFFLINE
+    asked: Literal["connect", "sync", "submit"] | None = None
+    asked_at: float = 0.0
+    retry_at: float | None = None
+    submitted: tuple[str, ...] = ()
+    failure: str | None = None
+    limits: Limits = Limits()
+    ordered: bool = False
+    aside: dict[str, str] = {}
+    solo: bool = False
+    live: frozenset[str] = frozenset()
+    due: frozenset[str] = frozenset()
+    subscribed: tuple[str, ...] = ()
+    cycle: Cycle | None = None
+    buffer: tuple[CommittedEvent, ...] = ()
+    buffered_bytes: int = 0
+    frontier: int = 0
+    tail: int = 0
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The partitions that are followed and not set aside, sorted."""
+        return tuple(sorted(name for name in self.cursors if name not in self.aside))
+
+
+class Step:
+    """One transition under way."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.effects: list[Effect] = []
+
+    def set(self, **changes: Any) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+    def do(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def report(self, code: str, message: str) -> None:
+        self.do(Report(code, message))
+
+    # -- storing -------------------------------------------------------------------------------------------
+
+    def apply(self, effect: Apply) -> None:
+        """Store, and go on when it is stored; with nothing to store, at once. Cursors only ever rise."""
+        known = self.state.cursors
+        moved = {name: upto for name, upto in effect.cursors.items() if upto > known.get(name, upto)}
+        if effect.events or effect.accepted or effect.refused or moved:
+            reached = {name: max(upto, self.state.known.get(name, 0)) for name, upto in moved.items()}
+            self.set(storing=True, cursors=known | moved, known=self.state.known | reached)
+            self.do(msgspec.structs.replace(effect, cursors=moved))
+        else:
+            self.next()
+
+    def seen(self, committed_id: int) -> None:
+        if committed_id > self.state.frontier:
+            self.set(frontier=committed_id)
+
+    def live_cursors(self) -> dict[str, int]:
+        """How far the live partitions have got, as far as that is known without a page (CLIENT-14)."""
+        state = self.state
+        if not state.ordered or state.asked == "submit" or state.cycle is not None:
+            return {}
+        return dict.fromkeys(state.live, state.frontier)
+
+    def grow_tail(self, events: int) -> None:
+        """Without ordered delivery, what lies above the cursor is fetched by pages now and then."""
+        if not self.state.ordered and events:
+            self.set(tail=self.state.tail + events)
+            if self.state.tail >= self.state.options.tail_events_max:
+                self.set(tail=0, due=self.state.live)
+
+    def flush(self, page: Apply) -> None:
+        """End the cycle: its last page, then the broadcasts that waited, in order (CLIENT-06).
+
+        When some were dropped for want of room, nothing is live until another cycle has fetched them.
+        """
+        cycle, buffer = self.state.cycle, self.state.buffer
+        self.set(cycle=None, buffer=(), buffered_bytes=0)
+        if cycle is not None and cycle.overflow:
+            self.set(live=frozenset())
+            self.apply(page)
+            return
+        waited = tuple(sorted(buffer, key=lambda event: event.committed_id))
+        self.grow_tail(len(waited))
+        cursors = dict(page.cursors)
+        for name, upto in self.live_cursors().items():
+            cursors[name] = max(upto, cursors.get(name, 0))
+        self.apply(Apply((*page.events, *waited), cursors=cursors))
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def ask(self, kind: Literal["connect", "sync", "submit"]) -> None:
+        self.set(asked=kind, asked_at=self.now)
+        self.do(WakeAt(self.now + self.state.options.answer_timeout_s))
+
+    def next(self) -> None:
+        """The next request, if one may be made: go on with a cycle, start one, or submit."""
+        state = self.state
+        if state.phase not in (Phase.SYNCING, Phase.LIVE) or state.failure is not None:
+            return
+        if state.asked is not None or state.storing or state.retry_at is not None:
+            return
+        if state.cycle is not None:
+            self._go_on(state.cycle)
+            return
+        active = state.active
+        behind = [name for name in active if name not in state.live]
+        self.set(phase=Phase.SYNCING if behind else Phase.LIVE)
+        waiting = behind or [name for name in active if name in state.due]
+        if waiting:
+            self._start_cycle(waiting)
+        elif set(state.subscribed) - set(active):
+            self._unsubscribe(active)
+        elif state.drafts_waiting:
+            self.ask("submit")
+            items = 1 if state.singly else state.batch_max
+            self.do(SubmitNext(items, state.limits.max_message_bytes))
+
+    def _start_cycle(self, waiting: list[str]) -> None:
+        """Those with the highest cursor first: they are live soonest. Equal cursors go together."""
+        state = self.state
+        since = max(state.cursors[name] for name in waiting)
+        group = [name for name in waiting if state.cursors[name] == since]
+        taken = tuple(group[: 1 if state.solo else ENTRIES_MAX])
+        wanted = tuple(sorted({*state.live, *taken})) if state.solo else state.active
+        self.set(cycle=Cycle(taken, since, wanted))
+        self.next()
+
+    def _unsubscribe(self, active: tuple[str, ...]) -> None:
+        """Partitions were removed: the next cycle says so, and where none is left, a sync made for it."""
+        if active:
+            self._start_cycle(list(active))
+        else:
+            gone = self.state.subscribed[:1]
+            self.set(cycle=Cycle(gone, self.state.frontier, (), void=True))
+            self.next()
+
+    def _go_on(self, cycle: Cycle) -> None:
+        if cycle.over:
+            self.flush(Apply())
+            return
+        limits = self.state.limits
+        limit = max(limits.sync_limit_min, min(limits.sync_limit_max, self.state.options.page_limit))
+        self.ask("sync")
+        self.do(SendSync(cycle.partitions, cycle.since, limit, cycle.subscription))

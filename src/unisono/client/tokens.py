@@ -1,0 +1,65 @@
+"""Where a token comes from: given once, or asked for again when the server refuses the last one (CLIENT-08)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+
+from unisono.client.config import Token
+
+
+class TokenFailed(Exception):
+    """The program could not give a token; no part of any token is in the text (AUTH-08)."""
+
+
+class TokenSource:
+    """Keeps a token until it is refused.
+
+    An async function runs on the loop of the program that gave it, where its sessions and locks belong; without
+    one, on the engine's. A plain function runs in a thread, so that it may block.
+    """
+
+    def __init__(self, given: Token, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._given = given
+        self._loop = loop
+        self._kept: str | None = None
+        self._was_new = False
+
+    async def get(self) -> str:
+        if isinstance(self._given, str):
+            return self._given
+        self._was_new = self._kept is None
+        if self._kept is None:
+            try:
+                self._kept = await self._ask()
+            except Exception as error:
+                raise TokenFailed(f"asking for a token failed: {type(error).__name__}") from error
+        return self._kept
+
+    def refused(self) -> bool:
+        """Forget the token; True when it had been used before, so that a newer one may well be accepted."""
+        self._kept = None
+        return not isinstance(self._given, str) and not self._was_new
+
+    async def _ask(self) -> str:
+        given = self._given
+        assert not isinstance(given, str)
+        asynchronous = inspect.iscoroutinefunction(given)
+        answer = given() if asynchronous else await asyncio.to_thread(given)
+        if not inspect.isawaitable(answer):
+            return _checked(answer)
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return _checked(await answer)
+        theirs = asyncio.run_coroutine_threadsafe(_awaited(answer), self._loop)
+        return _checked(await asyncio.wrap_future(theirs))
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def _checked(token: object) -> str:
+    if not isinstance(token, str) or not token:
+        raise TypeError("a token is a non-empty string")
+    return token

@@ -1,0 +1,182 @@
+"""The state of one partition as this client sees it: committed events, then drafts (CLIENT-03).
+
+A view is a settled base, the fold of committed events up to some point, and above it entries in view order:
+first committed events by committed_id, then drafts by (draft_clock, id). Each entry remembers the mark of the
+state before it, so a change at one place undoes and re-applies only what comes after that place. A live event
+costs as much as the drafts above it, an own draft as much as itself, and history is never replayed.
+
+Committed entries that can no longer be preceded by anything (at or below `known`) are settled into the base by
+the hundred, because settling forgets every mark and the entries above must be applied again.
+
+A draft that does not fit the state it meets is left out of the view and stays pending: the server decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+import orjson
+
+from unisono.model.model import CANONICAL, COMPATIBILITY, Model
+from unisono.model.partition import PartitionState
+from unisono.model.rules import RuleFailed
+from unisono.model.schema import EVENT_TYPE
+from unisono.vocabulary import FieldError, Json, JsonObject
+
+SETTLE_EVERY: Final = 256
+"""Committed entries kept undoable: some hundred kilobytes, and one in so many pays for the drafts above."""
+
+FOLD_SLICE: Final = 1000
+"""Events between two settles while a history is folded, so that its journal stays small."""
+
+SNAPSHOT_WEIGHT_PER_EVENT: Final = 2_000
+"""Writing a state costs about as much as folding one event for each so many bytes of it; below that many events
+since the last one, a snapshot is not worth its writing."""
+
+Key: TypeAlias = tuple[int, int, str]
+"""Where an entry stands: committed events before drafts, then by number, then by id."""
+
+
+def committed_key(committed_id: int) -> Key:
+    return (0, committed_id, "")
+
+
+def draft_key(draft_clock: int, id: str) -> Key:
+    return (1, draft_clock, id)
+
+
+class Entry(msgspec.Struct):
+    """One event above the base, and the mark of the state before it."""
+
+    key: Key
+    event: JsonObject
+    mark: int = 0
+
+
+def _key(entry: Entry) -> Key:
+    return entry.key
+
+
+def parse(event: bytes) -> JsonObject:
+    """The event as the model reads it; what is no object has no meaning, and is nothing."""
+    try:
+        value = orjson.loads(event)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class PartitionView:
+    """The state of one partition, kept up to date by amendments.
+
+    Invariants: `_entries` is sorted by key and all of it is applied, on top of a base that holds exactly the
+    committed events up to `folded`; `known` is the id up to which nothing is missing.
+    """
+
+    def __init__(self, model: Model, state: PartitionState | None = None, folded: int = 0) -> None:
+        self._model = model
+        self._state = state or PartitionState()
+        self.folded = folded
+        self.since_snapshot = 0
+        self._entries: list[Entry] = []
+
+    def fold(self, events: Iterable[tuple[int, bytes]]) -> None:
+        """Put a history into the base; only before anything was amended."""
+        for count, (committed_id, event) in enumerate(events, 1):
+            self._model.apply_committed(self._state, parse(event))
+            self.folded = committed_id
+            self.since_snapshot += 1
+            if count % FOLD_SLICE == 0:
+                self._state.settle()
+        self._state.settle()
+
+    def amend(self, known: int, added: list[Entry], removed: Collection[Key] = ()) -> bool:
+        """Take entries in and out; False, and no change, when one belongs below the base: build the view anew."""
+        if any(entry.key <= committed_key(self.folded) for entry in added):
+            return False
+        entries = self._entries
+        places = [entry.key for entry in added] + list(removed)
+        start = min((bisect_left(entries, place, key=_key) for place in places), default=len(entries))
+        above = [entry for entry in entries[start:] if entry.key not in removed] + added
+        above.sort(key=_key)
+        certain = committed_key(known)
+        settled = bisect_right(entries, certain, hi=start, key=_key)
+        if settled == start:
+            settled += bisect_right(above, certain, key=_key)
+        if settled >= SETTLE_EVERY:
+            if settled < start:
+                above = entries[settled:start] + above
+                start = settled
+            self._undo(start)
+            for entry in above[: settled - start]:
+                self._apply(entry)
+            self.folded = (above[settled - start - 1] if settled > start else entries[settled - 1]).key[1]
+            self.since_snapshot += settled
+            self._state.settle()
+            self._entries = []
+            above = above[settled - start :]
+        else:
+            self._undo(start)
+        for entry in above:
+            entry.mark = self._state.mark()
+            self._apply(entry)
+            self._entries.append(entry)
+        return True
+
+    def _undo(self, start: int) -> None:
+        """Back to the state before the entry at `start`."""
+        if start < len(self._entries):
+            self._state.rollback(self._entries[start].mark)
+            del self._entries[start:]
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.key[0] == 0:
+            self._model.apply_committed(self._state, entry.event)
+            return
+        profile = CANONICAL if entry.event.get("type") == EVENT_TYPE else COMPATIBILITY
+        if not self.refusals(profile, entry.event):
+            self._change(profile, entry.event)
+
+    def _change(self, profile: str, event: JsonObject) -> None:
+        try:
+            self._model.apply(profile, self._state, event)
+        except RuleFailed:
+            return  # the reducer left the state as it was
+
+    def refusals(self, profile: str, event: JsonObject) -> list[FieldError]:
+        """What speaks against an event here and now, as the server would judge it on this state."""
+        return self._model.shape(profile, event) or self._model.refusals(profile, self._state, event)
+
+    def dump(self, profile: str) -> Json:
+        """The half of the state that this profile's events make, as plain JSON that shares nothing with it."""
+        return self._state.tree.dump() if profile == COMPATIBILITY else self._state.data.dump()
+
+    def snapshot_due(self, every: int) -> bool:
+        return self.since_snapshot >= max(every, self._state.weight() // SNAPSHOT_WEIGHT_PER_EVENT)
+
+    def worth_storing(self, known: int) -> bool:
+        """Whether folding what came since the last snapshot would take longer than writing one."""
+        unsaved = self.since_snapshot + bisect_right(self._entries, committed_key(known), key=_key)
+        return unsaved > self._state.weight() // SNAPSHOT_WEIGHT_PER_EVENT // 10
+
+    def base(self, known: int) -> tuple[int, bytes] | None:
+        """The committed state up to `known`, encoded, with its committed_id; None when it cannot be encoded."""
+        first = bisect_right(self._entries, committed_key(known), key=_key)
+        above = self._entries[first:]
+        upto = self._entries[first - 1].key[1] if first else self.folded
+        self._undo(first)
+        try:
+            encoded = msgspec.json.encode(self._state.dump())
+        except RecursionError:
+            encoded = None  # deeper than any encoder goes; such a partition is folded at each start
+        for entry in above:
+            entry.mark = self._state.mark()
+            self._apply(entry)
+            self._entries.append(entry)
+        if encoded is None:
+            return None
+        self.since_snapshot = -first  # those still entries are counted again when they are settled
+        return upto, encoded

@@ -1,0 +1,159 @@
+"""All views of a client: opened from the store, brought up to date after each step, read by any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from unisono.client.errors import UnknownPartition
+from unisono.client.outbox import DraftRecord
+from unisono.client.store import Applied, Snapshot, Store
+from unisono.client.view import Entry, Key, PartitionView, committed_key, draft_key, parse
+from unisono.model.model import Model
+from unisono.model.partition import PartitionState
+from unisono.vocabulary import FieldError, Json, JsonObject
+
+
+class Amendment(msgspec.Struct):
+    """What a view has yet to take in."""
+
+    added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
+    removed: set[Key] = msgspec.field(default_factory=set)
+    anew: bool = False
+
+
+class Views:
+    """The views of the partitions the store follows.
+
+    The engine's thread alone changes them; `dump` may be called from any thread and sees a view between two
+    changes.
+    """
+
+    def __init__(self, store: Store, model: Model, snapshot_every: int) -> None:
+        self._store = store
+        self._snapshot_every = snapshot_every
+        self._lock = threading.Lock()
+        self._views: dict[str, PartitionView] = {}
+        self._waiting: dict[str, Amendment] = {}
+        self.model = model
+        self.revisions: dict[str, int] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Which model folded a snapshot: another name, version or content makes it void (DUR-07)."""
+        return f"{self.model.name}/{self.model.version}/{self.model.digest}"
+
+    # -- which there are -----------------------------------------------------------------------------------
+
+    def open(self, partition: str) -> None:
+        """From the newest snapshot, the events after it, and the pending drafts."""
+        store, known = self._store, self._store.places[partition].known
+        snapshot = store.snapshot(partition, self.fingerprint)
+        if snapshot is None:
+            view = PartitionView(self.model)
+        else:
+            state = PartitionState.load(msgspec.json.decode(snapshot.state))
+            view = PartitionView(self.model, state, snapshot.committed_id)
+        view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
+        above = [
+            Entry(committed_key(event.committed_id), parse(event.event))
+            for event in store.events(partition, max(known, view.folded))
+        ]
+        drafts = [
+            Entry(draft_key(draft.draft_clock, draft.id), parse(draft.event))
+            for draft in store.outbox.of(partition)
+        ]
+        view.amend(known, above + drafts)
+        with self._lock:
+            self._views[partition] = view
+            self.revisions[partition] = self.revisions.get(partition, 0) + 1
+
+    def drop(self, partition: str) -> None:
+        with self._lock:
+            del self._views[partition]
+            self._waiting.pop(partition, None)
+
+    def open_all_anew(self, model: Model | None = None) -> None:
+        """The committed data, or the meaning of events, is another now."""
+        if model is not None:
+            self.model = model
+        self._waiting.clear()
+        for partition in list(self._views):
+            self.open(partition)
+
+    # -- what changes --------------------------------------------------------------------------------------
+
+    def draft(self, draft: DraftRecord) -> None:
+        """Show a new draft at once."""
+        for partition in draft.partitions:
+            if partition in self._views:
+                place = draft_key(draft.draft_clock, draft.id)
+                self._amendment(partition).added.append((place, draft.event))
+        self.refresh()
+
+    def undraft(self, drafts: Sequence[DraftRecord]) -> None:
+        for draft in drafts:
+            for partition in draft.partitions:
+                if partition in self._views:
+                    self._amendment(partition).removed.add(draft_key(draft.draft_clock, draft.id))
+
+    def note(self, applied: Applied) -> None:
+        """Remember what a transaction changed, to be taken in by `refresh`."""
+        for partition, events in applied.events.items():
+            amendment = self._amendment(partition)
+            amendment.anew = amendment.anew or partition in applied.late
+            amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
+        self.undraft([settled.draft for settled in applied.settled])
+        self.undraft(applied.rejected)
+
+    def _amendment(self, partition: str) -> Amendment:
+        return self._waiting.setdefault(partition, Amendment())
+
+    def refresh(self) -> None:
+        """Bring every view up to date with the store."""
+        waiting, self._waiting = self._waiting, {}
+        for partition, amendment in waiting.items():
+            view, known = self._views[partition], self._store.places[partition].known
+            added = [Entry(place, parse(event)) for place, event in amendment.added]
+            with self._lock:
+                taken = not amendment.anew and view.amend(known, added, amendment.removed)
+                if taken:
+                    self.revisions[partition] += 1
+            if not taken:
+                self.open(partition)
+            elif view.snapshot_due(self._snapshot_every):
+                self._write(partition, view)
+
+    # -- what they say -------------------------------------------------------------------------------------
+
+    def dump(self, partition: str, profile: str) -> Json:
+        with self._lock:
+            view = self._views.get(partition)
+            if view is None:
+                raise UnknownPartition(partition)
+            return view.dump(profile)
+
+    def refusals(self, profile: str, partitions: Sequence[str], event: JsonObject) -> list[FieldError]:
+        """What speaks against an event in the first partition that has something against it."""
+        for partition in partitions:
+            view = self._views.get(partition)
+            if view is not None and (errors := view.refusals(profile, event)):
+                return errors
+        return []
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def _write(self, partition: str, view: PartitionView) -> None:
+        with self._lock:
+            base = view.base(self._store.places[partition].known)
+        if base is not None:
+            committed_id, state = base
+            self._store.put_snapshot(partition, Snapshot(committed_id, self.fingerprint, state))
+
+    def close(self) -> None:
+        """Store what would take longer to fold at the next start than it takes to write now."""
+        for partition, view in self._views.items():
+            if view.worth_storing(self._store.places[partition].known):
+                self._write(partition, view)

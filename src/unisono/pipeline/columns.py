@@ -1,0 +1,108 @@
+"""The columns of a committed event, in Arrow and in Spark, and how records of the log become rows.
+
+`type` is `event.type`; `schema` is `event.payload.schema` of a canonical event (`type` is `event`) and null for
+every other. Both are derived from `event`, which is kept whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from unisono.store.port import Record
+
+CANONICAL_TYPE: Final = "event"
+
+LOG_SCHEMA: Final = pa.schema(
+    [
+        pa.field("committed_id", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("client_id", pa.string()),
+        pa.field("partitions", pa.list_(pa.field("element", pa.string()))),
+        pa.field("event", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("schema", pa.string()),
+        pa.field("status_updated_at", pa.int64()),
+        pa.field("hash", pa.binary()),
+    ]
+)
+"""One row per event: the Delta table `log`, and the data source."""
+
+PARTITION_SCHEMA: Final = pa.schema([pa.field("partition", pa.string()), *LOG_SCHEMA])
+"""One row per (partition, event): the files of the Delta table `by_partition`."""
+
+SPARK_LOG_SCHEMA: Final = (
+    "committed_id BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, "
+    "type STRING, schema STRING, status_updated_at BIGINT, hash BINARY"
+)
+SPARK_PARTITION_SCHEMA: Final = f"partition STRING, {SPARK_LOG_SCHEMA}"
+
+
+class _Payload(msgspec.Struct):
+    schema: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: Any = None
+    payload: _Payload | list[Any] | str | int | float | bool | None = None
+
+
+_decode_event: Final = msgspec.json.Decoder(_Event).decode
+
+
+def kind_of(event: bytes) -> tuple[str | None, str | None]:
+    """`type` and `schema` of an event's JSON; None for what it has not, whatever stands there instead."""
+    try:
+        head = _decode_event(event)
+    except msgspec.ValidationError:
+        return None, None
+    if not isinstance(head.type, str):
+        return None, None
+    if head.type != CANONICAL_TYPE or not isinstance(head.payload, _Payload):
+        return head.type, None
+    schema = head.payload.schema
+    return head.type, schema if isinstance(schema, str) else None
+
+
+def to_batch(records: Sequence[Record]) -> pa.RecordBatch:
+    """The rows of `records`, in their order."""
+    kinds = [kind_of(record.event) for record in records]
+    offsets = list(accumulate((len(record.partitions) for record in records), initial=0))
+    names = pa.array(chain.from_iterable(record.partitions for record in records), pa.string())
+    partitions = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), names, type=LOG_SCHEMA.field("partitions").type
+    )
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.committed_id for record in records], pa.int64()),
+            pa.array([record.id for record in records], pa.string()),
+            pa.array([record.client_id for record in records], pa.string()),
+            partitions,
+            pa.array([record.event for record in records], pa.string()),
+            pa.array([kind[0] for kind in kinds], pa.string()),
+            pa.array([kind[1] for kind in kinds], pa.string()),
+            pa.array([record.status_updated_at for record in records], pa.int64()),
+            pa.array([record.hash for record in records], pa.binary()),
+        ],
+        schema=LOG_SCHEMA,
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def name_hash(partition: str) -> bytes:
+    """SHA-256 of a partition's name."""
+    return hashlib.sha256(partition.encode()).digest()
+
+
+def bucket_of(partition: str, buckets: int) -> int:
+    """Where a partition lives in `by_partition`: the first four bytes of its name's SHA-256, modulo `buckets`.
+
+    In Spark SQL: `cast(conv(substr(sha2(partition, 256), 1, 8), 16, 10) as bigint) % buckets`.
+    """
+    return int.from_bytes(name_hash(partition)[:4], "big") % buckets

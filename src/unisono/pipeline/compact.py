@@ -1,0 +1,226 @@
+"""Fewer, larger files: neighbouring runs joined into longer ones, the rows unchanged.
+
+Exporting little and often leaves many small runs. Joining takes neighbours only, so runs still never overlap,
+and joins like with like (an older run at most twice as large as what is joined to it), so that a row is rewritten
+about as often as its run doubles. Readers of an older version go on undisturbed: replaced files stay until a
+vacuum. Killed anywhere, nothing has happened, or a table has been compacted whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
+from unisono.pipeline.digests import Digest, digest, total
+from unisono.pipeline.errors import Mismatch, Overtaken
+from unisono.pipeline.export import OVERTAKEN_MAX
+from unisono.pipeline.lake import Lake
+from unisono.pipeline.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
+from unisono.pipeline.scanning import Span, runs_of, scan_file
+from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.pipeline.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+ROWS_PER_FILE: Final = 1_000_000
+"""Rows of a full file: some 100 MB."""
+
+FILE_BYTES_MAX: Final = 192 << 20
+"""Compressed bytes of a file, which is made in memory."""
+
+ALWAYS_JOINED_ROWS: Final = 20_000
+"""Runs smaller than this are joined whatever their neighbours' size."""
+
+_EVERY_ID: Final = Span(-1, (1 << 53) - 1)
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What compaction did to one table."""
+
+    table: str
+    files_before: int
+    files_after: int
+    rows_rewritten: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket."""
+
+    storage: Storage
+    table: str
+    files: tuple[DataFile, ...]
+    rows_per_file: int
+    bucket: int | None = None
+    buckets: int = 1
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """What a task made, and digests of what it read and what it wrote."""
+
+    files: list[DataFile]
+    read: Digest
+    written: Digest
+
+
+def compact(spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> list[Compacted]:
+    """Join small files in both tables; safe beside exports, readers and another compaction."""
+    return [_compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
+
+
+def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
+    """Whether there is anything to join."""
+    return any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
+
+
+def _compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
+    lost = 0
+    while True:
+        table = lake.table(name)
+        before = len(table.files())
+        groups = _groups(table, rows_per_file)
+        try:
+            rows = sum(_rewrite(spark, lake, name, group, rows_per_file) for group in groups)
+        except Overtaken:
+            lost += 1
+            if lost > OVERTAKEN_MAX:
+                raise
+        else:
+            return Compacted(name, before, len(lake.table(name).files()), rows)
+
+
+def _rewrite(spark: SparkContext, lake: Lake, name: str, group: list[DataFile], rows_per_file: int) -> int:
+    """Join one group of files and commit it."""
+    table = lake.table(name)
+    jobs = _jobs(table, group, rows_per_file)
+    joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
+    read, written = total([part.read for part in joined]), total([part.written for part in joined])
+    rows = sum(file.rows for file in group)
+    if read != written or read.rows != rows:
+        raise Mismatch(f"joining {len(group)} files of {name} read {read} and wrote {written}, of {rows} rows")
+    new = [file for part in joined for file in part.files]
+    table.replace(group, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
+    return rows
+
+
+def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
+    full = rows_per_file if table.name == LOG else rows_per_file * table.described().buckets
+    return choose(list(runs_of(table.files())), full)
+
+
+def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
+    """Which neighbouring runs to join, as the files of each group; from the newest run back."""
+    groups: list[list[list[DataFile]]] = [[]]
+    rows = 0
+    for run in reversed(runs):
+        size = sum(file.rows for file in run)
+        alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS) or not groups[-1]
+        if groups[-1] and (not alike or rows + size > full):
+            groups.append([])
+            rows = 0
+        groups[-1].append(run)
+        rows += size
+    return [
+        [file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1
+    ]
+
+
+def _jobs(table: Table, group: list[DataFile], rows_per_file: int) -> list[Job]:
+    storage = table.storage
+    if table.name == LOG:
+        return [Job(storage, LOG, tuple(group), rows_per_file)]
+    buckets = table.described().buckets
+    return [
+        Job(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
+        for bucket in range(buckets)
+        if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
+    ]
+
+
+def join(job: Job) -> Joined:
+    """On an executor: read files that are each in the table's order, and write them as one, in that order."""
+    made: list[DataFile] = []
+    written = Digest()
+    counter = _Counter()
+    rows = _in_order(job, counter)
+    writer: FileWriter | None = None
+    for group in _row_groups(rows, LOG_SCHEMA if job.table == LOG else PARTITION_SCHEMA):
+        writer = writer or FileWriter(job.storage, job.table, job.bucket)
+        writer.add(group)
+        if writer.rows >= job.rows_per_file or writer.bytes_made >= FILE_BYTES_MAX:
+            made.append(writer.close())
+            written += writer.digest
+            writer = None
+    if writer is not None:
+        made.append(writer.close())
+        written += writer.digest
+    return Joined(made, counter.digest, written)
+
+
+class _Counter:
+    """Takes the digest of batches on their way."""
+
+    def __init__(self) -> None:
+        self.digest = Digest()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.digest += digest(batch)
+            yield batch
+
+
+def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
+    if job.table == LOG:
+        for file in job.files:
+            yield from counter(scan_file(job.storage, file, _EVERY_ID, LOG_SCHEMA.names))
+        return
+    cursors = [_pieces(job, file, counter) for file in job.files]
+    # Runs are in id order, so of equal names the one from the earlier file comes first.
+    for _, _, rows in heapq.merge(*map(_numbered, range(len(cursors)), cursors), key=lambda piece: piece[:2]):
+        yield rows
+
+
+def _numbered(number: int, pieces: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, int, Any]]:
+    for name, rows in pieces:
+        yield name, number, rows
+
+
+def _pieces(job: Job, file: DataFile, counter: _Counter) -> Iterator[tuple[bytes, Any]]:
+    """A file's rows of the job's bucket, cut where the partition changes, in their order."""
+    batches = scan_file(job.storage, file, _EVERY_ID, PARTITION_SCHEMA.names)
+    if file.bucket == FRESH:
+        batches = (_of_bucket(batch, job) for batch in batches)
+    for batch in counter(batches):
+        names = batch.column("partition")
+        runs = pc.run_end_encode(names)
+        start = 0
+        for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield name.encode(), batch.slice(start, end - start)
+            start = end
+
+
+def _of_bucket(batch: pa.RecordBatch, job: Job) -> pa.RecordBatch:
+    names = batch.column("partition").dictionary_encode()
+    mine = [bucket_of(name, job.buckets) == job.bucket for name in names.dictionary.to_pylist()]
+    return batch.filter(pa.array(mine, pa.bool_()).take(names.indices))
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: Any) -> Iterator[pa.Table]:
+    """Small pieces gathered into row groups; a piece is never larger than one."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > GROUP_ROWS or size > GROUP_BYTES):
+            yield pa.Table.from_batches(held, schema).combine_chunks()
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield pa.Table.from_batches(held, schema).combine_chunks()

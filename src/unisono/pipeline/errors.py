@@ -1,0 +1,35 @@
+"""What can go wrong in the pipeline, each with a text that says what to do."""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """The job cannot be done as asked; nothing was changed by the step that raised it."""
+
+
+class NoJava(PipelineError):
+    """Spark needs a Java that is not there, or too old."""
+
+
+class NoSuchStore(PipelineError):
+    """The log cannot be read where it was said to be."""
+
+
+class StoreNotVisible(NoSuchStore):
+    """The driver can read the log and the executors cannot."""
+
+
+class NoSuchRange(PipelineError):
+    """The committed ids asked for are not (or no longer) in the log."""
+
+
+class LakeUnusable(PipelineError):
+    """There is no lake there, or not one this program can work with."""
+
+
+class Overtaken(PipelineError):
+    """Another process changed the same table first; plan again from what is there now."""
+
+
+class Mismatch(PipelineError):
+    """A copy is not what it was copied from."""

@@ -1,0 +1,255 @@
+"""Copying the log into the lake: ranges of committed_id, each in the lake exactly once.
+
+The driver cuts what is missing into stages, a stage into ranges, one task each. Tasks read the log, write files
+and report them; the driver then names them in `by_partition` and after that in `log`, each by one commit that
+states where it starts. Killed anywhere, the next run finds where each table stands and goes on from there; files
+that no commit named are never read.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from unisono.pipeline.columns import to_batch
+from unisono.pipeline.digests import Digest, total
+from unisono.pipeline.errors import LakeUnusable, Mismatch, NoSuchRange, Overtaken
+from unisono.pipeline.lake import Lake
+from unisono.pipeline.runs import DataFile, Written, write_runs
+from unisono.pipeline.scanning import scan_log
+from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.pipeline.stores import Extent, extent, open_reader, read_range
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+EVENTS_PER_FILE: Final = 250_000
+"""Events of a run: a file of `log` of some 25 MB, and a worker that holds about 300 MB while it writes it."""
+
+TASK_EVENTS_MIN: Final = 20_000
+"""Less than this is not worth a second task, nor a second file."""
+
+TASKS_PER_CORE: Final = 4
+"""Ranges of one stage for each core: what a kill can cost, against commits that wait for the slowest task."""
+
+OVERTAKEN_MAX: Final = 20
+"""Another export at work on the same lake wins a race now and then; after this many something else is wrong."""
+
+BOTH: Final = frozenset((LOG, BY_PARTITION))
+
+Progress = Callable[[int, int], None]
+"""Called with events exported so far and events to export in all."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One commit's worth: a range, which tables it is missing in, and whether the lake's own log has it."""
+
+    since: int
+    upto: int
+    tables: frozenset[str]
+    from_lake: bool = False
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One executor's part of a stage."""
+
+    store: str
+    storage: Storage
+    since: int
+    upto: int
+    tables: frozenset[str]
+    buckets: int
+    events_per_file: int
+    lake_files: tuple[DataFile, ...] = ()
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export did. `digest` is of the rows it added to `log`."""
+
+    since: int
+    upto: int
+    events: int
+    seconds: float
+    digest: Digest = Digest()
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
+    """What is missing in the lake, up to `to` or the log's head; empty when nothing is."""
+    held = extent(store)
+    log, by_partition = lake.table(LOG).head, lake.table(BY_PARTITION).head
+    target = held.head if to is None else to
+    if target > held.head:
+        raise NoSuchRange(f"the log ends at {held.head}, {target} was asked for")
+    _require_same_history(store, lake, held, log)
+    stages = []
+    if by_partition < log:
+        stages.append(Stage(by_partition, log, frozenset((BY_PARTITION,)), from_lake=True))
+    if log < min(by_partition, target):
+        stages.append(Stage(log, min(by_partition, target), frozenset((LOG,))))
+    start = max(log, by_partition)
+    if start < target:
+        stages.append(Stage(start, target, BOTH))
+    return stages
+
+
+def export(
+    spark: SparkContext,
+    store: str,
+    lake: Lake,
+    *,
+    to: int | None = None,
+    events_per_file: int = EVENTS_PER_FILE,
+    progress: Progress | None = None,
+) -> Exported:
+    """Bring the lake up to `to`, or to where the log ends now; safe to run beside another export."""
+    began = time.monotonic()
+    start = lake.head()
+    upto = extent(store).head if to is None else to
+    digests: list[Digest] = []
+    lost = 0
+    while stages := plan(store, lake, upto):
+        try:
+            for stage in _cut(stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)):
+                digests.append(export_stage(spark, store, lake, stage, events_per_file))
+                if progress is not None:
+                    progress(stage.upto - start, upto - start)
+        except Overtaken:
+            lost += 1
+            if lost > OVERTAKEN_MAX:
+                raise
+    added = total(digests)
+    return Exported(start, lake.head(), added.rows, time.monotonic() - began, added)
+
+
+def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, events_per_file: int) -> Digest:
+    """Write one stage and commit it; the digest of what it added to `log`."""
+    view = lake.view()
+    files = tuple(view.log_files) if stage.from_lake else ()
+    tasks = [
+        Task(store, lake.storage, since, upto, stage.tables, view.buckets, events_per_file, files)
+        for since, upto in ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
+    ]
+    written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
+    return commit(lake, stage, written)
+
+
+def run_task(task: Task) -> Written:
+    """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
+    with _no_collection():
+        if task.lake_files:
+            batches = scan_log(task.storage, task.lake_files, task.since, task.upto)
+            return _write(task, batches)
+        reader = open_reader(task.store)
+        try:
+            return _write(task, map(to_batch, read_range(reader, task.since, task.upto)))
+        finally:
+            reader.close()
+
+
+def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
+    """Name the files of a stage in the tables that miss it; Overtaken when a table stands elsewhere by now."""
+    files = [file for part in written for file in part.files]
+    log = total([part.log for part in written])
+    by_partition = total([part.by_partition for part in written])
+    if LOG in stage.tables:
+        _require_whole(stage, log)
+    _require_present(lake.storage, files)
+    for name, added in ((BY_PARTITION, by_partition), (LOG, log)):
+        if name in stage.tables:
+            own = [file for file in files if file.table == name]
+            notes = {"digest": msgspec.to_builtins(added)}
+            lake.table(name).append(own, stage.since, stage.upto, notes)
+    return log
+
+
+def ranges(since: int, upto: int, size: int, cores: int) -> list[tuple[int, int]]:
+    """`(since, upto]` in even parts of at most `size`, enough of them to keep every core busy to the end."""
+    count = upto - since
+    parts = -(-count // size)
+    if parts > 1:
+        parts = -(-parts // cores) * cores
+    parts = min(count, max(parts, min(cores, count // TASK_EVENTS_MIN), 1))
+    edges = [since + count * part // parts for part in range(parts + 1)]
+    return list(zip(edges, edges[1:], strict=False))
+
+
+def _cut(stages: list[Stage], size: int) -> Iterator[Stage]:
+    for stage in stages:
+        for since in range(stage.since, stage.upto, size):
+            yield msgspec.structs.replace(stage, since=since, upto=min(since + size, stage.upto))
+
+
+def _write(task: Task, batches: Iterator[object]) -> Written:
+    return write_runs(
+        task.storage,
+        batches,
+        buckets=task.buckets,
+        events_per_file=task.events_per_file,
+        tables=task.tables,
+    )
+
+
+def _require_same_history(store: str, lake: Lake, held: Extent, head: int) -> None:
+    """Refuse to append one log to the copy of another."""
+    if head > held.head:
+        raise LakeUnusable(
+            f"the lake holds events up to {head} and the log ends at {held.head}: "
+            "it is the copy of another log, or this log has lost events"
+        )
+    if held.pruned_to > head:
+        raise NoSuchRange(f"events {head + 1} to {held.pruned_to} have left the log and are not in the lake")
+    if held.pruned_to < head:
+        reader = open_reader(store)
+        try:
+            there = reader.scan(head - 1, head, limit=1)
+        finally:
+            reader.close()
+        batches = lake.scan_arrow(since=head - 1, upto=head, columns=("hash",))
+        here = [row for batch in batches for row in batch.column("hash").to_pylist()]
+        if [record.hash for record in there] != here:
+            raise Mismatch(f"event {head} of the log is not event {head} of the lake: it is the copy of another log")
+
+
+def _require_whole(stage: Stage, log: Digest) -> None:
+    if (log.rows, log.first, log.last) != (stage.upto - stage.since, stage.since + 1, stage.upto):
+        raise Mismatch(
+            f"({stage.since}, {stage.upto}] was to be written and {log.rows} events from {log.first} to "
+            f"{log.last} were: nothing is committed"
+        )
+
+
+def _require_present(storage: Storage, files: list[DataFile]) -> None:
+    """Executors may have written to a directory of the same name on a machine of their own."""
+    if not storage.is_local:
+        return
+    for file in files:
+        path = Path(storage.uri(file.table, file.path))
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116
+        except FileNotFoundError:
+            size = -1
+        if size != file.bytes:
+            raise Mismatch(f"an executor wrote {path} and it is not here: a lake on a cluster needs a shared place")
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of small objects and no cycle among them: looking for cycles doubles the time of a read."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

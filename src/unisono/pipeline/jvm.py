@@ -1,0 +1,202 @@
+"""The Java process behind a Spark session: which Java, and a quick start where one was prepared.
+
+`python -m unisono.pipeline.warmup` leaves in a cache directory, one for each pair of Spark and Java: the command
+line that Spark's launcher makes (so that it need not be run each time), an archive of loaded classes (AppCDS),
+and a quiet logging configuration. Without them, or when the environment changes what they rest on, Spark starts
+the ordinary way, some seconds slower.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from unisono.pipeline.errors import NoJava, PipelineError
+
+JAVA_MIN: Final = 17
+"""What Spark 4 needs."""
+
+START_TIMEOUT_S: Final = 60.0
+"""A Java process that has not answered by then never will."""
+
+CACHE_VARIABLE: Final = "UNISONO_CACHE_DIR"
+
+INSTALL_JAVA: Final = (
+    "install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
+    "conda: conda install openjdk=17) or set JAVA_HOME"
+)
+
+QUIET: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
+# The same level as above, or Spark announces that it changes it.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# Said once for every retried task, with a stack trace each time; the job's own error tells what matters.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+_CHANGES_COMMAND: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+_CHANGES_CLASSPATH: Final = ("spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.jars")
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What Spark's launcher would start: class path and Java options, without memory and user options."""
+
+    java: str
+    classpath: str
+    options: list[str]
+
+
+def java_home() -> Path:
+    """The Java that Spark will use; NoJava says what to install."""
+    if home := os.environ.get("JAVA_HOME"):
+        if not (Path(home) / "bin" / "java").is_file():
+            raise NoJava(f"JAVA_HOME is {home}, and there is no bin/java in it: {INSTALL_JAVA}")
+        return Path(home).resolve()
+    found = shutil.which("java")
+    if found is None:
+        raise NoJava(f"Spark needs Java {JAVA_MIN} or newer and there is none: {INSTALL_JAVA}")
+    return Path(found).resolve().parent.parent
+
+
+def java_version(home: Path) -> str:
+    """As in `17.0.15`; from the file every Java carries, since asking the program takes a while."""
+    try:
+        text = (home / "release").read_text("utf-8")
+    except OSError:
+        asked = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=False
+        )
+        text = asked.stderr.replace('version "', 'JAVA_VERSION="')
+    match = re.search(r'JAVA_VERSION="([^"]+)"', text)
+    if match is None:
+        raise NoJava(f"{home} does not say which Java it is: {INSTALL_JAVA}")
+    major = re.match(r"\d+", match[1].removeprefix("1."))
+    if major is None or int(major[0]) < JAVA_MIN:
+        raise NoJava(f"{home} is Java {match[1]} and Spark needs {JAVA_MIN} or newer: {INSTALL_JAVA}")
+    return match[1]
+
+
+def cache_directory() -> Path:
+    """Beside the packages it belongs to when they are in a virtual environment, else the user's cache."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    if sys.prefix != sys.base_prefix:
+        return Path(sys.prefix) / "var" / "cache" / "unisono"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unisono"
+
+
+class Prepared:
+    """The prepared start for one Spark and one Java; may be absent, wholly or in part."""
+
+    def __init__(self, spark_home: Path, java: Path) -> None:
+        from pyspark.version import __version__ as spark_version
+
+        place = hashlib.sha256(f"{spark_home}\n{java}".encode()).hexdigest()[:8]
+        key = f"spark-{spark_version}-java-{java_version(java)}-{platform.machine()}-{place}"
+        self.directory = cache_directory() / key
+        self.archive = self.directory / "classes.jsa"
+        self.logging = self.directory / "log4j2.properties"
+        self.settings = self.directory / "conf"
+        self._launch = self.directory / "launch.json"
+
+    def launch(self, conf: Mapping[str, str]) -> Launch | None:
+        """The prepared command line, unless something asks for a different one."""
+        if any(name in os.environ for name in _CHANGES_COMMAND) or any(
+            name in conf for name in _CHANGES_CLASSPATH
+        ):
+            return None
+        try:
+            return msgspec.json.decode(self._launch.read_bytes(), type=Launch)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep(self, launch: Launch) -> None:
+        self._launch.write_bytes(msgspec.json.encode(launch))
+
+    def java_options(self) -> list[str]:
+        """What to add to a Java command for a quiet and quick start, as far as it is prepared."""
+        options = []
+        if self.logging.is_file():
+            options.append(f"-Dlog4j2.configurationFile={self.logging.as_uri()}")
+        if self.archive.is_file():
+            # Auto: an archive that does not fit is passed over. Java would say so on stdout.
+            options += [
+                "-Xshare:auto",
+                f"-XX:SharedArchiveFile={self.archive}",
+                "-Xlog:cds=off",
+                "-Xlog:disable",
+            ]
+        return options
+
+
+def start(launch: Launch, options: list[str], memory: str, conf: Mapping[str, str]) -> Any:
+    """Start Java as Spark's scripts would, and connect: a gateway for SparkContext.
+
+    Java ends when this process does, however it ends: it waits on a pipe that only we hold.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    command = [launch.java, "-cp", launch.classpath, f"-Xmx{memory}", *launch.options, *options]
+    command += ["org.apache.spark.deploy.SparkSubmit"]
+    for key, value in conf.items():
+        command += ["--conf", f"{key}={value}"]
+    with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
+        told = Path(folder) / "gateway"
+        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
+        process = subprocess.Popen(
+            [*command, "pyspark-shell"],
+            stdin=subprocess.PIPE,
+            env=environment,
+            preexec_fn=_ignore_interrupts,  # noqa: PLW1509 (the child must outlive the terminal's ctrl-c)
+        )
+        port, secret = _connection(process, told)
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    try:
+        gateway = launch_gateway()
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    gateway.proc = process
+    return gateway
+
+
+def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not told.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise PipelineError(
+                f"Java ended with code {process.poll()} before Spark was up; see what it said above"
+            )
+        time.sleep(0.01)
+    content = told.read_bytes()
+    port, length = struct.unpack_from("!ii", content)
+    return port, content[8 : 8 + length].decode()
+
+
+def _ignore_interrupts() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

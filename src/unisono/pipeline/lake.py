@@ -1,0 +1,174 @@
+"""The lake: an exact copy of the log, in two Delta tables that any Delta reader can read.
+
+    log           one row per event, sorted by committed_id
+    by_partition  one row per (partition, event), bucketed by partition, sorted by partition and committed_id
+
+What always holds:
+
+- `head` is the last committed_id exported to `log`, held in the table itself. The lake has every event up to
+  it, once, in both tables: `by_partition` is committed first, and rows of it beyond the head are not read;
+- a `View` is the lake at one moment. Its files stay until a vacuum, whatever is exported or compacted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from unisono.pipeline.columns import SPARK_LOG_SCHEMA, SPARK_PARTITION_SCHEMA, bucket_of
+from unisono.pipeline.errors import LakeUnusable
+from unisono.pipeline.runs import FRESH, DataFile
+from unisono.pipeline.scanning import COLUMNS, pertinent, scan_log, scan_partitions
+from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.pipeline.tables import BUCKETS, BUCKETS_MAX, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FRESH", "Lake", "View", "bucket_of"]
+
+
+class Lake:
+    """A lake at a place; opens its tables anew for every question."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @classmethod
+    def at(cls, location: str, storage_options: Mapping[str, str] | None = None) -> Lake:
+        """`location`: a directory, or a URL with the options that delta-rs takes for it."""
+        return cls(Storage.at(location, storage_options))
+
+    def make(self, buckets: int = BUCKETS) -> None:
+        """Make the tables that are not there yet; `buckets` is fixed from then on."""
+        if not 1 <= buckets <= BUCKETS_MAX:
+            raise LakeUnusable(f"a lake has 1 to {BUCKETS_MAX} buckets, not {buckets}")
+        Table.make(self.storage, LOG, buckets)
+        Table.make(self.storage, BY_PARTITION, buckets)
+
+    def exists(self) -> bool:
+        return Table.open(self.storage, LOG) is not None
+
+    def table(self, name: str) -> Table:
+        """One table as it is now."""
+        found = Table.open(self.storage, name)
+        if found is None:
+            raise LakeUnusable(
+                f"there is no lake at {self.storage.location} (its table {name} is missing): "
+                "`unisono lake export` makes one"
+            )
+        return found
+
+    def view(self) -> View:
+        """The lake as it is now."""
+        log = self.table(LOG)  # first: what it holds, by_partition has already
+        return View(self.storage, log, self.table(BY_PARTITION))
+
+    def head(self) -> int:
+        """The last committed_id in the lake, 0 while it is empty."""
+        return self.table(LOG).head
+
+    def read_log(self, spark: SparkSession, since: int = 0, upto: int | None = None) -> DataFrame:
+        return self.view().read_log(spark, since, upto)
+
+    def read_partitions(
+        self, spark: SparkSession, names: Sequence[str], since: int = 0, upto: int | None = None
+    ) -> DataFrame:
+        return self.view().read_partitions(spark, names, since, upto)
+
+    def scan_arrow(
+        self,
+        names: Sequence[str] | None = None,
+        since: int = 0,
+        upto: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        return self.view().scan_arrow(names, since, upto, columns, limit)
+
+
+class View:
+    """The lake at one moment: one version of each table."""
+
+    def __init__(self, storage: Storage, log: Table, by_partition: Table) -> None:
+        self.storage = storage
+        self.log = log
+        self.by_partition = by_partition
+        self.head = log.head
+        self.buckets = by_partition.described().buckets
+
+    @cached_property
+    def log_files(self) -> list[DataFile]:
+        return self.log.files()
+
+    @cached_property
+    def partition_files(self) -> list[DataFile]:
+        if self.by_partition.head < self.head:
+            raise LakeUnusable(
+                f"the table {BY_PARTITION} ends at {self.by_partition.head} and {LOG} at {self.head}: "
+                "`unisono lake export` completes it from the log's files"
+            )
+        return self.by_partition.files()
+
+    def read_log(self, spark: SparkSession, since: int = 0, upto: int | None = None) -> DataFrame:
+        """Events of `(since, upto]` as a DataFrame, in the columns of the data source."""
+        last = self._last(upto)
+        files = [file for file in self.log_files if file.last_id > since and file.first_id <= last]
+        return self._frame(spark, files, SPARK_LOG_SCHEMA, since, last)
+
+    def read_partitions(
+        self, spark: SparkSession, names: Sequence[str] | None = None, since: int = 0, upto: int | None = None
+    ) -> DataFrame:
+        """Rows (partition, event) of `(since, upto]` for these partitions, or for all of them (None)."""
+        from pyspark.sql import functions as f
+
+        last = self._last(upto)
+        if names is None:
+            files = [file for file in self.partition_files if file.last_id > since and file.first_id <= last]
+            return self._frame(spark, files, SPARK_PARTITION_SCHEMA, since, last)
+        files = pertinent(self.partition_files, self.buckets, names, since, last)
+        rows = self._frame(spark, files, SPARK_PARTITION_SCHEMA, since, last)
+        return rows.where(f.col("partition").isin(list(names)))
+
+    def scan_arrow(
+        self,
+        names: Sequence[str] | None = None,
+        since: int = 0,
+        upto: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
+        `names`. Reads only row groups that may hold some.
+        """
+        last = self._last(upto)
+        if names is None:
+            return _limited(scan_log(self.storage, self.log_files, since, last, columns), limit)
+        return scan_partitions(
+            self.storage, self.partition_files, self.buckets, names, since, last, columns, limit
+        )
+
+    def _last(self, upto: int | None) -> int:
+        return self.head if upto is None else min(upto, self.head)
+
+    def _frame(
+        self, spark: SparkSession, files: Sequence[DataFile], schema: str, since: int, upto: int
+    ) -> DataFrame:
+        from unisono.pipeline.frames import frame_of
+
+        return frame_of(spark, self.storage, files, schema, since, upto)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+        elif left > 0:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+        else:
+            return

@@ -1,0 +1,103 @@
+"""Where a lake's files are: a directory, or the URL of an object store with the options delta-rs takes for it.
+
+Data files go through here and nowhere else, so that what a table names is on disk before it is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+from deltalake.fs import DeltaStorageHandler
+
+LOG: Final = "log"
+BY_PARTITION: Final = "by_partition"
+
+_LOCAL_SCHEMES: Final = ("", "file")
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """One lake's place; small and picklable, so that it travels to executors."""
+
+    location: str
+    options: dict[str, str] = {}
+
+    @classmethod
+    def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
+        """A directory is made absolute: executors have working directories of their own."""
+        parts = urlsplit(location)
+        if parts.scheme in _LOCAL_SCHEMES or len(parts.scheme) == 1:
+            path = unquote(parts.path) if parts.scheme == "file" else location
+            location = os.path.abspath(path)  # noqa: PTH100
+        return cls(location.rstrip("/") or "/", dict(options or {}))
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.location
+
+    def table(self, name: str) -> str:
+        """The URI of one of the lake's tables."""
+        return f"{self.location}/{name}"
+
+    def uri(self, table: str, path: str) -> str:
+        """The full name of a data file, as Spark reads it."""
+        return f"{self.table(table)}/{path}"
+
+    def write(self, table: str, path: str, content: pa.Buffer) -> None:
+        """Store one new data file; in a directory it survives power loss when this returns."""
+        if self.is_local:
+            _write_durably(Path(self.table(table)) / path, content)
+            return
+        # Arrow's wrapper of this stream hands over its own buffers, which delta-rs does not take.
+        stream = self._handler(table)._handler.open_output_stream(path)
+        try:
+            stream.write(memoryview(content).tobytes())
+        finally:
+            stream.close()
+
+    def read(self, table: str, path: str) -> Any:
+        """A data file for random access: a native file of Arrow."""
+        if self.is_local:
+            return pa.OSFile(self.uri(table, path))
+        return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
+
+    def settle_commits(self, table: str) -> None:
+        """Make a directory's newest commits survive power loss; an object store's do when it answers."""
+        if self.is_local:
+            folder = Path(self.table(table)) / "_delta_log"
+            newest = sorted(folder.glob("*.json"))[-2:]
+            for path in (*newest, folder):
+                _sync(path)
+
+    def _handler(self, table: str) -> Any:
+        return DeltaStorageHandler(self.table(table), self.options)
+
+
+def _write_durably(path: Path, content: pa.Buffer) -> None:
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sync(path.parent.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0, closefd=False) as file:
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,216 @@
+"""The lake's two Delta tables: making them, listing their files, committing to them exactly once.
+
+Who may name what:
+
+- the application transaction `unisono.export` holds the last committed_id exported to a table. A commit that
+  adds history states the id it starts from; it is refused unless the table still stands there;
+- the application transaction `unisono.rewrite` counts commits that replace files. delta-rs lets two writers
+  remove the same file, so every rewrite raises this count and of two at once one is refused;
+- data files have unique names and are there before a commit names them. What a killed job leaves behind is in
+  no table: nobody reads it, and a vacuum removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.pipeline.errors import LakeUnusable, Overtaken
+from unisono.pipeline.runs import DataFile
+from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+
+EXPORT: Final = "unisono.export"
+REWRITE: Final = "unisono.rewrite"
+
+BUCKETS: Final = 16
+"""Files a full export makes per run, and the share of a table that one partition's history is looked for in."""
+
+BUCKETS_MAX: Final = 1_024
+
+CHECKPOINT_COMMITS: Final = "32"
+"""Commits between Delta checkpoints: what opening a table reads beside the last one."""
+
+LAYOUT: Final = 1
+"""Version of what this program expects of the tables beyond the Delta protocol."""
+
+_SCHEMAS: Final[Mapping[str, Any]] = {
+    LOG: LOG_SCHEMA,
+    BY_PARTITION: PARTITION_SCHEMA.append(pa.field("bucket", pa.int32())),
+}
+_PARTITION_BY: Final[Mapping[str, list[str]]] = {LOG: [], BY_PARTITION: ["bucket"]}
+_TITLES: Final[Mapping[str, str]] = {
+    LOG: "committed events, sorted by committed_id",
+    BY_PARTITION: "one row per partition and event, bucketed by partition",
+}
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What a table's description holds beside its title."""
+
+    layout: int
+    buckets: int
+    title: str = ""
+
+
+class Table:
+    """One Delta table at one version; `commit` is judged against that version and everything after it."""
+
+    def __init__(self, storage: Storage, name: str, delta: DeltaTable) -> None:
+        self.storage = storage
+        self.name = name
+        self.delta = delta
+
+    @classmethod
+    def open(cls, storage: Storage, name: str) -> Table | None:
+        """The table as it is now; None when there is none."""
+        try:
+            delta = DeltaTable(storage.table(name), storage_options=storage.options or None)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise LakeUnusable(f"{storage.table(name)} cannot be opened: {error}") from error
+        return cls(storage, name, delta)
+
+    @classmethod
+    def make(cls, storage: Storage, name: str, buckets: int) -> Table:
+        """The table, made if it is not there; of two makers at once one finds the other's."""
+        found = cls.open(storage, name)
+        if found is not None:
+            return found
+        described = Described(LAYOUT, buckets, _TITLES[name])
+        try:
+            DeltaTable.create(
+                storage.table(name),
+                _SCHEMAS[name],
+                mode="ignore",
+                partition_by=_PARTITION_BY[name],
+                name=f"unisono {name}",
+                description=msgspec.json.encode(described).decode(),
+                configuration={"delta.checkpointInterval": CHECKPOINT_COMMITS},
+                storage_options=storage.options or None,
+            )
+        except (DeltaError, OSError, ValueError) as error:
+            found = cls.open(storage, name)
+            if found is None:
+                raise LakeUnusable(f"{storage.table(name)} cannot be made: {error}") from error
+        storage.settle_commits(name)
+        made = cls.open(storage, name)
+        assert made is not None
+        return made
+
+    @property
+    def version(self) -> int:
+        return self.delta.version()
+
+    @property
+    def head(self) -> int:
+        """The last committed_id exported: the table holds every event up to it, once."""
+        return self.delta.transaction_version(EXPORT) or 0
+
+    def described(self) -> Described:
+        try:
+            described = msgspec.json.decode(self.delta.metadata().description or "", type=Described)
+        except msgspec.DecodeError:
+            raise LakeUnusable(f"{self.storage.table(self.name)} is a Delta table but not a lake's") from None
+        if described.layout != LAYOUT:
+            raise LakeUnusable(
+                f"{self.storage.table(self.name)} has layout {described.layout}, this program knows {LAYOUT}: "
+                "use the Unisono that wrote it, or a later one"
+            )
+        return described
+
+    def files(self) -> list[DataFile]:
+        """The files of this version, by first committed_id."""
+        actions = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        files = [
+            DataFile(
+                self.name,
+                action["path"],
+                action["size_bytes"],
+                action["num_records"],
+                action["min.committed_id"],
+                action["max.committed_id"],
+                action.get("partition.bucket"),
+                action.get("min.partition"),
+                action.get("max.partition"),
+            )
+            for action in actions
+        ]
+        return sorted(files, key=lambda file: (file.first_id, file.last_id, file.path))
+
+    def append(self, files: Sequence[DataFile], since: int, upto: int, notes: Mapping[str, Any]) -> None:
+        """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`."""
+        if self.head != since:
+            raise Overtaken(f"the table {self.name} stands at {self.head}, not at {since}")
+        adds = [_add(file, data_change=True) for file in files]
+        self._commit(adds, [], Transaction(EXPORT, upto), {"from": since, "to": upto, **notes})
+
+    def replace(
+        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
+    ) -> None:
+        """Put `new` in the place of `old`; Overtaken when another rewrite came first.
+
+        `same_rows`: the rows are the same ones, so who follows the table's changes need not look.
+        """
+        count = self.delta.transaction_version(REWRITE) or 0
+        present = {file.path for file in self.files()}
+        gone = [file.path for file in old if file.path not in present]
+        if gone:
+            raise Overtaken(f"{gone[0]} is no longer in the table {self.name}")
+        adds = [_add(file, data_change=not same_rows) for file in new]
+        now = time.time_ns() // 1_000_000
+        removes = [
+            RemoveAction(file.path, not same_rows, now, file.bytes, _partition_values(file)) for file in old
+        ]
+        self._commit(adds, removes, Transaction(REWRITE, count + 1), notes)
+
+    def _commit(
+        self,
+        adds: list[AddAction],
+        removes: list[RemoveAction],
+        transaction: Transaction,
+        notes: Mapping[str, Any],
+    ) -> None:
+        try:
+            self.delta.create_write_transaction(
+                [*adds, *removes],
+                "append",
+                _SCHEMAS[self.name],
+                _PARTITION_BY[self.name],
+                commit_properties=CommitProperties(
+                    custom_metadata={"unisono": dict(notes)}, app_transactions=[transaction]
+                ),
+            )
+        except CommitFailedError as error:
+            raise Overtaken(f"another process changed the table {self.name} first: {error}") from error
+        self.storage.settle_commits(self.name)
+
+
+def _add(file: DataFile, *, data_change: bool) -> AddAction:
+    low: dict[str, Any] = {"committed_id": file.first_id}
+    high: dict[str, Any] = {"committed_id": file.last_id}
+    if file.first_partition is not None:
+        low["partition"], high["partition"] = file.first_partition, file.last_partition
+    stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+    now = time.time_ns() // 1_000_000
+    return AddAction(
+        file.path,
+        file.bytes,
+        _partition_values(file),
+        now,
+        data_change,
+        json.dumps(stats, ensure_ascii=False),
+    )
+
+
+def _partition_values(file: DataFile) -> dict[str, str | None]:
+    return {} if file.bucket is None else {"bucket": str(file.bucket)}
