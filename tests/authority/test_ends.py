@@ -10,7 +10,7 @@ from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
 from unisono.authority import channel as channels
 from unisono.authority.channel import AskHead, AskStats, Committed, Drain, Head, Order, Ready
-from unisono.authority.loop import GROUP_EVENTS_MAX
+from unisono.authority.waiting import GROUP_EVENTS_MAX
 
 
 @pytest.mark.req("ENV-07")

@@ -24,7 +24,7 @@ from unisono.authority.channel import (
     Release,
     Replaced,
 )
-from unisono.authority.loop import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
+from unisono.authority.waiting import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.store.port import StorageError
 
 

@@ -60,19 +60,12 @@ class Postgres:
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         self.port = _free_port()
-        self._run(
-            "initdb",
-            *(
-                "-U",
-                "postgres",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-                "-D",
-                self.data,
-            ),
-        )
+        if primary is None:
+            form = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+            self._run("initdb", "-U", "postgres", *form, "-D", self.data)
+        else:
+            source = ("-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres")
+            self._run("pg_basebackup", *source, "-R", "-c", "fast", "--no-sync", "-D", self.data)
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(
                 f"listen_addresses = '127.0.0.1'\nport = {self.port}\n"

@@ -43,7 +43,7 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def cut(dsn: str, log: PostgresReader) -> None:
-    query(dsn, f"SELECT pg_terminate_backend({log._connection.info.backend_pid}, 5000)")
+    query(dsn, f"SELECT pg_terminate_backend({log._line.connection.info.backend_pid}, 5000)")
 
 
 # The server
@@ -142,7 +142,7 @@ def test_failover_to_a_promoted_standby(postgres: Postgres) -> None:
                 log.reopen()  # nobody is the primary now
             standby.promote()
             log.reopen()
-            assert log._connection.info.port == standby.port
+            assert log._line.connection.info.port == standby.port
             assert log.head() == 20
             log.fence([("ann", 7)])
             assert list(log.begin(["id-20"]).replaced) == []
@@ -159,18 +159,48 @@ def test_failover_to_a_promoted_standby(postgres: Postgres) -> None:
 def test_a_commit_its_standby_has_not_confirmed_is_not_acknowledged(
     postgres: Postgres, database: str
 ) -> None:
-    with closing(PostgresLog.open(database, "a", timeouts=Timeouts(statement_s=1))) as log:
+    with closing(PostgresLog.open(database, "a", timeouts=Timeouts(answer_s=2))) as log:
         append(log, [["p"]])
         postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
         try:
+            wait_until_standbys(log, "nobody")
             log.begin([])
+            cancelling = threading.Timer(0.5, cancel, (database, log))
+            cancelling.start()
             # PostgreSQL gives up waiting, warns, and says COMMIT all the same.
             with pytest.raises(StoreLost, match="not certain: canceling wait for synchronous replication"):
                 log.commit([make_record(2)])
+            cancelling.join()
+            # Nobody cancels: PostgreSQL would wait for ever.
+            log.reopen()
+            assert [record.committed_id for record in log.catch_up().records] == [2]
+            log.begin([])
+            started = time.monotonic()
+            with pytest.raises(StoreLost):
+                log.commit([make_record(3)])
+            assert time.monotonic() - started < 4
         finally:
             postgres.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
         log.reopen()
-        assert [record.committed_id for record in log.catch_up().records] == [2]
+        opening = log.begin(["id-3"])  # its place in the order is certain only now
+        log.abandon()
+        assert ([record.committed_id for record in opening.foreign], set(opening.known)) == ([3], {"id-3"})
+
+
+def wait_until_standbys(log: PostgresLog, names: str) -> None:
+    """A session takes the new setting at its next command."""
+    deadline = time.monotonic() + 5
+    while True:
+        cursor = log._line.connection.execute("SELECT current_setting('synchronous_standby_names')")
+        log._line.sync()
+        if cursor.fetchone() == (names,):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def cancel(dsn: str, log: PostgresLog) -> None:
+    query(dsn, f"SELECT pg_cancel_backend({log._line.connection.info.backend_pid})")
 
 
 @pytest.mark.req("ORD-01")
@@ -190,10 +220,10 @@ def test_a_log_that_went_back_is_not_taken_for_the_one_left(
             query(database, "UPDATE unisono.head SET log_id = gen_random_uuid()")
     with pytest.raises(StoreLost):
         log.head()
-    with pytest.raises(StorageError, match="went back|another log") as caught:
+    with pytest.raises(StorageError, match=r"went back|another log") as caught:
         log.reopen()
     assert not isinstance(caught.value, StoreLost)
-    with pytest.raises(StorageError, match="went back|another log"):
+    with pytest.raises(StorageError, match=r"went back|another log"):
         log.begin([])
 
 

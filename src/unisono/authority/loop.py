@@ -42,19 +42,15 @@ from unisono.authority.channel import (
 )
 from unisono.authority.judge import Commit, Reject, judge
 from unisono.authority.neighbours import Neighbours
+from unisono.authority.outboxes import Outboxes
 from unisono.authority.states import States
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
+from unisono.authority.waiting import GroupSize, WaitingRoom, needed
 from unisono.protocol.codec import encode_event
 from unisono.store.cluster import StoreLost
 from unisono.store.port import CommitLog, Known, Opening, Record, StorageError
 
 log = logging.getLogger("unisono.authority")
-
-GROUP_EVENTS_MAX: Final = 1000
-"""Events of one transaction: past this a larger group no longer spreads the fsync noticeably."""
-
-GROUP_BYTES_MAX: Final = 1024 * 1024
-"""Event bytes of one transaction: what a group says to one listener stays well below its send buffer."""
 
 ORDERS_MAX: Final = 16
 """Operators' orders waiting for their turn; one more is refused."""
@@ -106,13 +102,11 @@ class Authority:
         self.neighbours = neighbours or Neighbours(None)
         self.states = states
         self._node = node
-        self._fronts = list(fronts)
         self._clock = clock
         self._perf = perf
         self._obey = obey
         self._queue: deque[tuple[Channel, Message]] = deque()
-        self._parked: deque[tuple[Channel, Submit]] = deque()
-        self._parked_conns: set[int] = set()
+        self._waiting = WaitingRoom()
         self._orders: deque[tuple[Channel, Order]] = deque()
         self._owners: dict[str, int] = {}
         self._clients: dict[int, str] = {}
@@ -121,7 +115,7 @@ class Authority:
             self._selector.register(channel, selectors.EVENT_READ, channel)
         if self.neighbours.wake_fd is not None:
             self._selector.register(self.neighbours.wake_fd, selectors.EVENT_READ, None)
-        self._outbox: dict[Channel, list[Message]] = {channel: [] for channel in fronts}
+        self._out = Outboxes(fronts, self._lose)
         self._head = store.head()
         self._draining = False
         self.turns = 0
@@ -132,19 +126,18 @@ class Authority:
 
     def run(self) -> None:
         """Until told to drain, or the node is gone, or the log fails (StorageError, after telling)."""
-        for front in self._fronts:
-            self._tell(front, self._offer())
-        self._flush()
+        self._out.tell_all(self._offer())
+        self._out.flush()
         self._node.send([Ready()])
         try:
-            while not (self._draining and not self._queue and not self._parked):
+            while not (self._draining and not self._queue and not self._waiting):
                 try:
                     self._pass()
                 except StoreLost as error:
                     self._recover(error)
         except StorageError as error:
             log.critical("the log failed, stopping: %s", error)
-            self._tell_failure(recovering=False)
+            self._out.tell_only(Failed("the log failed"))
             raise
 
     def _pass(self) -> None:
@@ -156,13 +149,13 @@ class Authority:
         self.states.advance()
         if self._orders:
             self._follow_order()
-        if self._parked:
-            self._resume_parked()
+        if self._waiting:
+            self._resume_waiting()
         self._store.maintain()
 
     def _collect(self, wait_s: float = IDLE_S) -> None:
         """Queue what has arrived; wait for something only when there is nothing else to do."""
-        idle = not (self._queue or self._parked or self._orders or self._draining)
+        idle = not (self._queue or self._waiting or self._orders or self._draining)
         timeout = wait_s if idle else 0
         for key, _ in self._selector.select(timeout):
             channel: Channel | None = key.data
@@ -183,62 +176,42 @@ class Authority:
         if channel is self._node:
             log.info("the node is gone, ending")
             self._draining = True
-        elif channel in self._outbox:
+        elif channel in self._out:
             log.info("a front is gone: %s", why)
-            self._fronts.remove(channel)
-            del self._outbox[channel]
+            self._out.forget(channel)
 
     def _turn(self) -> None:
-        """One group, of whole requests, within the bounds in events and bytes unless one request alone is larger."""
+        """One group, of what is there now."""
         taken: list[tuple[Channel, Message]] = []
-        events = size = 0
+        size = GroupSize()
         while self._queue:
-            message = self._queue[0][1]
-            more_events, more_bytes = _measure(message) if isinstance(message, Submit) else (0, 0)
-            if taken and (events + more_events > GROUP_EVENTS_MAX or size + more_bytes > GROUP_BYTES_MAX):
+            channel, message = self._queue[0]
+            if isinstance(message, Submit) and not size.admits(message):
                 break
-            channel, message = self._queue.popleft()
-            if isinstance(message, Submit) and not self._may_start(channel, message):
-                continue
+            self._queue.popleft()
+            if isinstance(message, Submit):
+                if self._waiting.holds(message.conn) or not self._ready(message):
+                    self._waiting.enter(channel, message)
+                    continue
+                size.add(message)
             taken.append((channel, message))
-            events += more_events
-            size += more_bytes
         if taken:
-            self._run_group(taken, events)
+            self._run_group(taken, size.events)
 
-    # -- waiting for a large partition ---------------------------------------------------------------------
+    def _ready(self, submit: Submit) -> bool:
+        return self.states.ready(submit.profile, needed(submit))
 
-    def _may_start(self, channel: Channel, submit: Submit) -> bool:
-        """False when the request has to wait for a state, or behind another request of its connection."""
-        if submit.conn not in self._parked_conns and self.states.ready(submit.profile, _needed(submit)):
-            return True
-        self._park(channel, submit)
-        return False
+    def _resume_waiting(self) -> None:
+        """A group of those whose states are in memory now.
 
-    def _park(self, channel: Channel, submit: Submit) -> None:
-        self._parked.append((channel, submit))
-        self._parked_conns.add(submit.conn)
-
-    def _resume_parked(self) -> None:
-        """A group of those who need not wait any more.
-
-        They go at once and not through the queue: there a request would be parked again, behind a later one
-        of its connection that still waits, and the two would change places (SUBMIT-09).
+        They go at once and not through the queue: there a request would have to wait again, behind a later one
+        of its connection, and the two would change places (SUBMIT-09).
         """
-        self.states.refill()
-        waiting, self._parked = self._parked, deque()
-        self._parked_conns = set()
-        free: list[tuple[Channel, Message]] = []
-        events = 0
-        for channel, submit in waiting:
-            if free and events + len(submit.items) > GROUP_EVENTS_MAX:
-                self._park(channel, submit)
-            elif self._may_start(channel, submit):
-                free.append((channel, submit))
-                events += len(submit.items)
-        self.states.hold(_needed(self._parked[0][1]) if self._parked else ())
+        free, size = self._waiting.release(self._ready)
+        first = self._waiting.longest_waiting()
+        self.states.hold(needed(first) if first is not None else ())
         if free:
-            self._run_group(free, events)
+            self._run_group(free, size.events)
 
     # -- one group -----------------------------------------------------------------------------------------
 
@@ -284,13 +257,11 @@ class Authority:
             self.counters.observe("group_events", events, SIZE_BUCKETS)
             self.counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)
             self.counters.add("commits", len(records))
-        self._flush()
+        self._out.flush()
 
     def _start_over(self, taken: Sequence[tuple[Channel, Message]]) -> None:
         """Queue a group again, and all who wait behind it, so that each connection keeps its order (SUBMIT-09)."""
-        self._queue.extendleft(reversed([*taken, *self._parked]))
-        self._parked.clear()
-        self._parked_conns.clear()
+        self._queue.extendleft(reversed([*taken, *self._waiting.leave()]))
 
     def _open(self, ids: Sequence[str], submits: Sequence[Submit]) -> Opening | None:
         """Begin a group on all that other nodes did before it; None when another model is to judge it."""
@@ -331,9 +302,9 @@ class Authority:
                 self.counters.add("duplicates")
             results.append(result_of(item, verdict, known, now))
         if submit.single:
-            self._tell(channel, single_outcome(submit, submit.items[0], results[0], known))
+            self._out.tell(channel, single_outcome(submit, submit.items[0], results[0], known))
         else:
-            self._tell(channel, Outcome(submit.conn, tuple(results)))
+            self._out.tell(channel, Outcome(submit.conn, tuple(results)))
 
     def _publish(self, record: Record, origin: int) -> None:
         payload = encode_event(
@@ -344,16 +315,14 @@ class Authority:
             record.event,
             record.status_updated_at,
         )
-        told = Committed(record.committed_id, origin, record.partitions, payload)
-        for front in self._fronts:
-            self._tell(front, told)
+        self._out.tell_all(Committed(record.committed_id, origin, record.partitions, payload))
 
     # -- everything that is not a submission ---------------------------------------------------------------
 
     def _other(self, channel: Channel, message: Message, head: int) -> None:
         match message:
             case AskHead():
-                self._tell(channel, Head(message.ticket, head))
+                self._out.tell(channel, Head(message.ticket, head))
             case Claim():
                 self._claim(channel, message, head)
             case Release():
@@ -364,7 +333,7 @@ class Authority:
                 if len(self._orders) < ORDERS_MAX:
                     self._orders.append((channel, message))
                 else:
-                    self._send(
+                    self._out.send(
                         channel, [Report(message.ticket, False, b'{"error":"too many orders at once"}')]
                     )
             case Drain():
@@ -377,9 +346,8 @@ class Authority:
         self._owners[claim.client_id] = claim.conn
         self._clients[claim.conn] = claim.client_id
         if older is not None and older != claim.conn:
-            for front in self._fronts:
-                self._tell(front, Replaced(older))
-        self._tell(channel, Claimed(claim.conn, head))
+            self._out.tell_all(Replaced(older))
+        self._out.tell(channel, Claimed(claim.conn, head))
 
     def _release(self, conn: int) -> None:
         client_id = self._clients.pop(conn, None)
@@ -398,7 +366,7 @@ class Authority:
                 self._adopt_model_in_force()
             if not news.more:
                 break
-        self._flush()
+        self._out.flush()
 
     def _learn(self, records: Sequence[Record], replaced: Sequence[int]) -> None:
         if records:
@@ -411,8 +379,7 @@ class Authority:
             client_id = self._clients.get(conn)
             if client_id is not None and self._owners.get(client_id) == conn:
                 del self._owners[client_id]
-            for front in self._fronts:
-                self._tell(front, Replaced(conn))
+            self._out.tell_all(Replaced(conn))
 
     def _adopt_model_in_force(self) -> None:
         """Another node put a newer model into force (MODEL-02)."""
@@ -420,11 +387,6 @@ class Authority:
         assert model is not None, "a version in force has a model"
         log.info("model version %s came into force on another node", model.version)
         self.adopt(self.states.renewed(model))
-
-    def _tell_failure(self, *, recovering: bool) -> None:
-        for front in self._fronts:
-            self._outbox[front] = [Failed("the log failed", recovering)]
-        self._flush()
 
     def _recover(self, error: StoreLost) -> None:
         """The shared log is out of reach: everybody is let go, and back in once it is found again.
@@ -434,9 +396,8 @@ class Authority:
         log.error("the log is out of reach, clients are let go: %s", error)
         self.counters.set("store_reachable", 0)
         self._queue.clear()
-        self._parked.clear()
-        self._parked_conns.clear()
-        self._tell_failure(recovering=True)
+        self._waiting.leave()
+        self._out.tell_only(Failed("the log is out of reach", recovering=True))
         self.states = self.states.renewed(self.states.model)
         wait_s = REOPEN_WAIT_S
         released: list[tuple[Channel, Message]] = []
@@ -453,9 +414,8 @@ class Authority:
             log.info("the log is back at %d", self._head)
             self._queue.extend(released)
             self.counters.set("store_reachable", 1)
-            for front in self._fronts:
-                self._tell(front, self._offer())
-            self._flush()
+            self._out.tell_all(self._offer())
+            self._out.flush()
             return
 
     def _collect_while_lost(self, wait_s: float) -> list[tuple[Channel, Message]]:
@@ -478,17 +438,17 @@ class Authority:
                         waiting.append((channel, message))
                     case Order():
                         report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
-                        self._send(channel, [report])
+                        self._out.send(channel, [report])
                     case _:
                         pass
         return waiting
 
     def _stats(self, channel: Channel, ask: AskStats) -> None:
         self.counters.set("queue_requests", len(self._queue))
-        self.counters.set("parked_requests", len(self._parked))
+        self.counters.set("parked_requests", len(self._waiting))
         self.counters.set("last_committed_id", self._head)
         self.states.report(self.counters)
-        self._send(channel, [Stats(ask.ticket, self.counters.dump())])
+        self._out.send(channel, [Stats(ask.ticket, self.counters.dump())])
 
     def _follow_order(self) -> None:
         """Between two groups; an order that needs a long load goes on by a slice each time."""
@@ -496,47 +456,14 @@ class Authority:
         report = self._obey(self, order)
         if report is not None:
             self._orders.popleft()
-            self._send(channel, [report])
-            self._flush()
+            self._out.send(channel, [report])
+            self._out.flush()
 
     def adopt(self, states: States) -> None:
         """Judge by another model from the next group on, and say so to every front (MODEL-02)."""
         old = self.states.model_version
         self.states = states
-        for front in self._fronts:
-            self._tell(front, ModelChanged(old, self._offer()))
+        self._out.tell_all(ModelChanged(old, self._offer()))
 
     def _offer(self) -> Offer:
         return Offer(self._head, self.states.model_version, self.states.profiles)
-
-    # -- sending -------------------------------------------------------------------------------------------
-
-    def _tell(self, channel: Channel, message: Message) -> None:
-        """Put into the outbox; a front that is gone is told nothing."""
-        outbox = self._outbox.get(channel)
-        if outbox is not None:
-            outbox.append(message)
-
-    def _flush(self) -> None:
-        for front in list(self._fronts):
-            outbox = self._outbox[front]
-            if outbox:
-                self._outbox[front] = []
-                self._send(front, outbox)
-
-    def _send(self, channel: Channel, messages: Sequence[Message]) -> None:
-        try:
-            channel.send(messages)
-        except ChannelClosed as error:
-            self._lose(channel, error)
-
-
-def _measure(submit: Submit) -> tuple[int, int]:
-    """Items of a request, and bytes of their events."""
-    size = sum(len(item.event) for item in submit.items if isinstance(item, Candidate))
-    return len(submit.items), size
-
-
-def _needed(submit: Submit) -> set[str]:
-    """The partitions whose states a request is judged on."""
-    return {name for item in submit.items if isinstance(item, Candidate) for name in item.partitions}
