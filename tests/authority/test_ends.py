@@ -52,7 +52,7 @@ def test_a_front_that_takes_nothing_is_given_up_and_learns_of_it(
     with seated(tmp_path / "data", fronts=2) as seat:
         caller, stalled = seat.front.connect(), seat.fronts[1]
         sent = 0
-        while len(seat.authority._fronts) == 2:
+        while len(seat.authority.fronts) == 2:
             caller.submit(candidate(["p"], put("x", "x" * 100_000)))
             sent += 1
             assert sent < 200, "what one front does not take is kept without bound"

@@ -122,6 +122,11 @@ class Authority:
         self.counters = Counters()
         self.counters.set("store_reachable", 1)
 
+    @property
+    def fronts(self) -> list[Channel]:
+        """Those that are still there."""
+        return self._out.fronts
+
     # -- the loop ------------------------------------------------------------------------------------------
 
     def run(self) -> None:

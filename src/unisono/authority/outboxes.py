@@ -20,6 +20,10 @@ class Outboxes:
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._outboxes
 
+    @property
+    def fronts(self) -> list[Channel]:
+        return list(self._outboxes)
+
     def forget(self, front: Channel) -> None:
         del self._outboxes[front]
 
