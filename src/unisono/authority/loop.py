@@ -58,6 +58,9 @@ ORDERS_MAX: Final = 16
 IDLE_S: Final = 0.25
 """How long to wait for work before housekeeping, and how late news of other nodes is without a wake-up."""
 
+BESIDE_S: Final = 0.005
+"""Between two looks at what a thread is doing for a request that waits."""
+
 REOPEN_WAIT_S: Final = 0.1
 REOPEN_WAIT_MAX_S: Final = 2.0
 """Between two tries to reach a lost log: soon at first, then patiently."""
@@ -160,8 +163,12 @@ class Authority:
 
     def _collect(self, wait_s: float = IDLE_S) -> None:
         """Queue what has arrived; wait for something only when there is nothing else to do."""
-        idle = not (self._queue or self._waiting or self._orders or self._draining)
-        timeout = wait_s if idle else 0
+        if self._queue or self._draining:
+            timeout = 0.0
+        elif self._waiting or self._orders:
+            timeout = BESIDE_S if self.states.only_waits else 0.0
+        else:
+            timeout = wait_s
         for key, _ in self._selector.select(timeout):
             channel: Channel | None = key.data
             if channel is None:
@@ -189,19 +196,23 @@ class Authority:
         """One group, of what is there now."""
         taken: list[tuple[Channel, Message]] = []
         size = GroupSize()
-        while self._queue:
-            channel, message = self._queue[0]
-            if isinstance(message, Submit) and not size.admits(message):
-                break
-            self._queue.popleft()
-            if isinstance(message, Submit):
-                if self._waiting.holds(message.conn) or not self._ready(message):
-                    self._waiting.enter(channel, message)
-                    continue
-                size.add(message)
-            taken.append((channel, message))
-        if taken:
-            self._run_group(taken, size.events)
+        try:
+            while self._queue:
+                channel, message = self._queue[0]
+                if isinstance(message, Submit) and not size.admits(message):
+                    break
+                self._queue.popleft()
+                if isinstance(message, Submit):
+                    if self._waiting.holds(message.conn) or not self._ready(message):
+                        self._waiting.enter(channel, message)
+                        continue
+                    size.add(message)
+                taken.append((channel, message))
+            if taken:
+                self._run_group(taken, size.events)
+        except StoreLost:
+            self._queue.extendleft(reversed(taken))  # not all of it is void
+            raise
 
     def _ready(self, submit: Submit) -> bool:
         return self.states.ready(submit.profile, needed(submit))
@@ -212,6 +223,7 @@ class Authority:
         They go at once and not through the queue: there a request would have to wait again, behind a later one
         of its connection, and the two would change places (SUBMIT-09).
         """
+        self.states.refill()  # what came last has used its share; those who wait have their own
         free, size = self._waiting.release(self._ready)
         first = self._waiting.longest_waiting()
         self.states.hold(needed(first) if first is not None else ())
@@ -239,7 +251,7 @@ class Authority:
                 self._start_over(taken)
                 return
             known.update(opening.known)
-        elif any(isinstance(message, AskHead) for _, message in taken):
+        elif any(isinstance(message, AskHead | Claim) for _, message in taken):
             self._learn_news(fresh=True)
         now = self._clock()
         records: list[Record] = []
@@ -273,7 +285,7 @@ class Authority:
         self.neighbours.fence(submits)
         opening = self._store.begin(ids)
         self._learn(opening.foreign, opening.replaced)
-        if opening.model_version in (None, self.states.model_version):
+        if not self._is_newer(opening.model_version):
             return opening
         self._store.abandon()
         self._adopt_model_in_force()
@@ -367,7 +379,7 @@ class Authority:
         """Hear what other nodes did, and let this node's clients hear it (ORD-02)."""
         while (news := self.neighbours.news(fresh=fresh)) is not None:
             self._learn(news.records, news.replaced)
-            if news.model_version not in (None, self.states.model_version):
+            if self._is_newer(news.model_version):
                 self._adopt_model_in_force()
             if not news.more:
                 break
@@ -386,6 +398,11 @@ class Authority:
                 del self._owners[client_id]
             self._out.tell_all(Replaced(conn))
 
+    def _is_newer(self, version: int | None) -> bool:
+        """Versions only rise: what a last look saw may be older than what this node put into force since."""
+        own = self.states.model_version
+        return version is not None and (own is None or version > own)
+
     def _adopt_model_in_force(self) -> None:
         """Another node put a newer model into force (MODEL-02)."""
         model = self.neighbours.model_in_force()
@@ -400,12 +417,13 @@ class Authority:
         """
         log.error("the log is out of reach, clients are let go: %s", error)
         self.counters.set("store_reachable", 0)
-        self._queue.clear()
         self._waiting.leave()
+        self._queue.extend(self._orders)
+        self._orders.clear()
         self._out.tell_only(Failed("the log is out of reach", recovering=True))
         self.states = self.states.renewed(self.states.model)
         wait_s = REOPEN_WAIT_S
-        released: list[tuple[Channel, Message]] = []
+        released = self._sort_while_lost()
         while not self._draining:
             released += self._collect_while_lost(wait_s)
             try:
@@ -424,28 +442,34 @@ class Authority:
             return
 
     def _collect_while_lost(self, wait_s: float) -> list[tuple[Channel, Message]]:
-        """Hear the node and the fronts for a while; what of it has to wait for the log.
-
-        Submissions, claims and heads do not: whoever sent them is let go.
-        """
+        """Hear the node and the fronts for a while; what of it has to wait for the log."""
         waiting: list[tuple[Channel, Message]] = []
         until = self._perf() + wait_s
         while (left := until - self._perf()) > 0 and not self._draining:
             self._collect(left)
-            while self._queue:
-                channel, message = self._queue.popleft()
-                match message:
-                    case AskStats():
-                        self._stats(channel, message)
-                    case Drain():
-                        self._draining = True
-                    case Release():
-                        waiting.append((channel, message))
-                    case Order():
-                        report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
-                        self._out.send(channel, [report])
-                    case _:
-                        pass
+            waiting += self._sort_while_lost()
+        return waiting
+
+    def _sort_while_lost(self) -> list[tuple[Channel, Message]]:
+        """Empty the queue: some is done at once, some has to wait for the log.
+
+        Submissions, claims and heads are void: whoever sent them is let go.
+        """
+        waiting: list[tuple[Channel, Message]] = []
+        while self._queue:
+            channel, message = self._queue.popleft()
+            match message:
+                case AskStats():
+                    self._stats(channel, message)
+                case Drain():
+                    self._draining = True
+                case Release():
+                    waiting.append((channel, message))
+                case Order():
+                    report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
+                    self._out.send(channel, [report])
+                case _:
+                    pass
         return waiting
 
     def _stats(self, channel: Channel, ask: AskStats) -> None:

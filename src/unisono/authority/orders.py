@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unisono.authority.channel import Order, Report
-from unisono.authority.states import States
 from unisono.config import Settings
 from unisono.model.loading import ModelError, load_model
 from unisono.model.model import Model
@@ -39,9 +38,15 @@ class Orders:
                 case "reload":
                     body = self._reload(authority, order.argument)
                 case "snapshot":
-                    if not authority.states.load(order.argument):
+                    snapshot = authority.states.write_snapshot(order.argument)
+                    if snapshot is None:
                         return None
-                    body = self._snapshot(authority.states, order.argument)
+                    body = {
+                        "partition": snapshot.partition,
+                        "committed_id": snapshot.committed_id,
+                        "model_version": snapshot.model_version,
+                        "bytes": len(snapshot.state),
+                    }
                 case _:
                     raise OrderRefused(f"there is no order {order.command!r}")
         except (OrderRefused, ModelError, ModelRefused) as error:
@@ -67,15 +72,6 @@ class Orders:
             "old_model_version": old.version,
             "new_model_version": new.version,
             "changes": changes(old, new),
-        }
-
-    def _snapshot(self, states: States, partition: str) -> JsonObject:
-        snapshot = states.write_snapshot(partition)
-        return {
-            "partition": partition,
-            "committed_id": snapshot.committed_id,
-            "model_version": snapshot.model_version,
-            "bytes": len(snapshot.state),
         }
 
 

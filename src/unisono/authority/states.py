@@ -1,9 +1,10 @@
 """Current state per partition: loaded on demand, staged with its group, rolled back exactly.
 
 A state is the newest snapshot of the model in force plus the partition's events after it. A short history is
-folded at once; a long one is folded in slices between groups, while requests that need it wait and everybody
-else's go on. No event of a partition can be committed while it loads, because judging one needs the state.
-Long ones take turns, a few at a time; short ones never wait for them.
+folded at once; a long one is folded in slices between groups, and a large snapshot is read in a thread beside
+them, while requests that need it wait and everybody else's go on. This node commits no event of a partition while
+it loads, because judging one needs the state; what other nodes commit is part of the log it loads from. Long ones
+take turns, a few at a time; short ones never wait for them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import msgspec
 import orjson
 
+from unisono.authority.background import Background
 from unisono.authority.channel import Candidate
 from unisono.authority.stats import Counters
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
@@ -39,12 +42,15 @@ FIRST_SLICES_EVENTS: Final = 200
 SNAPSHOT_BYTES_PER_EVENT: Final = 100
 """So many bytes of a snapshot take as long to load as an event takes to fold."""
 
+SNAPSHOT_BYTES_AT_ONCE: Final = 64 * 1024
+"""Snapshots up to this size are read between two groups, a few milliseconds; larger ones beside them."""
+
 LOADS_AT_ONCE: Final = 4
 """Long loads that take turns: more would only need more memory, and all of them together longer."""
 
 SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
 """States up to this size are written as snapshots between two groups, some ten milliseconds of work. Larger
-ones are left to an order or to the pipeline, which keep nobody waiting who did not ask."""
+ones are left to an order or to the pipeline."""
 
 NO_MODEL_VERSION: Final = 0
 """The version under which snapshots of a server without a versioned model are kept."""
@@ -54,11 +60,15 @@ _decode_event = orjson.loads
 
 
 class Loading(msgspec.Struct):
-    """A partition on its way into memory; `folded` counts its events after the snapshot."""
+    """A partition on its way into memory; `folded` counts its events after the snapshot.
+
+    `reading` is set while the snapshot is being read; the state is what comes of it.
+    """
 
     state: PartitionState
     upto: int
     folded: int = 0
+    reading: Background[PartitionState] | None = None
 
 
 class Resident(msgspec.Struct):
@@ -96,6 +106,7 @@ class States:
         self._loading: dict[str, Loading] = {}
         self._slices = 0
         self._staged: dict[str, Resident] = {}
+        self._writing: dict[str, tuple[int, Background[bytes]]] = {}
         self._held: frozenset[str] = frozenset()
         self._weight = 0
         self._foldable = FIRST_SLICES_EVENTS
@@ -135,6 +146,8 @@ class States:
         if not self._stateful(profile):
             return True
         for partition in partitions:
+            if partition in self._writing:
+                return False  # being read for a snapshot; it must not change meanwhile
             if partition in self._resident:
                 self._resident.move_to_end(partition)
             elif not self.load(partition):
@@ -161,8 +174,20 @@ class States:
             self._slices += 1
             self._load_slice(turns[self._slices % len(turns)])
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether all that is left to do for those who wait is done in threads."""
+        turns = islice(self._loading.values(), LOADS_AT_ONCE)
+        pending = [loading.reading is not None and not loading.reading.done for loading in turns]
+        return all(pending) and bool(pending or self._writing)
+
     def _load_slice(self, partition: str) -> bool:
         loading = self._loading[partition]
+        if loading.reading is not None:
+            if not loading.reading.done:
+                return False
+            loading = self._built(partition, loading.upto, loading.reading.result)
+            self._loading[partition] = loading
         page = self._store.page(
             (partition,), loading.upto, self._store.head(), limit=SLICE_EVENTS, bytes_max=SLICE_BYTES
         )
@@ -186,8 +211,18 @@ class States:
         if snapshot is None:
             return Loading(PartitionState(), 0)
         self._foldable -= len(snapshot.state) // SNAPSHOT_BYTES_PER_EVENT
-        state = PartitionState.load(unpack(snapshot.state))
-        return Loading(state, snapshot.committed_id)
+        build = partial(_build, snapshot)
+        if len(snapshot.state) <= SNAPSHOT_BYTES_AT_ONCE:
+            return self._built(snapshot.partition, snapshot.committed_id, build)
+        return Loading(PartitionState(), snapshot.committed_id, reading=Background(build))
+
+    def _built(self, partition: str, upto: int, build: Callable[[], PartitionState]) -> Loading:
+        """What came of a snapshot; one that cannot be read is as good as none."""
+        try:
+            return Loading(build(), upto)
+        except ValueError as error:
+            log.error("the snapshot of %r at %d cannot be used: %s", partition, upto, error)
+            return Loading(PartitionState(), 0)
 
     # -- judging (the Meaning of a judge) ------------------------------------------------------------------
 
@@ -244,6 +279,8 @@ class States:
         for record in records:
             event: JsonObject | None = None
             for name in record.partitions:
+                if name in self._writing:
+                    self._forget(name)
                 resident = self._resident.get(name)
                 if resident is None or record.committed_id <= resident.upto:
                     continue  # not in memory, or loaded from a snapshot that was ahead of this node
@@ -263,6 +300,12 @@ class States:
             snapshot_every=self._snapshot_every,
             now_ms=self._now_ms,
         )
+
+    def _forget(self, partition: str) -> None:
+        """Drop a state that is being read; who holds it keeps it as it is, and the next to need it loads it anew."""
+        resident = self._resident.pop(partition, None)
+        if resident is not None:
+            self._weight -= resident.weight
 
     def _reweigh(self, resident: Resident) -> None:
         weight = resident.state.weight()
@@ -288,10 +331,24 @@ class States:
         if due:
             self._store.put_snapshots([self._snapshot(name, r) for name, r in due.items()])
 
-    def write_snapshot(self, partition: str) -> Snapshot:
-        """The snapshot of one partition that is in memory, stored."""
-        snapshot = self._snapshot(partition, self._resident[partition])
+    def write_snapshot(self, partition: str) -> Snapshot | None:
+        """A snapshot of one partition, stored; None: not yet, ask again.
+
+        The state is read in a thread, and whoever wants to change it waits so long; others do not.
+        """
+        if partition not in self._writing:
+            if self.load(partition):
+                state = self._resident[partition].state
+                self._writing[partition] = self._store.head(), Background(lambda: pack(state.dump()))
+            return None
+        head, packing = self._writing[partition]
+        if not packing.done:
+            return None
+        del self._writing[partition]
+        snapshot = Snapshot(partition, head, self.snapshot_version, packing.result(), self._now_ms())
         self._store.put_snapshots([snapshot])
+        if partition in self._resident:
+            self._resident[partition].since_snapshot = 0
         return snapshot
 
     def _snapshot(self, partition: str, resident: Resident) -> Snapshot:
@@ -317,3 +374,7 @@ class States:
                 counters.reset(f"rules_slow|{rule}", times)
             for rule, times in self.model.canonical.failed_rules.items():
                 counters.reset(f"rules_failed|{rule}", times)
+
+
+def _build(snapshot: Snapshot) -> PartitionState:
+    return PartitionState.load(unpack(snapshot.state))

@@ -11,6 +11,7 @@ SIGINT and SIGTERM: they end when the node says so or is gone.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import uvloop
 
+from unisono.authority.background import SWITCH_S
 from unisono.authority.channel import Channel, ChannelClosed, Ready, socket_pair
 from unisono.authority.loop import Authority, Clock
 from unisono.authority.neighbours import Neighbours, settle_model
@@ -39,6 +41,9 @@ from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
 log = logging.getLogger("unisono.node")
+
+GC_THRESHOLDS = (100_000, 50, 100)
+"""Rare enough to go unnoticed, often enough that what cycles there are (in errors) do not pile up."""
 
 EXIT_UNUSABLE = 2
 EXIT_FAILED = 1
@@ -183,6 +188,11 @@ def run_authority(
     settings: Settings, model: Model, control: socket.socket, fronts: Sequence[socket.socket]
 ) -> int:
     """The authority process."""
+    sys.setswitchinterval(SWITCH_S)
+    # States are trees of plain values without cycles: looking through millions of them again and again for
+    # cycles only costs time.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     store, cluster = open_log(settings)
     neighbours = Neighbours(cluster, accept_init=settings.accept_init)
     try:

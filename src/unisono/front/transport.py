@@ -235,6 +235,8 @@ class Connection(WSListener):
         front = self._front
         try:
             identity = await front.verifier.verify(connect.token, connect.client_id, front.now_ms() / 1000)
+            if self.session.state is not State.AWAIT_CONNECT:
+                return
             profile = negotiate(connect, front.offered_profiles(), front.settings.default_profile)
         except WireError as error:
             if self.session.state is State.AWAIT_CONNECT:
@@ -244,9 +246,8 @@ class Connection(WSListener):
             log.exception("connection %d: unexpected error while verifying", self.number)
             self.fail()
             return
-        if self.session.state is State.AWAIT_CONNECT:
-            self.identity = identity
-            front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
+        self.identity = identity
+        front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
 
     def _claimed(self, identity: Identity, profile: str, head: int) -> None:
         if self.session.state is not State.AWAIT_CONNECT:
