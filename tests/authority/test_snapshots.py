@@ -186,3 +186,48 @@ def test_an_order_loads_a_long_partition_while_others_commit(tmp_path: Path) -> 
         assert len([m for m in seat.front.told if isinstance(m, Outcome)]) == commits
     with reading(data) as reader:
         assert state_of(data, "long") == replay(reader, ["long"])["long"]
+
+
+@pytest.mark.req("DUR-07")
+def test_one_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    with seated(data) as seat:
+        caller = seat.front.connect()
+        caller.submit(candidate(["p"], push("a")))
+        assert seat.order("snapshot", "p")[0]
+        caller.submit(candidate(["p"], push("b")))
+    connection = apsw.Connection(str(data / "log.db"))
+    for damage in (
+        b"not JSON",
+        b"[1,2]",
+        b'{"tree":{},"data":[]}',
+        b'{"tree":{"t":{"items":{},"tree":[1]}},"data":{}}',
+    ):
+        connection.execute("UPDATE snapshots SET state = ?", (damage,))
+        with seated(data) as seat:
+            caller = seat.front.connect()
+            known = [candidate(["p"], push(id)) for id in ("a", "b")]
+            assert [r.status for r in caller.submit(*known)] == ["rejected", "rejected"]
+        assert "cannot be used" in caplog.text
+        caplog.clear()
+    connection.close()
+
+
+@pytest.mark.req("TREE-12")
+def test_a_large_one_is_written_and_read_while_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unisono.authority.states.SNAPSHOT_BYTES_AT_ONCE", 10)
+    data = tmp_path / "data"
+    with seated(data) as seat:
+        caller = seat.front.connect()
+        parents = ["_root", *(f"n{number}" for number in range(299))]
+        for number, parent in enumerate(parents):  # far deeper than an encoder of JSON follows
+            assert caller.submit(candidate(["p"], push(f"n{number}", parent=parent)))[0].status == "committed"
+        assert seat.order("snapshot", "p")[0]
+        assert caller.submit(candidate(["p"], push("more")))[0].status == "committed"
+    with seated_on(CountingLog.open(data)) as seat:
+        caller = seat.front.connect()
+        assert caller.submit(candidate(["q"], push("other")))[0].status == "committed"
+        assert caller.submit(candidate(["p"], push("n299")))[0].status == "rejected"
+        assert seat.store.records_read == 1
