@@ -21,8 +21,9 @@ $(VENV)/.server: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.server
-	@echo "installing the development tools into $(VENV)"
-	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@tools/ensure-java
+	@echo "installing everything, PySpark and the development tools among it, into $(VENV): some minutes"
+	$(PIP) install --constraint constraints.txt --editable '.[dev,postgres,pipeline,terminal]'
 	@touch $@
 
 run: setup

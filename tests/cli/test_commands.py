@@ -70,7 +70,10 @@ def committed(result: Result) -> list[int]:
 def commands(
     group: click.Group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
@@ -81,7 +84,8 @@ def commands(
 
 def test_there_is_one_command_for_each_thing_to_do() -> None:
     assert [" ".join(path) for path, _ in commands(main)] == [
-        "serve", "token", "tail", "submit", "check", "model", "model check", "model reload", "snapshot",
+        "serve", "token", "tail", "submit", "client", "check", "model", "model check", "model reload", "snapshot",
+        "db", "db init", "db migrate", "db status", "copy", "lake", "lake compact", "lake export", "lake info",
     ]  # fmt: skip
     told = unisono("--version")
     assert told.exit_code == 0

@@ -39,6 +39,8 @@ def another(name: str) -> Any:
         return not default
     if name == "jwt_algorithms":
         return ("HS256", "ES256")
+    if name == "store":
+        return "postgresql://db.example/log"
     if is_list(name):
         return tuple(reversed(choices(name)))
     if choices(name):

@@ -71,7 +71,7 @@ def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(f"--{name.replace('_', '-')}", name, metavar="VALUE", help=text + note)
 
 
-@click.command(cls=ServeCommand)
+@click.command(cls=ServeCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--dev", is_flag=True, help="Try things out: sample model, both profiles, own secret, access allow."
 )
@@ -101,7 +101,6 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         if dev:
             settings = _with_dev_secret(settings)
         logs.set_up(settings.log_format, settings.log_level)
-        Path(settings.data).mkdir(parents=True, exist_ok=True)
         keys = _keys(settings)
         # Made once here so that a wrong key or algorithm is an error now, not at the first client.
         asyncio.run(_try_keys(settings, keys))

@@ -267,6 +267,7 @@ def serve(
     """Run a node until it is told to stop. Everything that can be wrong with the settings was checked."""
     listening = listen(settings.host, settings.port, settings.fronts)
     (admin_socket,) = listen(settings.host, settings.admin_port, 1)
+    Path(settings.data).mkdir(parents=True, exist_ok=True)
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     ws_url = f"ws://{shown}:{listening[0].getsockname()[1]}/sync"
     admin_url = f"http://{shown}:{admin_socket.getsockname()[1]}"

@@ -1,0 +1,201 @@
+"""`unisono db` and `unisono copy`: the shared log's schema, and moving a log from one store to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+import click
+
+from unisono.store.copying import Copied, CopyRefused, copy_log
+from unisono.store.port import StorageError, StoreUnusable
+
+EXIT_NOT_READY = 1
+EXIT_UNUSABLE = 2
+
+DOING = {"compare": "comparing", "copy": "copying", "snapshots": "snapshots", "verify": "verifying"}
+
+
+def _schema() -> ModuleType:
+    """The PostgreSQL driver is installed only where it is used."""
+    try:
+        from unisono.store import postgres_schema
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs the PostgreSQL driver: pip install 'unisono[postgres]' ({error})"
+        ) from None
+    return postgres_schema
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except (StoreUnusable, StorageError, CopyRefused) as error:
+        click.echo(f"unisono: {error}", err=True)
+        sys.exit(EXIT_UNUSABLE)
+
+
+def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--store",
+        required=True,
+        envvar="UNISONO_STORE",
+        metavar="DSN",
+        callback=_only_postgres,
+        help="The database, postgresql://…; the variable UNISONO_STORE keeps a password out of sight.",
+    )(command)
+
+
+def _only_postgres(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise click.BadParameter("must be postgresql://…; an embedded log is made by `unisono serve` itself")
+    return value
+
+
+def _role_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--runtime-role", metavar="ROLE", help="Grant this role what a node needs, and no more."
+    )(command)
+
+
+@click.group()
+def db() -> None:
+    """Make, migrate and look at the log in a PostgreSQL database.
+
+    Run as the owner of the log; nodes run as a role that can add events and never change or remove one.
+    """
+
+
+@db.command()
+@_store_option
+@_role_option
+def init(store: str, runtime_role: str | None) -> None:
+    """Make an empty log in a database. Does nothing to one that is there.
+
+    \b
+      unisono db init --store postgresql://owner@db.example/unisono --runtime-role unisono_node
+    """
+    with _telling():
+        done = _schema().initialise(store, runtime_role=runtime_role)
+    click.echo(f"made a log: {', '.join(done)}" if done else "there is a log already; nothing was done")
+
+
+@db.command()
+@_store_option
+@_role_option
+@click.option("--finish", is_flag=True, help="Also take away what only nodes of older versions needed.")
+def migrate(store: str, runtime_role: str | None, finish: bool) -> None:
+    """Bring the schema to the version of this program, while nodes run.
+
+    First run it without --finish, which only adds: nodes of the version before go on. Upgrade the nodes one by
+    one. Then run it with --finish; it refuses while a node that needs the old form gives signs of life.
+    """
+    with _telling():
+        done = _schema().migrate(store, finish=finish, runtime_role=runtime_role)
+    click.echo(f"applied {', '.join(done)}" if done else "nothing to apply")
+
+
+@db.command()
+@_store_option
+def status(store: str) -> None:
+    """Tell how the log stands: its schema, its head, and the nodes.
+
+    Exit code 0: ready; 1: migrations are pending; 2: no log, or no way to it.
+    """
+    with _telling():
+        found = _schema().status(store)
+    click.echo(f"{found.database}, PostgreSQL {found.server_version}")
+    click.echo(f"schema     {found.applied} migrations applied" + _pending(found.pending))
+    pruned = f", pruned to {found.pruned_to}" if found.pruned_to else ""
+    click.echo(f"log        head {found.head}{pruned}, last event {_when(found.status_updated_at)}")
+    click.echo(f"           {found.log_bytes / 1e6:,.1f} MB, {found.snapshots} snapshots, id {found.log_id}")
+    click.echo(f"model      {'none published' if found.model_version is None else found.model_version}")
+    click.echo(
+        f"standbys   {found.standbys or 'none confirms commits: a failover may lose the last of them'}"
+    )
+    click.echo(f"presence   {found.presence} clients")
+    for node in found.nodes:
+        click.echo(
+            f"node       {node.name}  up {node.up_s:,.0f} s, last sign of life {node.silent_s:,.1f} s ago"
+        )
+    sys.exit(EXIT_NOT_READY if found.pending else 0)
+
+
+@click.command()
+@click.option(
+    "--from", "source", required=True, metavar="STORE", help="sqlite:DIR or postgresql://…; only read."
+)
+@click.option(
+    "--to", "target", required=True, metavar="STORE", help="sqlite:DIR or postgresql://…; made before."
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def copy(source: str, target: str, quiet: bool) -> None:
+    """Copy a log to another store, ids kept, and verify it.
+
+    The target is empty or the beginning of the same log: broken off, the same command goes on. The source may be
+    in use, but what it commits meanwhile is not copied: stop its server, run the command once more, and start the
+    nodes on the target.
+
+    \b
+      unisono db init --store postgresql://owner@db.example/unisono
+      unisono copy --from sqlite:/var/lib/unisono --to postgresql://owner@db.example/unisono
+    """
+    for place in (source, target):
+        if not place.startswith(("sqlite:", "postgresql://", "postgres://")):
+            raise click.UsageError(f"{place!r} is no store: give sqlite:DIR or postgresql://…")
+        if place.startswith("postgres"):
+            _schema()
+    with _telling(), _bars(quiet) as progress:
+        done = copy_log(source, target, progress)
+    click.echo(_outcome(done))
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar for each step, one below the other."""
+    bars: dict[str, Any] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in bars:
+            finish()
+            bars[what] = click.progressbar(
+                length=total, label=f"{DOING[what]:<10}", file=sys.stderr, hidden=quiet
+            )
+            bars[what].__enter__()
+        bars[what].update(done - bars[what].pos)
+
+    def finish() -> None:
+        for bar in bars.values():
+            if not bar.finished:
+                bar.finish()
+                bar.render_finish()
+
+    try:
+        yield progress
+    finally:
+        finish()
+
+
+def _outcome(done: Copied) -> str:
+    lines = [
+        f"copied {done.events} events and {done.snapshots} snapshots"
+        + (f" ({done.present} events were there)" if done.present else "")
+        + f"; verified up to {done.head}",
+        f"sha256 of the events: {done.digest}",
+    ]
+    if done.behind:
+        lines.append(f"the source has {done.behind} more by now: stop its server and run this command again")
+    return "\n".join(lines)
+
+
+def _pending(names: tuple[str, ...]) -> str:
+    return f", pending: {', '.join(names)} (unisono db migrate)" if names else ""
+
+
+def _when(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds") if time_ms else "never"

@@ -1,0 +1,104 @@
+"""`unisono db` and `unisono copy`, as a person uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.store.postgres_server import Postgres, database, postgres
+from tests.store.records import append, append_many
+from unisono.cli.db import copy, db
+from unisono.store.postgres import PostgresLog
+from unisono.store.sqlite import SqliteLog
+
+__all__ = ["database", "postgres"]
+
+
+@pytest.fixture
+def empty(postgres: Postgres) -> Iterator[str]:
+    dsn = postgres.create(template="template0")
+    yield dsn
+    postgres.drop(dsn)
+
+
+def run_db(*arguments: str) -> Result:
+    return CliRunner().invoke(db, arguments)
+
+
+def test_init_twice_and_status(empty: str) -> None:
+    outcome = run_db("status", "--store", empty)
+    assert (outcome.exit_code, outcome.stderr.count("unisono db init")) == (2, 1)
+    outcome = run_db("init", "--store", empty)
+    assert (outcome.exit_code, outcome.output) == (0, "made a log: 0001_pre_log.sql\n")
+    outcome = run_db("init", "--store", empty)
+    assert (outcome.exit_code, outcome.output) == (0, "there is a log already; nothing was done\n")
+    outcome = run_db("migrate", "--store", empty)
+    assert (outcome.exit_code, outcome.output) == (0, "nothing to apply\n")
+    outcome = run_db("migrate", "--store", empty, "--finish")
+    assert (outcome.exit_code, outcome.output) == (0, "nothing to apply\n")
+    with closing(PostgresLog.open(empty, "front-a")) as log:
+        append(log, [["p"]] * 3)
+        outcome = run_db("status", "--store", empty)
+    assert outcome.exit_code == 0
+    for words in ("head 3", "2023-11-14", "none published", "node       front-a", "1 migrations applied"):
+        assert words in outcome.output
+
+
+def test_pending_migrations_are_an_exit_code(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_db("init", "--store", empty)
+    with closing(psycopg.connect(empty, autocommit=True)) as connection:
+        connection.execute("DELETE FROM unisono.db_version")
+    outcome = run_db("status", "--store", empty)
+    assert (outcome.exit_code, "pending: 0001_pre_log.sql" in outcome.output) == (1, True)
+
+
+def test_the_store_may_stand_in_the_environment(empty: str) -> None:
+    outcome = CliRunner().invoke(db, ["init"], env={"UNISONO_STORE": empty})
+    assert outcome.exit_code == 0
+
+
+def test_errors_say_what_to_do_and_no_password() -> None:
+    outcome = run_db("status", "--store", "postgresql://me:hunter2@127.0.0.1:1/x")
+    assert outcome.exit_code == 2
+    assert "cannot be opened" in outcome.stderr
+    assert "hunter2" not in outcome.output
+    outcome = run_db("init", "--store", "sqlite:/tmp/x")
+    assert (outcome.exit_code, "must be postgresql://" in outcome.stderr) == (2, True)
+
+
+def test_a_log_is_copied_both_ways(database: str, tmp_path: Path) -> None:
+    source, back = tmp_path / "source", tmp_path / "back"
+    with closing(SqliteLog.open(source)) as log:
+        append_many(log, 1_200)
+    outcome = CliRunner().invoke(copy, ["--from", f"sqlite:{source}", "--to", database])
+    assert (outcome.exit_code, outcome.stderr.count("verifying")) == (0, 1), outcome.output
+    assert "copied 1200 events and 0 snapshots; verified up to 1200\nsha256" in outcome.stdout
+    outcome = CliRunner().invoke(copy, ["--from", database, "--to", f"sqlite:{back}", "--quiet"])
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    outcome = CliRunner().invoke(copy, ["--from", database, "--to", f"sqlite:{back}", "--quiet"])
+    assert "copied 0 events and 0 snapshots (1200 events were there)" in outcome.stdout
+
+
+def test_a_copy_that_cannot_be_is_refused(database: str, tmp_path: Path) -> None:
+    for source, target, code, why in (
+        (str(tmp_path), database, 2, "is no store"),
+        (f"sqlite:{tmp_path}", database, 2, "holds no log"),
+        (database, database, 2, "the same"),
+    ):
+        outcome = CliRunner().invoke(copy, ["--from", source, "--to", target])
+        assert (outcome.exit_code, why in outcome.stderr) == (code, True), outcome.output
+
+
+def test_the_driver_is_loaded_only_when_it_is_needed() -> None:
+    program = (
+        "import sys, unisono.cli.db, unisono.store.copying; "
+        "sys.exit(any(name.split('.')[0] == 'psycopg' for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
