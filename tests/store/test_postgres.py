@@ -296,3 +296,10 @@ def test_a_page_reads_no_event_beyond_its_bytes(log: PostgresLog) -> None:
         },
     ).fetchone()
     assert row == (2,)
+
+
+def test_a_group_larger_than_any_buffer(log: PostgresLog) -> None:
+    event = b'"%b"' % (b"\x20" * 1_000_000)
+    log.begin([])
+    log.commit([make_record(n, event=event) for n in range(1, 81)])
+    assert [len(record.event) for record in log.scan(0, 100, limit=100)] == [len(event)] * 80

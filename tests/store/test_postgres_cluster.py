@@ -343,6 +343,33 @@ def test_many_releases_are_sent_without_being_asked(node: OpenNode, database: st
     assert query(database, "SELECT count(*) FROM unisono.presence") == [(0,)]
 
 
+@pytest.mark.req("CONN-05")
+def test_claims_releases_and_groups_never_wait_in_circles(node: OpenNode) -> None:
+    """A deadlock would be found by PostgreSQL after a second, and end one of them as StoreLost."""
+    logs = [node("a"), node("b"), node("c")]
+
+    def work(number: int) -> None:
+        chance, log = random.Random(number), logs[number]
+        for turn in range(25):
+            chosen = chance.sample(range(40), 30)
+            pairs = [(f"client-{n}", turn * 100 + n) for n in chosen]
+            log.claim_many(pairs)
+            log.fence(chance.sample(pairs, 20))
+            log.begin([])
+            log.abandon()
+            for client_id, conn in chance.sample(pairs, 20):
+                log.release(client_id, conn)
+            log.catch_up(fresh=True)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for log in logs:
+        log.catch_up()  # none of them failed
+
+
 def test_calls_about_the_cluster_are_refused_inside_a_group(node: OpenNode) -> None:
     a = node("a")
     a.begin([])

@@ -146,5 +146,5 @@ def _who(token: str, client_id: str | None) -> str:
             raise click.UsageError(f"{error}; give --client-id if it is a token all the same") from None
         return client_id
     if client_id not in (None, named):
-        raise click.UsageError(f"--client-id: the token is {named!r}'s, not {client_id!r}'s")
+        raise click.UsageError(f"--client-id: the token belongs to {named!r}, not to {client_id!r}")
     return named

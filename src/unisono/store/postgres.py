@@ -151,18 +151,23 @@ class PostgresLog(PostgresReader):
             return
         judged_at = time.perf_counter()
         with self._doing("committing a group"):
+            if judged_at - self._opened_at > self._timeouts.lock_hold_s:
+                raise StoreLost(
+                    f"judging took {judged_at - self._opened_at:.1f} s, and a group may hold the lock for "
+                    f"{self._timeouts.lock_hold_s:.1f} s: nothing of it was committed"
+                )
             if [r.committed_id for r in records] != list(range(head + 1, head + 1 + len(records))):
                 raise StorageError(f"this group must be numbered from {head + 1} without gaps")
             parameters = columns(records)
             self._warnings.clear()
             advanced = self._line.send("append", parameters)
-            self._line.control("COMMIT")
+            ended = self._line.control("COMMIT")
             self._line.sync()
-            if advanced.rowcount != 1:
-                raise StorageError("the head moved under a lock")
-            if self._warnings:
-                # Committed here, and perhaps not where a failover would look: nothing may rest on it (DUR-02).
-                raise StoreLost(f"the outcome of a commit is not certain: {'; '.join(self._warnings)}")
+            if (advanced.rowcount, ended.statusmessage) != (1, "COMMIT"):
+                raise StorageError(
+                    f"the group ended with {ended.statusmessage}, {advanced.rowcount} heads moved"
+                )
+            self._require_certainty()
         self._group_head = None
         self._tail.saw(records)
         ended_at = time.perf_counter()
@@ -239,7 +244,10 @@ class PostgresLog(PostgresReader):
     def claim_many(self, claims: Sequence[tuple[str, int]]) -> Sequence[int]:
         self._require(group=False)
         with self._doing("claiming clients"):
-            return self._presence.claim(self._line, claims)
+            self._warnings.clear()
+            epochs = self._presence.claim(self._line, claims)
+            self._require_certainty()
+        return epochs
 
     def release(self, client_id: str, conn: int) -> None:
         self._check()
@@ -264,7 +272,7 @@ class PostgresLog(PostgresReader):
     # -- the rest ------------------------------------------------------------------------------------------
 
     def last_status_updated_at(self) -> int:
-        return int(self._one("reading the head", "last_status_updated_at")[0])
+        return int(self.ask("last_status_updated_at")[0])
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         self._require(group=False)
@@ -300,6 +308,14 @@ class PostgresLog(PostgresReader):
     def _heed(self, notice: Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
             self._warnings.append(notice.message_primary or "a warning")
+
+    def _require_certainty(self) -> None:
+        """PostgreSQL that was told not to wait for its standby says COMMIT, and warns.
+
+        What it committed may be missing where a failover would look for it: nothing may rest on it (DUR-02).
+        """
+        if self._warnings:
+            raise StoreLost(f"the outcome of a commit is not certain: {'; '.join(self._warnings)}")
 
     def _require(self, *, group: bool) -> int:
         """Refuse work on a failed log, and calls out of turn; gives the head the open group stands on."""

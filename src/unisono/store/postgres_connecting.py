@@ -160,6 +160,7 @@ def _options(given: str, timeouts: Timeouts, owner: bool) -> str:
         "tcp_keepalives_count": 3,
         "tcp_user_timeout": timeouts.peer_s * 1000,
         "client_connection_check_interval": 1000,
+        "idle_session_timeout": 0,
         "lock_timeout": _ms(timeouts.lock_wait_s),
     }
     if not owner:

@@ -11,6 +11,7 @@ that is given up has written nothing and is committed.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
@@ -39,23 +40,38 @@ class Line:
     def __init__(self, connection: Connection[Row], answer_s: float) -> None:
         self.connection = connection
         self._watch = _Watch(connection.pgconn.socket, answer_s)
+        self._poll = select.poll()
+        self._poll.register(connection.pgconn.socket, select.POLLIN | select.POLLOUT)
         self._stack = ExitStack()
         self._pipeline = self._stack.enter_context(connection.pipeline())
 
     def send(self, query: str, parameters: Parameters = None) -> Cursor[Row]:
         """Add a query to the batch; its rows are there after `sync`."""
         with self._watch:
-            return self.connection.execute(SQL[query], parameters, binary=True)
+            cursor = self.connection.execute(SQL[query], parameters, binary=True)
+            self._push()
+            return cursor
 
-    def control(self, statement: LiteralString) -> None:
+    def control(self, statement: LiteralString) -> Cursor[Row]:
         """Add BEGIN, COMMIT or SET to the batch."""
         with self._watch:
-            self.connection.execute(statement, prepare=False)
+            return self.connection.execute(statement, prepare=False)
 
     def sync(self) -> None:
         """End the batch and take in all its answers; raises the first error among them."""
         with self._watch:
             self._pipeline.sync()
+            if self._pipeline.result_queue:
+                raise psycopg.OperationalError("the server did not answer everything it was asked")
+
+    def _push(self) -> None:
+        """Send what libpq still holds. Waiting for answers to it would take for ever: psycopg sends only what
+        fits into the socket's buffer, which a group of large events does not."""
+        pgconn = self.connection.pgconn
+        while pgconn.flush():
+            for _, event in self._poll.poll():
+                if event & ~select.POLLOUT:
+                    pgconn.consume_input()  # the server may be waiting in turn until its answers are taken
 
     def ask(self, query: str, parameters: Parameters = None) -> list[Row]:
         """A batch of one query, and its rows."""

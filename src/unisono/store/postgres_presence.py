@@ -42,7 +42,10 @@ class Presence:
         return f"unisono_node_{self.node_id}"
 
     def register(self, line: Line) -> None:
-        """Be known as alive; under the same number when it was known before."""
+        """Be known as alive; under the same number when it was known before.
+
+        A durable commit, on purpose: a log that cannot make one is not open.
+        """
         parameters = {"node_id": self.node_id, "name": self.name, "knows": self._knows}
         ((self.node_id,),) = line.ask("register", parameters)
 

@@ -12,7 +12,7 @@ from unisono.store import postgres_schema as schema
 from unisono.store.cluster import StoreLost
 from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable, storage_error
-from unisono.store.postgres_line import Line
+from unisono.store.postgres_line import Line, Parameters
 from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
 
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
@@ -50,7 +50,7 @@ class PostgresReader:
         self._failure = None
 
     def head(self) -> int:
-        return int(self._one("reading the head", "head")[0])
+        return int(self.ask("head")[0])
 
     def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()
@@ -109,20 +109,20 @@ class PostgresReader:
             if len(rows) < SNAPSHOTS_READ_MAX:
                 return
 
-    def close(self) -> None:
-        self._closed = True
-        self._line.close()
-
-    def _one(self, doing: str, query: str, parameters: dict[str, int] | None = None) -> Row:
-        """The one row of a query that always has one."""
+    def ask(self, query: str, parameters: Parameters = None) -> Row:
+        """The one row of a named query that always has one."""
         self._check()
         try:
             rows = self._line.ask(query, parameters)
         except READ_ERRORS as error:
-            self._fail(doing, error)
+            self._fail("reading the log", error)
         if not rows:
-            self._fail(doing, StorageError("the head row is missing"))
+            self._fail("reading the log", StorageError("the head row is missing"))
         return rows[0]
+
+    def close(self) -> None:
+        self._closed = True
+        self._line.close()
 
     def _check(self) -> None:
         """Refuse work on a failed log."""

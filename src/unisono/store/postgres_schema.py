@@ -139,9 +139,13 @@ def refuse_other_versions(
 
 def grant(connection: Connection[Row], role: str) -> None:
     """Give the role of the nodes what they need, and no more."""
+    warnings: list[str] = []
+    connection.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
     text = files("unisono.store").joinpath("sql", "postgres", "grants.sql").read_text("utf-8")
     for statement in _statements(text):
         connection.execute(sql.SQL(statement).format(role=sql.Identifier(role)))
+    if warnings:  # PostgreSQL only warns when it grants nothing
+        raise StoreUnusable(f"{'; '.join(warnings)}: grants are given by the owner of the log")
 
 
 def _migrate(

@@ -133,7 +133,7 @@ UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING n
 WITH taken AS (
     INSERT INTO unisono.presence AS held (client_id, node_id, conn, epoch)
     SELECT asked.client_id, %(node_id)b, asked.conn, nextval('unisono.epochs')
-    FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn) ORDER BY asked.client_id
+    FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn) ORDER BY asked.client_id COLLATE "C"
     ON CONFLICT (client_id) DO UPDATE
     SET node_id = excluded.node_id, conn = excluded.conn, epoch = nextval('unisono.epochs'),
         previous_node_id = held.node_id, previous_conn = held.conn
@@ -151,9 +151,15 @@ SELECT client_id, epoch,
 FROM taken;
 
 -- name: release
-DELETE FROM unisono.presence USING unnest(%(clients)b, %(conns)b) AS left_by (client_id, conn)
-WHERE presence.client_id = left_by.client_id COLLATE "C" AND presence.node_id = %(node_id)b
-  AND presence.conn = left_by.conn;
+-- Whoever takes several rows of presence takes them in order: claims, fences and releases.
+WITH given_up AS (
+    SELECT presence.client_id
+    FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn)
+    JOIN unisono.presence ON presence.client_id = asked.client_id COLLATE "C"
+    WHERE presence.node_id = %(node_id)b AND presence.conn = asked.conn
+    ORDER BY presence.client_id FOR UPDATE OF presence
+)
+DELETE FROM unisono.presence USING given_up WHERE presence.client_id = given_up.client_id;
 
 -- name: take_replacements
 DELETE FROM unisono.replacements WHERE node_id = %(node_id)b RETURNING conn;
@@ -186,7 +192,11 @@ DELETE FROM unisono.replacements
 WHERE NOT EXISTS (SELECT 1 FROM unisono.nodes WHERE nodes.node_id = replacements.node_id);
 
 -- name: leave_presence
-DELETE FROM unisono.presence WHERE node_id = %(node_id)b;
+WITH given_up AS MATERIALIZED (
+    SELECT client_id FROM unisono.presence WHERE node_id = %(node_id)b ORDER BY client_id FOR UPDATE
+)
+DELETE FROM unisono.presence USING given_up
+WHERE presence.client_id = given_up.client_id AND presence.node_id = %(node_id)b;
 
 -- name: leave_node
 DELETE FROM unisono.nodes WHERE node_id = %(node_id)b;
@@ -241,7 +251,10 @@ UPDATE unisono.head SET committed_id = %(pruned_to)b, pruned_to = %(pruned_to)b,
 WHERE one AND committed_id = 0;
 
 -- name: extent
-SELECT committed_id, pruned_to, status_updated_at,
-       (SELECT count(*) FROM unisono.events WHERE committed_id <= %(upto)b),
-       (SELECT count(*) FROM unisono.event_partitions WHERE committed_id <= %(upto)b)
-FROM unisono.head WHERE one;
+SELECT committed_id, pruned_to, status_updated_at FROM unisono.head WHERE one;
+
+-- name: count_snapshots
+SELECT count(*) FROM unisono.snapshots;
+
+-- name: count_places
+SELECT count(*) FROM unisono.event_partitions WHERE committed_id > %(since)b;

@@ -1,0 +1,322 @@
+"""The files under deploy/ fit the program and each other.
+
+What can be run here is run (systemd-analyze, kubectl, docker compose, haproxy, where they are installed); for the
+rest every option, variable, port, name and path is looked up where it is defined.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unisono.cli.db import db
+from unisono.cli.serve import serve
+from unisono.config import FIELDS, Settings, load
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+
+API_VERSIONS = {
+    "ConfigMap": "v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "Namespace": "v1",
+    "PodDisruptionBudget": "policy/v1",
+    "Secret": "v1",
+    "Service": "v1",
+    "StatefulSet": "apps/v1",
+}
+
+Manifest = dict[str, Any]
+
+
+def settings_of(command: Sequence[str], environment: Mapping[str, str], file: Path | None = None) -> Settings:
+    """The settings that `unisono serve` would have; fails as it would on anything it does not know."""
+    assert command[0] == "serve"
+    context = serve.make_context("serve", list(command[1:]))
+    given = {name: value for name, value in context.params.items() if value is not None and name in FIELDS}
+    return load(file, {key: str(value) for key, value in environment.items()}, given)
+
+
+def db_commands(line: str) -> list[list[str]]:
+    """The `unisono db` commands of a shell line, each understood by the program."""
+    commands = [shlex.split(part) for part in line.split("&&")]
+    for command in commands:
+        assert command[:2] == ["unisono", "db"], command
+        subcommand = db.commands[command[2]]
+        subcommand.make_context(command[2], [*command[3:], "--store", "postgresql://x/y"])
+    return commands
+
+
+# The image
+
+
+def image() -> tuple[dict[str, str], str]:
+    """The variables that the image sets, and its text."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    block = re.search(r"^ENV ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    assert block is not None
+    variables = dict(pair.split("=", 1) for pair in shlex.split(block[1].replace("\\\n", " ")))
+    return variables, text
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    variables, text = image()
+    for names in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        for name in names.split():
+            assert (ROOT / name).exists(), name
+    settings = settings_of(["serve"], variables)
+    assert (settings.host, settings.data) == ("0.0.0.0", "/var/lib/unisono")
+    exposed = re.search(r"^EXPOSE (.+)$", text, re.MULTILINE)
+    assert exposed is not None
+    assert exposed[1].split() == [str(settings.port), str(settings.admin_port)]
+    assert f"127.0.0.1:{settings.admin_port}/readyz" in text
+
+
+# Compose
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_compose_starts_two_nodes_of_one_log() -> None:
+    services = compose()["services"]
+    found = [
+        settings_of(service["command"], image()[0] | service["environment"])
+        for name, service in services.items()
+        if name.startswith("node-")
+    ]
+    assert [settings.node_name for settings in found] == ["a", "b"]
+    assert {settings.store for settings in found} == {"postgresql://unisono_node@postgres:5432/unisono"}
+    assert {settings.jwt_secret_file for settings in found} == {"/run/secrets/jwt-secret"}
+    commands = db_commands(services["init"]["command"][0])
+    assert [command[2] for command in commands] == ["init", "migrate"]
+    assert services["init"]["environment"]["UNISONO_STORE"].startswith("postgresql://unisono_owner@postgres")
+    assert services["postgres"]["environment"]["POSTGRES_USER"] == "unisono_owner"
+
+
+def test_compose_names_only_what_it_defines() -> None:
+    loaded = compose()
+    for service in loaded["services"].values():
+        for name in service.get("depends_on", ()):
+            assert name in loaded["services"]
+        assert set(service.get("secrets", ())) <= set(loaded["secrets"])
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).is_file() if source.startswith("./") else source in loaded["volumes"]
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    assert "NODE_PASSWORD" in loaded["services"]["postgres"]["environment"]
+    assert subprocess.run(["sh", "-n", DEPLOY / "roles.sh"]).returncode == 0
+
+
+def test_docker_reads_the_compose_file() -> None:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        return  # the checks above stand alone; docker compose adds its own opinion where it is installed
+    environment = os.environ | {"OWNER_PASSWORD": "x", "NODE_PASSWORD": "y"}
+    command = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    outcome = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert outcome.returncode == 0, outcome.stderr
+
+
+# Load balancers
+
+
+def test_the_load_balancers_lead_to_the_nodes() -> None:
+    settings = settings_of(["serve"], image()[0])
+    nodes = {name for name in compose()["services"] if name.startswith("node-")}
+    haproxy = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8")
+    servers = dict(re.findall(r"^\s+server \w+ ([\w-]+):(\d+)$", haproxy, re.MULTILINE))
+    assert servers == {node: str(settings.port) for node in nodes}
+    assert f"check port {settings.admin_port} " in haproxy
+    assert "GET /readyz" in haproxy
+    nginx = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    servers = dict(re.findall(r"^\s+server ([\w-]+):(\d+) ", nginx, re.MULTILINE))
+    assert servers == {node: str(settings.port) for node in nodes}
+    assert nginx.count("{") == nginx.count("}")
+    for idle in (
+        *re.findall(r"timeout (?:tunnel|client|server) (\d+)s", haproxy),
+        *re.findall(r"read_timeout (\d+)s", nginx),
+    ):
+        assert int(idle) > 2 * settings.heartbeat_timeout_s
+    port = re.search(r"bind :(\d+)", haproxy)
+    assert port is not None
+    assert compose()["services"]["balancer"]["ports"] == [f"127.0.0.1:{port[1]}:{port[1]}"]
+
+
+def test_haproxy_reads_its_file() -> None:
+    if shutil.which("haproxy") is None:
+        return  # the checks above stand alone; haproxy adds its own opinion where it is installed
+    outcome = subprocess.run(["haproxy", "-c", "-f", DEPLOY / "haproxy.cfg"], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+
+
+# Kubernetes
+
+
+def manifests() -> list[Manifest]:
+    found: list[Manifest] = []
+    for file in sorted(KUBERNETES.glob("*.yaml")):
+        if file.name != "kustomization.yaml":
+            found += yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    return found
+
+
+def of_kind(*kinds: str) -> Iterator[Manifest]:
+    return (manifest for manifest in manifests() if manifest["kind"] in kinds)
+
+
+def pods() -> Iterator[tuple[Manifest, Manifest]]:
+    """Every manifest that makes pods, and the form of its pods."""
+    for manifest in of_kind("Deployment", "StatefulSet", "Job"):
+        yield manifest, manifest["spec"]["template"]
+
+
+def environment_of(container: Manifest) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "from-elsewhere") for entry in container["env"]}
+
+
+def test_every_manifest_is_of_a_known_kind_and_has_a_place() -> None:
+    seen = set()
+    for manifest in manifests():
+        assert API_VERSIONS[manifest["kind"]] == manifest["apiVersion"]
+        metadata = manifest["metadata"]
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", metadata["name"])
+        assert manifest["kind"] == "Namespace" or metadata["namespace"] == "unisono"
+        assert (manifest["kind"], metadata["name"]) not in seen
+        seen.add((manifest["kind"], metadata["name"]))
+
+
+def test_the_kustomization_has_every_file_but_the_example() -> None:
+    kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8"))
+    files = {file.name for file in KUBERNETES.glob("*.yaml")}
+    assert set(kustomization["resources"]) == files - {"kustomization.yaml", "secrets.example.yaml"}
+
+
+def test_two_nodes_run_with_settings_the_program_knows() -> None:
+    (deployment,) = of_kind("Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = settings_of(container["args"], image()[0] | _settings_only(environment_of(container)))
+    assert settings.store == "postgresql://unisono_node@postgres:5432/unisono"
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"sync": settings.port, "admin": settings.admin_port}
+    for probe in ("readinessProbe", "livenessProbe"):
+        asked = container[probe]["httpGet"]
+        assert asked["port"] == "admin"
+        assert asked["path"] in {"/readyz", "/healthz"}
+    grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace > 2 * settings.drain_timeout_s + settings.close_grace_s
+    assert settings.data in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_migration_is_of_the_same_image() -> None:
+    (job,) = of_kind("Job")
+    (deployment,) = of_kind("Deployment")
+    (migrating,) = job["spec"]["template"]["spec"]["containers"]
+    (serving,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert migrating["image"] == serving["image"]
+    assert job["metadata"]["name"].endswith(migrating["image"].partition(":")[2].replace(".", "-"))
+    assert [command[2] for command in db_commands(migrating["args"][0])] == ["init", "migrate"]
+
+
+def _settings_only(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith("UNISONO_")}
+
+
+def test_selectors_ports_volumes_and_secrets_lead_somewhere() -> None:
+    (secret,) = of_kind("Secret")
+    config_maps = {manifest["metadata"]["name"] for manifest in of_kind("ConfigMap")}
+    labels = []
+    for manifest, template in pods():
+        labels.append((template["metadata"]["labels"], template["spec"]["containers"]))
+        if manifest["kind"] != "Job":
+            assert (
+                manifest["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+            )
+        volumes = {volume["name"] for volume in template["spec"].get("volumes", ())}
+        volumes |= {claim["metadata"]["name"] for claim in manifest["spec"].get("volumeClaimTemplates", ())}
+        for volume in template["spec"].get("volumes", ()):
+            assert volume.get("configMap", {}).get("name", "postgres-roles") in config_maps
+            for item in volume.get("secret", {}).get("items", ()):
+                assert item["key"] in secret["stringData"]
+        for container in template["spec"]["containers"]:
+            assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
+            for entry in container["env"]:
+                reference = entry.get("valueFrom", {}).get("secretKeyRef")
+                if reference is not None:
+                    assert reference["name"] == secret["metadata"]["name"]
+                    assert reference["key"] in secret["stringData"]
+    for service in of_kind("Service"):
+        selected = [
+            found for labelled, found in labels if service["spec"]["selector"].items() <= labelled.items()
+        ]
+        names = {port["name"] for containers in selected for found in containers for port in found["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
+
+
+def test_the_roles_are_made_the_same_way_everywhere() -> None:
+    (config_map,) = of_kind("ConfigMap")
+    assert config_map["data"]["roles.sh"] == (DEPLOY / "roles.sh").read_text(encoding="utf-8")
+
+
+def test_kubectl_reads_the_manifests() -> None:
+    if shutil.which("kubectl") is None:
+        return  # the checks above stand alone; kubectl adds its own opinion where it is installed
+    outcome = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("kind: Service\n") == 3
+
+
+# systemd
+
+
+def unit() -> dict[str, list[str]]:
+    text = (DEPLOY / "unisono.service").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_unit_starts_a_server_with_its_file() -> None:
+    found = unit()
+    command = shlex.split(found["ExecStart"][0])
+    assert Path(command[0]).name == "unisono"
+    variables = dict(entry.split("=", 1) for entry in found["Environment"])
+    assert variables["UNISONO_CONFIG"] == "/etc/unisono/unisono.toml"
+    settings = settings_of(command[1:], variables, DEPLOY / "unisono.toml")
+    assert settings.data == f"/var/lib/{found['StateDirectory'][0]}"
+    worst_s = 2 * settings.drain_timeout_s + settings.close_grace_s
+    assert int(found["TimeoutStopSec"][0].removesuffix("s")) > worst_s
+
+
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        return  # the checks above stand alone; systemd-analyze adds its own opinion where it is installed
+    text = (DEPLOY / "unisono.service").read_text(encoding="utf-8")
+    program = str(Path(sys.executable).parent / "unisono")
+    (tmp_path / "unisono.service").write_text(
+        text.replace("/opt/unisono/bin/unisono", program), encoding="utf-8"
+    )
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "unisono.service")]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    complaints = [line for line in outcome.stderr.splitlines() if "unisono.service" in line]
+    assert complaints == []
