@@ -17,7 +17,7 @@ $(BIN)/python:
 
 $(VENV)/.server: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing the server into $(VENV)"
-	$(PIP) install --constraint constraints.txt --editable .
+	$(PIP) install --constraint constraints.txt --editable '.[terminal]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.server

@@ -61,8 +61,6 @@ def client(
     who = _who(source if isinstance(source, str) else source(), client_id)
     if find_spec("textual") is None:
         raise click.ClickException("this needs the package textual: pip install 'unisono[terminal]'")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.ClickException("this needs a terminal; `unisono tail` and `unisono submit` do not")
     try:
         made = SyncClient(
             url,
@@ -75,6 +73,8 @@ def client(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.ClickException("this needs a terminal; `unisono tail` and `unisono submit` do not")
     try:
         asyncio.run(_run(made, target, who))
     except StoreInUse as error:

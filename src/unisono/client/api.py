@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
@@ -18,7 +18,7 @@ from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.view import parse
 from unisono.protocol.partitions import normalise
-from unisono.vocabulary import Json, JsonObject
+from unisono.vocabulary import JsonObject
 
 T = TypeVar("T")
 
@@ -87,8 +87,9 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     """
 
     async def __aenter__(self) -> Self:
-        self._engine = Engine(self._config, asyncio.get_running_loop())
-        await asyncio.wrap_future(self._engine.start())
+        engine = Engine(self._config, asyncio.get_running_loop())
+        await asyncio.wrap_future(engine.start())
+        self._engine = engine
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -104,7 +105,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     async def submit(
         self,
         partitions: Sequence[str] | None = None,
-        event: Json = None,
+        event: Mapping[str, Any] | None = None,
         *,
         id: str | None = None,
         partition: str | None = None,
@@ -113,7 +114,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
 
         InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
         """
-        request = Request(id or new_id(), named(partitions, partition), event)
+        request = Request(new_id() if id is None else id, named(partitions, partition), event)
         return Draft(await asyncio.wrap_future(self._running.submit(request)))
 
     async def act(self, event: JsonObject, partition: str | None) -> Draft:

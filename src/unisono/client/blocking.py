@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from unisono.client.base import Client
 from unisono.client.checking import named
@@ -17,7 +17,7 @@ from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.view import parse
 from unisono.protocol.partitions import normalise
-from unisono.vocabulary import Json, JsonObject
+from unisono.vocabulary import JsonObject
 
 T = TypeVar("T")
 
@@ -69,8 +69,9 @@ class BlockingClient(Client[BlockingDraft]):
     """An offline-first client of one server, for programs without an event loop; see `Client` and `connect`."""
 
     def __enter__(self) -> Self:
-        self._engine = Engine(self._config)
-        self._engine.start().result()
+        engine = Engine(self._config)
+        engine.start().result()
+        self._engine = engine
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -84,7 +85,7 @@ class BlockingClient(Client[BlockingDraft]):
     def submit(
         self,
         partitions: Sequence[str] | None = None,
-        event: Json = None,
+        event: Mapping[str, Any] | None = None,
         *,
         id: str | None = None,
         partition: str | None = None,
@@ -93,7 +94,7 @@ class BlockingClient(Client[BlockingDraft]):
 
         InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
         """
-        request = Request(id or new_id(), named(partitions, partition), event)
+        request = Request(new_id() if id is None else id, named(partitions, partition), event)
         return BlockingDraft(self._running.submit(request).result())
 
     def act(self, event: JsonObject, partition: str | None) -> BlockingDraft:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from unisono.client.wire import ENVELOPE_BYTES, item_payload
 from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
 from unisono.protocol.partitions import PartitionError, normalise
-from unisono.vocabulary import FieldError, Json, JsonObject
+from unisono.vocabulary import FieldError, JsonObject
 
 ID_BYTES_MAX: Final = 128
 """UTF-8 bytes of an event id (SUBMIT-10)."""
@@ -45,7 +45,7 @@ def named(partitions: Sequence[str] | str | None, partition: str | None) -> list
     return given
 
 
-def check_form(id: str, partitions: Sequence[str], event: Json, bytes_max: int | None) -> Checked:
+def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int | None) -> Checked:
     """Everything that can be said of an event without a model and a state; raises InvalidEvent."""
     size = len(id.encode("utf-8", "replace"))
     if not 0 < size <= ID_BYTES_MAX:
@@ -55,10 +55,10 @@ def check_form(id: str, partitions: Sequence[str], event: Json, bytes_max: int |
     except PartitionError as error:
         where = "partitions" if error.index is None else f"partitions.{error.index}"
         raise _invalid(where, str(error)) from None
-    if not isinstance(event, dict):
+    if not isinstance(event, Mapping):
         raise _invalid("event", "must be an object")
     try:
-        text = canonical(event)
+        text = canonical(dict(event))
     except NotCanonical as error:
         raise _invalid(f"event.{error.field}" if error.field else "event", error.reason) from None
     if deeper_than(text, DEPTH_MAX - ENVELOPE_DEPTH):

@@ -44,6 +44,8 @@ def configure(
     options: Options | None,
 ) -> Config:
     """Check what a program gives before anything starts."""
+    if not url.startswith(("ws://", "wss://")):
+        raise ValueError(f"the url of a server starts with ws:// or wss://, not {url!r}")
     if not client_id:
         raise ValueError("client_id must not be empty")
     if profile not in PROFILES:

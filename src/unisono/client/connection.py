@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal, TypeAlias
 
 import aiohttp
@@ -18,6 +18,7 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 
 from unisono.client.config import Config
 from unisono.client.core import Core
+from unisono.client.options import Options
 from unisono.client.steps import Dialing, Lost, Opened, Received, Tick
 from unisono.client.tokens import TokenFailed, TokenSource
 from unisono.client.wire import BadMessage, Speaker, connect_payload, decode
@@ -28,8 +29,15 @@ Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
 CLOSE_TIMEOUT_S = 1.0
 """How long a peer may take to answer a close: nothing depends on its answer."""
 
-TURN_S = 0.01
-"""Messages that are there already are handled for so long before others on the loop get their turn."""
+BATCH_MESSAGES_MAX = 256
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""Messages handled in one transaction: past this a larger batch saves nothing, and the memory is better bounded."""
+
+
+def backoff_s(tries: int, options: Options, chance: float) -> float:
+    """How long to wait after so many tries that did not last; `chance` is from 0 to 1 (full jitter)."""
+    doubled = options.backoff_base_s * 2.0 ** min(max(0, tries - 1), 32)
+    return chance * min(options.backoff_cap_s, doubled)
 
 
 class Connection:
@@ -51,12 +59,15 @@ class Connection:
         self._token = ""
         self._tries = 0
         self._heard_at = 0.0
+        self._received: list[Received] = []
+        self._received_bytes = 0
         self._may_dial = asyncio.Event()
         self._may_dial.set()
         self._hurry = asyncio.Event()
+        self._idle = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[object] | None = None
-        self._life: asyncio.Task[object] | None = None
+        self._life: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
 
     # -- what the core asks (its Line) -----------------------------------------------------------------------
@@ -96,19 +107,29 @@ class Connection:
 
     def _ring(self) -> None:
         self._alarm = None
+        self._guarded(lambda: self.core.feed(Tick()))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A call nobody waits for: when it fails, end the life it belongs to."""
         try:
-            self.core.feed(Tick())
-        except Exception as error:  # nobody waits for an alarm: end the life it belongs to
-            self.failure = error
-            assert self._life is not None
+            call()
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End for good, because of this."""
+        self.failure = self.failure or error
+        if self._life is not None:
             self._life.cancel()
 
     # -- what the program asks -------------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Go offline and stay there."""
+    async def pause(self) -> None:
+        """Go offline and stay there; done when the core knows that it is."""
         self._may_dial.clear()
-        self.hang_up()
+        if self._socket is not None:
+            self.hang_up()
+            await self._idle.wait()
 
     def resume(self) -> None:
         """Go online now, also after having been stopped."""
@@ -121,19 +142,25 @@ class Connection:
 
     # -- the life --------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    def start(self) -> asyncio.Task[None]:
+        """Begin; the task ends when it is cancelled, or fails."""
+        self._life = self._loop.create_task(self._run())
+        return self._life
+
+    async def _run(self) -> None:
         """Until cancelled."""
-        self._life = asyncio.current_task()
         timeout = aiohttp.ClientTimeout(total=None)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 while True:
                     await self._may_dial.wait()
                     self._hurry.clear()
+                    self._idle.clear()
                     self.core.feed(Dialing())
                     lasted_s, code = await self._once(session)
                     self._tries = 0 if lasted_s >= self._options.stable_after_s else self._tries + 1
                     self.core.feed(Lost(code))
+                    self._idle.set()
                     if self._may_dial.is_set():
                         await self._wait()
         finally:
@@ -142,8 +169,7 @@ class Connection:
 
     async def _wait(self) -> None:
         """Exponential backoff with full jitter, cut short when there is reason to hurry."""
-        doubled = self._options.backoff_base_s * 2.0 ** min(self._tries, 32)
-        delay_s = random.uniform(0, min(self._options.backoff_cap_s, doubled))  # noqa: S311
+        delay_s = backoff_s(self._tries, self._options, random.random())  # noqa: S311
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay_s)
 
@@ -162,7 +188,7 @@ class Connection:
             self.core.report("token_failed", str(error))
             return 0.0, None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self.core.report("unreachable", f"{type(error).__name__}: {error}")
+            self.core.report("unreachable", f"{type(error).__name__}: {str(error) or 'no answer in time'}")
             return 0.0, None
         opened_at = self._loop.time()
         if not self._may_dial.is_set():
@@ -179,6 +205,7 @@ class Connection:
         self._socket = socket
         self._speaker = Speaker()
         self._outgoing = asyncio.Queue()
+        self._received, self._received_bytes = [], 0
         self._heard_at = self._loop.time()
         tasks = [self._loop.create_task(self._write(socket)), self._loop.create_task(self._beat())]
         try:
@@ -192,29 +219,39 @@ class Connection:
             await socket.close()
 
     async def _listen(self, socket: Socket) -> int | None:
-        turn_ends = self._loop.time() + TURN_S
+        """Until the socket ends; gives its close code.
+
+        Messages that are there already are handled together. While there are, `receive` does not let others on
+        the loop have their turn, so the handling comes when there are no more, or as many as one batch may hold.
+        """
         while True:
             frame = await socket.receive()
             self._heard_at = self._loop.time()
-            if frame.type is WSMsgType.TEXT:
-                if not self._heard(frame.data):
-                    return None
-            else:
+            if frame.type is not WSMsgType.TEXT or not self._read(frame.data):
+                self._handle()
                 return socket.close_code
-            if self._heard_at > turn_ends:
+            if len(self._received) >= BATCH_MESSAGES_MAX or self._received_bytes >= BATCH_BYTES_MAX:
+                self._handle()
                 await asyncio.sleep(0)
-                turn_ends = self._loop.time() + TURN_S
 
-    def _heard(self, data: bytes) -> bool:
-        """False when it was no message of this protocol, which ends the connection."""
+    def _read(self, data: bytes) -> bool:
+        """Take a message to be handled; False when it is none, which ends the connection."""
         try:
             message = decode(data)
         except BadMessage as error:
             self.core.report("protocol_violation", str(error))
             return False
         if message is not None:
-            self.core.feed(Received(message))
+            if not self._received:
+                self._loop.call_soon(self._guarded, self._handle)
+            self._received.append(Received(message))
+            self._received_bytes += len(data)
         return True
+
+    def _handle(self) -> None:
+        received, self._received, self._received_bytes = self._received, [], 0
+        if received:
+            self.core.feed(*received)
 
     async def _write(self, socket: Socket) -> None:
         with contextlib.suppress(ConnectionError, aiohttp.ClientError):

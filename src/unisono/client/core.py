@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, assert_never
@@ -103,16 +104,32 @@ class Core:
             drafts_waiting=bool(self.store.outbox.pending),
         )
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
+        self._said: list[tuple[str, bytes]] = []
         self._closed: ClientError | None = None
         self.publisher = Publisher(self)
 
     # -- the sync ------------------------------------------------------------------------------------------
 
-    def feed(self, happened: Input) -> None:
-        """Let something happen, and everything that follows from it."""
+    def feed(self, *happened: Input) -> None:
+        """Let things happen, one after the other, and everything that follows from them.
+
+        What several things change is one transaction, and nothing is said before it is committed.
+        """
         self._check_open()
-        waiting: deque[Input] = deque([happened])
         settled: list[tuple[str, Committed | Rejected]] = []
+        with self.store.together() if len(happened) > 1 else nullcontext():
+            for each in happened:
+                self._follow(each, settled)
+        said, self._said = self._said, []
+        for kind, payload in said:
+            self._line.say(kind, payload)
+        self.views.refresh()
+        self.publisher.publish()
+        for id, outcome in settled:
+            self.drafting.settle(id, outcome)
+
+    def _follow(self, happened: Input, settled: list[tuple[str, Committed | Rejected]]) -> None:
+        waiting: deque[Input] = deque([happened])
         while waiting:
             self.state, effects = advance(self.state, waiting.popleft(), self._now())
             for effect in effects:
@@ -123,10 +140,6 @@ class Core:
                     break
                 if answer is not None:
                     waiting.append(answer)
-        self.views.refresh()
-        for id, outcome in settled:
-            self.drafting.settle(id, outcome)
-        self.publisher.publish()
 
     def _perform(self, effect: Effect, settled: list[tuple[str, Committed | Rejected]]) -> Input | None:
         match effect:
@@ -135,7 +148,7 @@ class Core:
                 return Stored()
             case SendSync():
                 payload = sync_payload(effect.partitions, effect.since, effect.limit, effect.subscription)
-                self._line.say("sync", payload)
+                self._said.append(("sync", payload))
             case SubmitNext():
                 return self._submit_next(effect)
             case SendConnect():
@@ -187,7 +200,7 @@ class Core:
             items.append(item)
             ids.append(draft.id)
         if items:
-            self._line.say("submit_events", submit_payload(items))
+            self._said.append(("submit_events", submit_payload(items)))
         return Submitted(tuple(ids))
 
     def report(self, code: str, message: str) -> None:
@@ -275,7 +288,7 @@ class Core:
             if error is None:
                 self.views.close()
         finally:
-            self.store.close()
+            self.store.close(failed=error is not None)
             self.drafting.close(self._closed)
             self.publisher.close(self._closed)
 

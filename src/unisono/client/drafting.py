@@ -14,7 +14,7 @@ from unisono.client.status import Committed, Rejected
 from unisono.client.store import Store
 from unisono.client.view import parse
 from unisono.client.views import Views
-from unisono.vocabulary import FieldError, Json
+from unisono.vocabulary import FieldError
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Request(msgspec.Struct, frozen=True):
 
     id: str
     partitions: Sequence[str]
-    event: Json
+    event: object
     retrying: bool = False
 
 

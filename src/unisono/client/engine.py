@@ -67,6 +67,7 @@ class Engine:
                 try:
                     future.set_result(function(self.core))
                 except Exception as error:
+                    self._failed(error)
                     future.set_exception(error)
 
         self._post(run, future)
@@ -80,7 +81,9 @@ class Engine:
         return future
 
     def pause(self) -> Future[None]:
-        return self.call(lambda _: self._connection.pause())
+        if self._loop is None or self._loop.is_closed():
+            raise ClientClosed
+        return asyncio.run_coroutine_threadsafe(self._connection.pause(), self._loop)
 
     def resume(self) -> Future[None]:
         return self.call(lambda _: self._connection.resume())
@@ -116,6 +119,7 @@ class Engine:
         try:
             answers = self.core.submit([request for request, _ in taken])
         except Exception as error:
+            self._failed(error)
             for _, future in taken:
                 future.set_exception(error)
             return
@@ -124,6 +128,11 @@ class Engine:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+    def _failed(self, error: Exception) -> None:
+        """A store that failed is not written to any more: the client stops, whoever found it out."""
+        if isinstance(error, StoreFailed):
+            self._connection.fail(error)
 
     def _run(self) -> None:
         try:
@@ -148,7 +157,7 @@ class Engine:
             self._started.set_exception(error)
             return
         self._connection.core = self.core
-        running = self._loop.create_task(self._connection.run())
+        running = self._connection.start()
         ending = self._loop.create_task(self._end.wait())
         self._started.set_result(None)
         await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,8 @@ ClientError
     ├── StoreInUse      another client has it open
     ├── StoreForeign    it belongs to another client_id, or is no store
     ├── StoreTooNew     written by a newer version of this library
-    └── StoreFailed     the disk failed under it
+    ├── StoreFull       no room for a draft; the client goes on
+    └── StoreFailed     the disk failed under it; the client has stopped
 """
 
 from __future__ import annotations
@@ -77,5 +78,13 @@ class StoreTooNew(StoreError):
     """The store was written by a newer version of this library."""
 
 
+class StoreFull(StoreError):
+    """There is no room on the disk: nothing was stored, and the same call works once there is."""
+
+
 class StoreFailed(StoreError):
-    """The disk or the file failed; what was acknowledged before is safe, nothing since is promised."""
+    """The disk or the file failed. What was acknowledged is safe; the client has stopped.
+
+    After a failed sync the operating system may have forgotten what was written, so nothing written later could
+    be promised. Opening the store again finds what is really there.
+    """

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import apsw
 import msgspec
 
-from unisono.client.errors import StoreFailed
+from unisono.client.errors import StoreFailed, StoreFull
 from unisono.client.steps import Refused
 from unisono.vocabulary import FieldError
 
@@ -82,6 +82,8 @@ class Outbox:
                     )
             finally:
                 connection.pragma("synchronous", "normal")
+        except apsw.FullError as error:
+            raise StoreFull(f"there is no room for the draft: {error}") from error
         except apsw.Error as error:
             raise StoreFailed(f"the draft could not be stored: {error}") from error
         for id in replacing:

@@ -13,6 +13,7 @@ from unisono.client.errors import ClientError, ClientStopped
 from unisono.client.feeds import Change, Feed, merge_changes, newest
 from unisono.client.status import Problem, Rejected, Status, rejection
 from unisono.client.syncstep import Phase
+from unisono.protocol.partitions import normalise
 
 if TYPE_CHECKING:
     from unisono.client.core import Core
@@ -59,10 +60,10 @@ class Publisher:
         return Status(
             phase=state.phase,
             cursor=min(state.cursors.values(), default=0),
-            cursors=state.cursors,
+            cursors=dict(state.cursors),
             pending=len(core.store.outbox.pending),
             rejected=len(core.store.outbox.rejected),
-            set_aside=state.aside,
+            set_aside=dict(state.aside),
             model_version=None if state.model_version is UNSET else state.model_version,
             last_error=self.problem,
             stopped=self.stopped,
@@ -89,7 +90,8 @@ class Publisher:
     # -- readers -------------------------------------------------------------------------------------------
 
     def changes(self, partition: str | None) -> Feed[Change]:
-        feed = Feed[Change](partition, merge_changes)
+        name = None if partition is None else normalise([partition])[0]
+        feed = Feed[Change](name, merge_changes)
         with self._joining:
             self._changes.add(feed)
         return feed

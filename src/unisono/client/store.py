@@ -43,15 +43,11 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct):
-    """What one transaction changed.
-
-    `late` names partitions that got an event at or below what was taken to be complete.
-    """
+    """What one transaction changed."""
 
     events: dict[str, list[Event]] = msgspec.field(default_factory=dict)
     settled: list[Settled] = msgspec.field(default_factory=list)
     rejected: list[DraftRecord] = msgspec.field(default_factory=list)
-    late: set[str] = msgspec.field(default_factory=set)
 
 
 class Place(msgspec.Struct):
@@ -83,8 +79,8 @@ class Store:
         self.outbox = Outbox(self._connection)
         self.places: dict[str, Place] = {}
 
-    def close(self) -> None:
-        self._file.close()
+    def close(self, *, failed: bool = False) -> None:
+        self._file.close(failed=failed)
 
     # -- partitions ----------------------------------------------------------------------------------------
 
@@ -204,8 +200,7 @@ class Store:
             if not self._connection.changes():
                 continue
             applied.events.setdefault(name, []).append(Event(event.committed_id, body))
-            if event.committed_id <= place.known:
-                applied.late.add(name)
+            if event.committed_id <= place.known:  # late: no snapshot from there on has it
                 self._connection.execute(
                     "DELETE FROM snapshots WHERE partition = ? AND committed_id >= ?",
                     (place.number, event.committed_id),
@@ -288,6 +283,12 @@ class Store:
                     snapshot.state,
                 ),
             )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Everything within is one transaction; a Clash within still undoes its own step alone."""
+        with self._transaction("storing a batch"):
+            yield
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:

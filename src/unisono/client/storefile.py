@@ -9,12 +9,15 @@ of one process too, and is not inherited by a forked child, which would keep it 
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
 import apsw
 
 from unisono.client.errors import StoreFailed, StoreForeign, StoreInUse, StoreTooNew
+
+log = logging.getLogger("unisono.client")
 
 MEMORY: Final = ":memory:"
 
@@ -101,13 +104,20 @@ class StoreFile:
             self.close()
             raise
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
+        """Let go of the file. After a failure it is left as it is: the next opening finds what is really there."""
         connection: apsw.Connection | None = getattr(self, "connection", None)
-        if connection is not None:
-            connection.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        try:
+            if connection is not None:
+                if failed:
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.close()
+        except apsw.Error:
+            log.warning("closing %s failed", self.path, exc_info=True)
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
 
 
 def _locked(path: str) -> apsw.Connection:

@@ -127,7 +127,7 @@ class Step:
     def live_cursors(self) -> dict[str, int]:
         """How far the live partitions have got, as far as that is known without a page (CLIENT-14)."""
         state = self.state
-        if not state.ordered or state.asked == "submit" or state.cycle is not None:
+        if not state.ordered or state.asked == "submit":
             return {}
         return dict.fromkeys(state.live, state.frontier)
 

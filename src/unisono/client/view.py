@@ -14,7 +14,7 @@ A draft that does not fit the state it meets is left out of the view and stays p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -32,9 +32,9 @@ SETTLE_EVERY: Final = 256
 FOLD_SLICE: Final = 1000
 """Events between two settles while a history is folded, so that its journal stays small."""
 
-SNAPSHOT_WEIGHT_PER_EVENT: Final = 2_000
-"""Writing a state costs about as much as folding one event for each so many bytes of it; below that many events
-since the last one, a snapshot is not worth its writing."""
+SNAPSHOT_WEIGHT_PER_EVENT: Final = 500
+"""A snapshot is due after one event for each so many bytes of the state, so that writing them stays a small part of
+folding the events: writing costs about as much as folding one event for each 5,000 bytes."""
 
 Key: TypeAlias = tuple[int, int, str]
 """Where an entry stands: committed events before drafts, then by number, then by id."""
@@ -49,11 +49,12 @@ def draft_key(draft_clock: int, id: str) -> Key:
 
 
 class Entry(msgspec.Struct):
-    """One event above the base, and the mark of the state before it."""
+    """One event above the base, the mark of the state before it, and whether it changed that state."""
 
     key: Key
     event: JsonObject
     mark: int = 0
+    shown: bool = False
 
 
 def _key(entry: Entry) -> Key:
@@ -93,38 +94,59 @@ class PartitionView:
                 self._state.settle()
         self._state.settle()
 
-    def amend(self, known: int, added: list[Entry], removed: Collection[Key] = ()) -> bool:
-        """Take entries in and out; False, and no change, when one belongs below the base: build the view anew."""
+    def amend(
+        self,
+        known: int,
+        added: list[Entry],
+        removed: Collection[Key] = (),
+        became: Mapping[Key, Key] = {},
+    ) -> bool:
+        """Take entries in and out; False, and no change, when one belongs below the base: build the view anew.
+
+        `became` says which of the removed drafts are which of the added events.
+        """
         if any(entry.key <= committed_key(self.folded) for entry in added):
             return False
+        promoted = self._promote(became) if became else {}
+        if promoted:
+            added = [entry for entry in added if entry.key not in promoted.values()]
+            removed = [place for place in removed if place not in promoted]
         entries = self._entries
         places = [entry.key for entry in added] + list(removed)
         start = min((bisect_left(entries, place, key=_key) for place in places), default=len(entries))
         above = [entry for entry in entries[start:] if entry.key not in removed] + added
         above.sort(key=_key)
-        certain = committed_key(known)
-        settled = bisect_right(entries, certain, hi=start, key=_key)
-        if settled == start:
-            settled += bisect_right(above, certain, key=_key)
-        if settled >= SETTLE_EVERY:
-            if settled < start:
-                above = entries[settled:start] + above
-                start = settled
-            self._undo(start)
-            for entry in above[: settled - start]:
-                self._apply(entry)
-            self.folded = (above[settled - start - 1] if settled > start else entries[settled - 1]).key[1]
-            self.since_snapshot += settled
-            self._state.settle()
-            self._entries = []
-            above = above[settled - start :]
-        else:
-            self._undo(start)
-        for entry in above:
-            entry.mark = self._state.mark()
-            self._apply(entry)
-            self._entries.append(entry)
+        self._undo(start)
+        self._apply(above)
+        self._settle(known)
         return True
+
+    def _promote(self, became: Mapping[Key, Key]) -> dict[Key, Key]:
+        """Let the oldest drafts be the events they became, where that moves nothing: the state is the same.
+
+        So many drafts sent in batches cost themselves, and not each time all that are still waiting.
+        """
+        entries, promoted = self._entries, {}
+        first = bisect_left(entries, draft_key(0, ""), key=_key)
+        last = entries[first - 1].key if first else committed_key(self.folded)
+        for entry, (place, becomes) in zip(entries[first:], sorted(became.items()), strict=False):
+            if entry.key != place or not entry.shown or becomes <= last:
+                break
+            entry.key = last = promoted[place] = becomes
+        return promoted
+
+    def _settle(self, known: int) -> None:
+        """Move into the base what is certain, once it is worth applying again what is above it."""
+        settled = bisect_right(self._entries, committed_key(known), key=_key)
+        above = self._entries[settled:]
+        if settled < max(SETTLE_EVERY, len(above)):
+            return
+        self._undo(settled)
+        self.folded = self._entries[-1].key[1]
+        self.since_snapshot += settled
+        self._entries.clear()
+        self._state.settle()
+        self._apply(above)
 
     def _undo(self, start: int) -> None:
         """Back to the state before the entry at `start`."""
@@ -132,19 +154,24 @@ class PartitionView:
             self._state.rollback(self._entries[start].mark)
             del self._entries[start:]
 
-    def _apply(self, entry: Entry) -> None:
-        if entry.key[0] == 0:
-            self._model.apply_committed(self._state, entry.event)
-            return
-        profile = CANONICAL if entry.event.get("type") == EVENT_TYPE else COMPATIBILITY
-        if not self.refusals(profile, entry.event):
-            self._change(profile, entry.event)
+    def _apply(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            entry.mark = self._state.mark()
+            entry.shown = self._change(entry)
+            self._entries.append(entry)
 
-    def _change(self, profile: str, event: JsonObject) -> None:
+    def _change(self, entry: Entry) -> bool:
+        event = entry.event
+        if entry.key[0] == 0:
+            return self._model.apply_committed(self._state, event)
+        profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
+        if self.refusals(profile, event):
+            return False
         try:
             self._model.apply(profile, self._state, event)
         except RuleFailed:
-            return  # the reducer left the state as it was
+            return False  # the reducer left the state as it was
+        return True
 
     def refusals(self, profile: str, event: JsonObject) -> list[FieldError]:
         """What speaks against an event here and now, as the server would judge it on this state."""
@@ -158,7 +185,7 @@ class PartitionView:
         return self.since_snapshot >= max(every, self._state.weight() // SNAPSHOT_WEIGHT_PER_EVENT)
 
     def worth_storing(self, known: int) -> bool:
-        """Whether folding what came since the last snapshot would take longer than writing one."""
+        """Whether folding what came since the last snapshot would take about as long as writing one."""
         unsaved = self.since_snapshot + bisect_right(self._entries, committed_key(known), key=_key)
         return unsaved > self._state.weight() // SNAPSHOT_WEIGHT_PER_EVENT // 10
 
@@ -172,10 +199,7 @@ class PartitionView:
             encoded = msgspec.json.encode(self._state.dump())
         except RecursionError:
             encoded = None  # deeper than any encoder goes; such a partition is folded at each start
-        for entry in above:
-            entry.mark = self._state.mark()
-            self._apply(entry)
-            self._entries.append(entry)
+        self._apply(above)
         if encoded is None:
             return None
         self.since_snapshot = -first  # those still entries are counted again when they are settled

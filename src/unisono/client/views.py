@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 
@@ -11,9 +12,12 @@ from unisono.client.errors import UnknownPartition
 from unisono.client.outbox import DraftRecord
 from unisono.client.store import Applied, Snapshot, Store
 from unisono.client.view import Entry, Key, PartitionView, committed_key, draft_key, parse
+from unisono.model.forest import Malformed
 from unisono.model.model import Model
 from unisono.model.partition import PartitionState
 from unisono.vocabulary import FieldError, Json, JsonObject
+
+log = logging.getLogger("unisono.client")
 
 
 class Amendment(msgspec.Struct):
@@ -21,7 +25,7 @@ class Amendment(msgspec.Struct):
 
     added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
     removed: set[Key] = msgspec.field(default_factory=set)
-    anew: bool = False
+    became: dict[Key, Key] = msgspec.field(default_factory=dict)
 
 
 class Views:
@@ -50,12 +54,7 @@ class Views:
     def open(self, partition: str) -> None:
         """From the newest snapshot, the events after it, and the pending drafts."""
         store, known = self._store, self._store.places[partition].known
-        snapshot = store.snapshot(partition, self.fingerprint)
-        if snapshot is None:
-            view = PartitionView(self.model)
-        else:
-            state = PartitionState.load(msgspec.json.decode(snapshot.state))
-            view = PartitionView(self.model, state, snapshot.committed_id)
+        view = self._from_snapshot(partition) or PartitionView(self.model)
         view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
         above = [
             Entry(committed_key(event.committed_id), parse(event.event))
@@ -69,6 +68,19 @@ class Views:
         with self._lock:
             self._views[partition] = view
             self.revisions[partition] = self.revisions.get(partition, 0) + 1
+
+    def _from_snapshot(self, partition: str) -> PartitionView | None:
+        snapshot = self._store.snapshot(partition, self.fingerprint)
+        if snapshot is None:
+            return None
+        try:
+            state = PartitionState.load(msgspec.json.decode(snapshot.state))
+        except (ValueError, Malformed):
+            log.warning(
+                "the snapshot of %r cannot be read; folding its events instead", partition, exc_info=True
+            )
+            return None
+        return PartitionView(self.model, state, snapshot.committed_id)
 
     def drop(self, partition: str) -> None:
         with self._lock:
@@ -103,10 +115,14 @@ class Views:
         """Remember what a transaction changed, to be taken in by `refresh`."""
         for partition, events in applied.events.items():
             amendment = self._amendment(partition)
-            amendment.anew = amendment.anew or partition in applied.late
             amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
         self.undraft([settled.draft for settled in applied.settled])
         self.undraft(applied.rejected)
+        for settled in applied.settled:
+            place = draft_key(settled.draft.draft_clock, settled.draft.id)
+            for partition in settled.draft.partitions:
+                if partition in applied.events:
+                    self._amendment(partition).became[place] = committed_key(settled.committed_id)
 
     def _amendment(self, partition: str) -> Amendment:
         return self._waiting.setdefault(partition, Amendment())
@@ -118,7 +134,7 @@ class Views:
             view, known = self._views[partition], self._store.places[partition].known
             added = [Entry(place, parse(event)) for place, event in amendment.added]
             with self._lock:
-                taken = not amendment.anew and view.amend(known, added, amendment.removed)
+                taken = view.amend(known, added, amendment.removed, amendment.became)
                 if taken:
                     self.revisions[partition] += 1
             if not taken:

@@ -1,0 +1,112 @@
+"""What the screen says in words: where the client stands, and what a refused draft wanted."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from typing import Final
+
+from rich.text import Text
+
+from unisono.client import Phase, Problem, Rejected, Status
+from unisono.terminal.edits import touched
+from unisono.terminal.outline import Outline
+from unisono.vocabulary import Json, JsonObject
+
+TONES: Final = {
+    Phase.OFFLINE: "bold red",
+    Phase.CONNECTING: "bold yellow",
+    Phase.SYNCING: "bold cyan",
+    Phase.LIVE: "bold green",
+}
+
+_VISIBLE_FORMATS: Final = "\u200c\u200d"
+"""Joiners: formats that scripts and emoji need. All others could turn the rest of the line around."""
+
+
+def plain(text: str) -> str:
+    """A text that stays in its line and cannot command the terminal, whoever wrote it."""
+    return "".join(
+        " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in _VISIBLE_FORMATS
+        else char
+        for char in text
+    )  # fmt: skip
+
+
+def status_line(status: Status, partition: str, paused: bool) -> Text:
+    """Phase, cursor, drafts; and in a second line what went wrong last."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"● {status.phase.value}", TONES[status.phase])
+    if paused:
+        line.append(" on purpose, o goes online", "dim")
+    line.append(f"   cursor {status.cursors.get(partition, 0)}")
+    line.append(f"   {status.pending} pending", "yellow" if status.pending else "")
+    if status.rejected:
+        line.append(f"   {status.rejected} rejected", "bold red")
+    trouble = _trouble(status, partition)
+    if trouble is not None:
+        line.append("\n")
+        line.append_text(trouble)
+    return line
+
+
+def _trouble(status: Status, partition: str) -> Text | None:
+    if status.stopped is not None:
+        return Text(f"stopped: {plain(status.stopped)}; o tries again", "red")
+    if partition in status.set_aside:
+        return Text(f"the server refuses this partition: {plain(status.set_aside[partition])}", "red")
+    if status.last_error is not None:
+        return Text(_told(status.last_error), "dim" if status.phase is Phase.LIVE else "red")
+    return None
+
+
+def _told(problem: Problem) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(problem.at_ms / 1000))
+    return f"last error {at} {problem.code}: {plain(problem.message)}"
+
+
+def wish(event: JsonObject, outline: Outline) -> str:
+    """What an event wants, in the words of the outline."""
+    id = touched(event, outline.target)
+    payload = event.get("payload")
+    if id is None or not isinstance(payload, dict):
+        return f"{plain(str(event.get('type')))} {plain(_target(payload))}".rstrip()
+    row = outline.find(id)
+    item = "an item that is gone" if row is None else quoted(row.title)
+    given = _given(payload.get("value"))
+    match event.get("type"):
+        case "treePush":
+            return f"add {quoted(given or id)}"
+        case "treeUpdate" if given is not None:
+            return f"rename {item} to {quoted(given)}"
+        case "treeMove":
+            return f"move {item}"
+        case "treeDelete":
+            return f"delete {item}"
+    return f"change {item}"
+
+
+def rejection(rejected: Rejected, outline: Outline) -> Text:
+    """A refused draft with the server's reasons, a line each."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(wish(rejected.event, outline), "bold")
+    text.append(f"  {plain(rejected.reason)}", "red")
+    for error in rejected.errors:
+        text.append(f"\n  {plain(error.field)}: {plain(error.message)}", "dim")
+    return text
+
+
+def _target(payload: Json) -> str:
+    return str(payload.get("target", "")) if isinstance(payload, dict) else ""
+
+
+def _given(value: Json) -> str | None:
+    """The title in an event's value."""
+    title = value.get("title", value.get("name")) if isinstance(value, dict) else None
+    return title if isinstance(title, str) else None
+
+
+def quoted(title: str, length_max: int = 40) -> str:
+    """A title within a sentence, shortened."""
+    text = plain(title)
+    return f"“{text if len(text) <= length_max else text[: length_max - 1] + '…'}”"

@@ -1,0 +1,18 @@
+"""Convergence: random edits, bad lines, dead clients; 20 seeds here, 200 in the soak."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.client.convergence import run
+from tests.server.harness import Server
+
+
+@pytest.mark.req("CLIENT-03", "CLIENT-04", "CLIENT-08", "CLIENT-13")
+@pytest.mark.parametrize("seed", range(20))
+def test_all_see_the_same(seed: int, server: Server, tmp_path: Path) -> None:
+    outcome = asyncio.run(asyncio.wait_for(run(seed, server, tmp_path), 100))
+    assert outcome.events > 0
