@@ -101,6 +101,7 @@ class Front:
         self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._doors_open = False
         self._listening: Sequence[socket.socket] = ()
         self._draining = False
         self._authority: Link
@@ -263,7 +264,8 @@ class Front:
                     replaced.leave(CloseCode.REPLACED, "a newer connection has this client_id")
             case Offer():
                 self._offer = message
-                if not self._servers:
+                if not self._doors_open:
+                    self._doors_open = True
                     self.spawn(self._open_doors())
             case ModelChanged():
                 self._model_changed(message)

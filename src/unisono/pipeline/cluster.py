@@ -26,14 +26,16 @@ def require_visible(spark: SparkContext, store: str) -> None:
     one, through a network file system, can be read wrong while a server writes.
     """
     directory = sqlite_directory(store)
-    if directory is None or spark.master.startswith("local"):
+    if directory is None or str(spark.master).startswith("local"):
         return
     probes = PROBES_PER_CORE * max(1, spark.defaultParallelism)
     answers = spark.parallelize(range(probes), probes).mapPartitions(_Probe(store)).collect()
     advice = "use a PostgreSQL store, or --master local[*]"
     for host, boot, problem in answers:
         if problem:
-            raise StoreNotVisible(f"the executor on {host} cannot read the log in {directory} ({problem}): {advice}")
+            raise StoreNotVisible(
+                f"the executor on {host} cannot read the log in {directory} ({problem}): {advice}"
+            )
         if boot != _boot():
             raise StoreNotVisible(
                 f"the executor on {host} is another machine than this one, and the embedded log in {directory} "

@@ -38,6 +38,12 @@ FILE_BYTES_MAX: Final = 192 << 20
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Runs smaller than this are joined whatever their neighbours' size."""
 
+FILES_JOINED_MAX: Final = 256
+"""Files open at once, each with a row group in memory; more are joined in another round."""
+
+GROUPS_PER_COMMIT: Final = 16
+"""Groups joined by one commit: what a kill can cost."""
+
 _EVERY_ID: Final = Span(-1, (1 << 53) - 1)
 
 
@@ -79,34 +85,48 @@ def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
     return any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
 
 
+def vacuum(lake: Lake, hours: int) -> int:
+    """Remove files that no version younger than `hours` names, left-overs of killed jobs among them; how many.
+
+    Whoever still reads an older version than that loses its files, and so does a job that has been writing for
+    longer than that.
+    """
+    return sum(
+        len(lake.table(name).delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+        for name in (LOG, BY_PARTITION)
+    )
+
+
 def _compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
-    lost = 0
-    while True:
-        table = lake.table(name)
-        before = len(table.files())
-        groups = _groups(table, rows_per_file)
+    before, rows, lost = len(lake.table(name).files()), 0, 0
+    while groups := _groups(lake.table(name), rows_per_file):
         try:
-            rows = sum(_rewrite(spark, lake, name, group, rows_per_file) for group in groups)
+            for some in _portions(groups, GROUPS_PER_COMMIT):
+                rows += _rewrite(spark, lake.table(name), some, rows_per_file)
         except Overtaken:
             lost += 1
             if lost > OVERTAKEN_MAX:
                 raise
-        else:
-            return Compacted(name, before, len(lake.table(name).files()), rows)
+    return Compacted(name, before, len(lake.table(name).files()), rows)
 
 
-def _rewrite(spark: SparkContext, lake: Lake, name: str, group: list[DataFile], rows_per_file: int) -> int:
-    """Join one group of files and commit it."""
-    table = lake.table(name)
-    jobs = _jobs(table, group, rows_per_file)
+def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
+    """Join each of the groups, and put all that came of it in their place by one commit."""
+    jobs = [job for group in groups for job in _jobs(table, group, rows_per_file)]
     joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
     read, written = total([part.read for part in joined]), total([part.written for part in joined])
-    rows = sum(file.rows for file in group)
+    old = [file for group in groups for file in group]
+    rows = sum(file.rows for file in old)
     if read != written or read.rows != rows:
-        raise Mismatch(f"joining {len(group)} files of {name} read {read} and wrote {written}, of {rows} rows")
+        raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
     new = [file for part in joined for file in part.files]
-    table.replace(group, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
+    table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
     return rows
+
+
+def _portions(groups: list[list[DataFile]], size: int) -> Iterator[list[list[DataFile]]]:
+    for start in range(0, len(groups), size):
+        yield groups[start : start + size]
 
 
 def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
@@ -117,18 +137,17 @@ def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
 def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     """Which neighbouring runs to join, as the files of each group; from the newest run back."""
     groups: list[list[list[DataFile]]] = [[]]
-    rows = 0
+    rows = files = 0
     for run in reversed(runs):
         size = sum(file.rows for file in run)
-        alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS) or not groups[-1]
-        if groups[-1] and (not alike or rows + size > full):
+        alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
+        if groups[-1] and (not alike or rows + size > full or files + len(run) > FILES_JOINED_MAX):
             groups.append([])
-            rows = 0
+            rows = files = 0
         groups[-1].append(run)
         rows += size
-    return [
-        [file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1
-    ]
+        files += len(run)
+    return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
 def _jobs(table: Table, group: list[DataFile], rows_per_file: int) -> list[Job]:

@@ -87,7 +87,7 @@ def _fixed(column: Any) -> Any:
 def _first_offset(array: Any) -> int:
     """Where an array's first value starts, beyond what equal lengths account for."""
     offsets = np.frombuffer(array.buffers()[1], np.int32)
-    return int(offsets[array.offset]) - array.offset * HASH_BYTES
+    return int(offsets[array.offset] - array.offset * HASH_BYTES)
 
 
 def _name_hashes(column: Any) -> Any:

@@ -9,6 +9,7 @@ that no commit named are never read.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -132,6 +133,14 @@ def export(
     return Exported(start, lake.head(), added.rows, time.monotonic() - began, added)
 
 
+def level(spark: SparkContext, store: str, lake: Lake) -> int:
+    """Bring both tables to the same event, should a kill have come between their commits; that event."""
+    heads = lake.table(LOG).head, lake.table(BY_PARTITION).head
+    if heads[0] != heads[1]:
+        export(spark, store, lake, to=max(heads))
+    return max(heads)
+
+
 def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, events_per_file: int) -> Digest:
     """Write one stage and commit it; the digest of what it added to `log`."""
     view = lake.view()
@@ -181,7 +190,7 @@ def ranges(since: int, upto: int, size: int, cores: int) -> list[tuple[int, int]
         parts = -(-parts // cores) * cores
     parts = min(count, max(parts, min(cores, count // TASK_EVENTS_MIN), 1))
     edges = [since + count * part // parts for part in range(parts + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 def _cut(stages: list[Stage], size: int) -> Iterator[Stage]:
@@ -218,7 +227,9 @@ def _require_same_history(store: str, lake: Lake, held: Extent, head: int) -> No
         batches = lake.scan_arrow(since=head - 1, upto=head, columns=("hash",))
         here = [row for batch in batches for row in batch.column("hash").to_pylist()]
         if [record.hash for record in there] != here:
-            raise Mismatch(f"event {head} of the log is not event {head} of the lake: it is the copy of another log")
+            raise Mismatch(
+                f"event {head} of the log is not event {head} of the lake: it is the copy of another log"
+            )
 
 
 def _require_whole(stage: Stage, log: Digest) -> None:
@@ -240,7 +251,9 @@ def _require_present(storage: Storage, files: list[DataFile]) -> None:
         except FileNotFoundError:
             size = -1
         if size != file.bytes:
-            raise Mismatch(f"an executor wrote {path} and it is not here: a lake on a cluster needs a shared place")
+            raise Mismatch(
+                f"an executor wrote {path} and it is not here: a lake on a cluster needs a shared place"
+            )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The Java process behind a Spark session: which Java, and a quick start where one was prepared.
 
 `python -m unisono.pipeline.warmup` leaves in a cache directory, one for each pair of Spark and Java: the command
-line that Spark's launcher makes (so that it need not be run each time), an archive of loaded classes (AppCDS),
-and a quiet logging configuration. Without them, or when the environment changes what they rest on, Spark starts
+line that Spark's launcher makes (so that it need not be run each time) and an archive of loaded classes (AppCDS).
+Without them, or when the environment changes what they rest on, Spark starts
 the ordinary way, some seconds slower.
 """
 
@@ -55,6 +55,9 @@ logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
+# A stream that ends by an error raises it where it was started.
+logger.stream.name = org.apache.spark.sql.execution.streaming
+logger.stream.level = off
 """
 
 _CHANGES_COMMAND: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
@@ -86,7 +89,7 @@ def java_version(home: Path) -> str:
     try:
         text = (home / "release").read_text("utf-8")
     except OSError:
-        asked = subprocess.run(
+        asked = subprocess.run(  # noqa: S603 (the Java that was found)
             [home / "bin" / "java", "-version"], capture_output=True, text=True, check=False
         )
         text = asked.stderr.replace('version "', 'JAVA_VERSION="')
@@ -133,14 +136,25 @@ class Prepared:
         except (OSError, msgspec.MsgspecError):
             return None
 
+    def _quiet_logging(self) -> Path:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if not self.logging.is_file() or self.logging.read_text("utf-8") != QUIET:
+                self.logging.write_text(QUIET, "utf-8")
+        except OSError:
+            with tempfile.NamedTemporaryFile(
+                "w", suffix=".properties", delete=False, encoding="utf-8"
+            ) as file:
+                file.write(QUIET)
+            return Path(file.name)
+        return self.logging
+
     def keep(self, launch: Launch) -> None:
         self._launch.write_bytes(msgspec.json.encode(launch))
 
     def java_options(self) -> list[str]:
         """What to add to a Java command for a quiet and quick start, as far as it is prepared."""
-        options = []
-        if self.logging.is_file():
-            options.append(f"-Dlog4j2.configurationFile={self.logging.as_uri()}")
+        options = [f"-Dlog4j2.configurationFile={self._quiet_logging().as_uri()}"]
         if self.archive.is_file():
             # Auto: an archive that does not fit is passed over. Java would say so on stdout.
             options += [
@@ -166,7 +180,7 @@ def start(launch: Launch, options: list[str], memory: str, conf: Mapping[str, st
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
         told = Path(folder) / "gateway"
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 (what Spark's launcher would run)
             [*command, "pyspark-shell"],
             stdin=subprocess.PIPE,
             env=environment,
@@ -175,7 +189,7 @@ def start(launch: Launch, options: list[str], memory: str, conf: Mapping[str, st
         port, secret = _connection(process, told)
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
-        gateway = launch_gateway()
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
@@ -187,8 +201,9 @@ def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]
     while not told.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
+            process.communicate()
             raise PipelineError(
-                f"Java ended with code {process.poll()} before Spark was up; see what it said above"
+                f"Java ended with code {process.returncode} before Spark was up; see what it said above"
             )
         time.sleep(0.01)
     content = told.read_bytes()

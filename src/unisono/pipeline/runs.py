@@ -7,6 +7,7 @@ after the other and has committed_id order; compaction joins neighbours into lon
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -195,7 +196,7 @@ def _spread(run: pa.Table, buckets: int) -> Iterator[tuple[int, Iterator[pa.Tabl
     sizes = np.asarray(pc.binary_length(run.column("event")))[parents[order]]
     bucket_by_rank = np.array([homes[number] for number in placed])[keys[order]]
     edges = [0, *(np.flatnonzero(np.diff(bucket_by_rank)) + 1).tolist(), len(order)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         yield int(bucket_by_rank[start]), _taken(run, encoded, parents, order[start:end], sizes[start:end])
 
 

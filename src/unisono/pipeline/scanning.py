@@ -87,12 +87,16 @@ def scan_file(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one file in `span`, in the file's order, from those row groups that may hold any."""
     read = list(dict.fromkeys((*columns, *span.columns)))
-    with storage.read(file.table, file.path) as source, pq.ParquetFile(source) as parquet:
-        groups = _groups(parquet.metadata, span)
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=read):
-            rows = batch.filter(span.expression())
-            if rows.num_rows:
-                yield rows.select(list(columns))
+    # A row group at a time: from an object store its columns are fetched together, and no more than that.
+    with (
+        storage.read(file.table, file.path) as source,
+        pq.ParquetFile(source, pre_buffer=not storage.is_local) as parquet,
+    ):
+        for group in _groups(parquet.metadata, span):
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=read):
+                rows = batch.filter(span.expression())
+                if rows.num_rows:
+                    yield rows.select(list(columns))
 
 
 def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

@@ -10,12 +10,12 @@ import re
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
@@ -31,6 +31,9 @@ TASK_FAILURES_MAX: Final = 4
 MASTER_TIMEOUT_S: Final = 5.0
 """To find out that no master listens; Spark itself tries for a minute."""
 
+EXECUTORS_TIMEOUT_S: Final = 60.0
+"""For the first executor of a cluster to report; two seconds are usual."""
+
 DRIVER_MEMORY: Final = "1g"
 """Rows stay in the Python workers and in Arrow; Java holds plans, shuffles and sorts, which spill."""
 
@@ -39,7 +42,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",  # bars only where a person looks: `progress`
     "spark.log.level": "ERROR",
     "spark.master.rest.enabled": "false",  # the same, for a master started with these settings
-    "spark.sql.adaptive.enabled": "true",  # joins small shuffle partitions: 4–8 s become 0.7 s per small job
+    "spark.sql.adaptive.enabled": "true",  # joins small shuffle partitions: 4 to 8 s become 0.7 s per small job
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",  # a row group; bounds what a worker holds
     "spark.sql.python.filterPushdown.enabled": "true",  # the source answers ranges of committed_id itself
@@ -97,7 +100,8 @@ def context(
         conf=_conf(settings, _with_retries(chosen), app), gateway=_gateway(settings, quick=quick)
     )
     if not is_local(chosen):
-        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=_scratch(started)))
+        _require_executors(started)
+        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
         started.addPyFile(str(pack(folder / "unisono.zip")))
     return started
 
@@ -175,9 +179,16 @@ def _require_master(master: str) -> None:
         raise PipelineError(f"no Spark master answers at {master}: {error}") from error
 
 
-def _scratch(spark: SparkContext) -> str:
-    """A directory that goes away with the context."""
-    return str(spark._temp_dir)
-
-
-__all__ = ["PySparkRuntimeError", "context", "cores", "is_local", "session"]
+def _require_executors(spark: SparkContext) -> None:
+    """Spark waits for ever for executors that the cluster has no room for, and says so in its log only."""
+    deadline = time.monotonic() + EXECUTORS_TIMEOUT_S
+    seen: Any = spark._jsc.sc()
+    while seen.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
+        if time.monotonic() > deadline:
+            wanted = spark.getConf().get("spark.executor.memory", "1g")
+            spark.stop()
+            raise PipelineError(
+                f"no executor started within {EXECUTORS_TIMEOUT_S:.0f} s: are there workers with {wanted} of memory "
+                "and a core to spare? (settings spark.executor.memory, spark.executor.cores, spark.cores.max)"
+            )
+        time.sleep(0.1)

@@ -31,7 +31,6 @@ def prepare(*, anew: bool = False) -> Path:
     if anew:
         shutil.rmtree(prepared.directory, ignore_errors=True)
     prepared.settings.mkdir(parents=True, exist_ok=True)
-    prepared.logging.write_text(jvm.QUIET, "utf-8")
     if prepared.launch({}) is None:
         prepared.keep(_ask_launcher(home, java, prepared))
     if not prepared.archive.is_file():
@@ -55,7 +54,9 @@ def _ask_launcher(spark_home: Path, java: Path, prepared: jvm.Prepared) -> jvm.L
     }
     command = [str(java / "bin" / "java"), "-Xmx128m", "-cp", f"{jars}/*"]
     command += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
-    asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    asked = subprocess.run(  # noqa: S603 (Spark's launcher, on the Java that was found)
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     words = [word for word in asked.stdout.replace("\n", "\0").split("\0") if word]
     if asked.returncode != 0 or "-cp" not in words:
         raise PipelineError(f"Spark's launcher does not tell its command: {asked.stderr.strip()[:500]}")

@@ -1,0 +1,76 @@
+"""What is in a lake, told briefly: `unisono lake info`. Needs no Spark."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unisono.pipeline.lake import Lake
+from unisono.pipeline.runs import FRESH
+from unisono.pipeline.scanning import runs_of
+from unisono.pipeline.stores import extent
+from unisono.pipeline.tables import Table
+
+
+class TableInfo(msgspec.Struct, frozen=True):
+    """One table: its Delta version, its extent, its files."""
+
+    name: str
+    version: int
+    head: int
+    rows: int
+    runs: int
+    files: int
+    fresh_files: int
+    bytes: int
+
+
+class LakeInfo(msgspec.Struct, frozen=True):
+    """The lake, and how far it is behind the log where one was named."""
+
+    location: str
+    head: int
+    buckets: int
+    tables: list[TableInfo]
+    store_head: int | None = None
+    store_pruned_to: int | None = None
+
+    def text(self) -> str:
+        lines = [f"{self.location}: events 1 to {self.head}" if self.head else f"{self.location}: empty"]
+        lines[0] += f", {self.buckets} buckets"
+        if self.store_head is not None:
+            lines[0] += f"; the log ends at {self.store_head}, {self.store_head - self.head} to export"
+        for table in self.tables:
+            size = table.bytes / 1e6
+            fresh = f" ({table.fresh_files} fresh)" if table.fresh_files else ""
+            lines.append(
+                f"  {table.name:<13} version {table.version:>5}  head {table.head:>10}  {table.rows:>11} rows  "
+                f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {size:>9.1f} MB"
+            )
+        return "\n".join(lines)
+
+
+def info(lake: Lake, store: str | None = None) -> LakeInfo:
+    view = lake.view()
+    held = None if store is None else extent(store)
+    return LakeInfo(
+        lake.storage.location,
+        view.head,
+        view.buckets,
+        [_table(view.log), _table(view.by_partition)],
+        held.head if held else None,
+        held.pruned_to if held else None,
+    )
+
+
+def _table(table: Table) -> TableInfo:
+    files = table.files()
+    return TableInfo(
+        table.name,
+        table.version,
+        table.head,
+        sum(file.rows for file in files),
+        sum(1 for _ in runs_of(files)),
+        len(files),
+        sum(file.bucket == FRESH for file in files),
+        sum(file.bytes for file in files),
+    )

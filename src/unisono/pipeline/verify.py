@@ -1,0 +1,131 @@
+"""Is the lake what the log is? Digests of the same ranges from both sides, taken on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from unisono.pipeline.digests import Digest, digest
+from unisono.pipeline.errors import NoSuchRange
+from unisono.pipeline.lake import Lake
+from unisono.pipeline.runs import DataFile
+from unisono.pipeline.scanning import Span, runs_of, scan_file
+from unisono.pipeline.storage import Storage
+from unisono.pipeline.stores import extent, open_reader, read_range
+from unisono.store.port import Record
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_DIGESTED: Final = ("committed_id", "hash")
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """One range, seen from both sides."""
+
+    since: int
+    upto: int
+    log: Digest
+    by_partition: Digest
+    store_log: Digest
+    store_by_partition: Digest
+
+    @property
+    def equal(self) -> bool:
+        return self.log == self.store_log and self.by_partition == self.store_by_partition
+
+
+class _Range(msgspec.Struct, frozen=True):
+    store: str
+    storage: Storage
+    since: int
+    upto: int
+    log: tuple[DataFile, ...]
+    by_partition: tuple[DataFile, ...]
+
+
+def verify(
+    spark: SparkContext, store: str, lake: Lake, since: int = 0, upto: int | None = None
+) -> list[Checked]:
+    """Compare the lake with the log over what both hold of `(since, upto]`, range by range.
+
+    Ranges follow the runs of the lake, so that every file is read once. What has left the log cannot be compared.
+    """
+    view = lake.view()
+    held = extent(store)
+    first, last = max(since, held.pruned_to), min(view.head, held.head if upto is None else upto)
+    if first >= last:
+        if since < last:
+            raise NoSuchRange(f"the log has nothing left of ({since}, {last}] to compare the lake with")
+        return []
+    tasks = [
+        _Range(
+            store,
+            lake.storage,
+            low,
+            high,
+            _touching(view.log_files, low, high),
+            _touching(view.partition_files, low, high),
+        )
+        for low, high in _edges(view.partition_files, first, last)
+    ]
+    return list(spark.parallelize(tasks, len(tasks)).map(check).collect())
+
+
+def check(task: _Range) -> Checked:
+    """On an executor: one range from both sides."""
+    return Checked(
+        task.since,
+        task.upto,
+        _of_files(task, task.log, _DIGESTED),
+        _of_files(task, task.by_partition, (*_DIGESTED, "partition")),
+        *_of_store(task),
+    )
+
+
+def _edges(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
+    low = since
+    for run in runs_of(files):
+        high = min(upto, max(file.last_id for file in run))
+        if high > low:
+            yield low, high
+            low = high
+    if low < upto:
+        yield low, upto
+
+
+def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
+    return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
+
+
+def _of_files(task: _Range, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
+    span = Span(task.since, task.upto)
+    batches = chain.from_iterable(scan_file(task.storage, file, span, columns) for file in files)
+    return sum(map(digest, batches), Digest())
+
+
+def _of_store(task: _Range) -> tuple[Digest, Digest]:
+    log, by_partition = Digest(), Digest()
+    reader = open_reader(task.store)
+    try:
+        for records in read_range(reader, task.since, task.upto):
+            log += digest(_rows(records, None))
+            places = [(record, name) for record in records for name in record.partitions]
+            by_partition += digest(_rows([record for record, _ in places], [name for _, name in places]))
+    finally:
+        reader.close()
+    return log, by_partition
+
+
+def _rows(records: Sequence[Record], names: Sequence[str] | None) -> Any:
+    columns = {
+        "committed_id": pa.array([record.committed_id for record in records], pa.int64()),
+        "hash": pa.array([record.hash for record in records], pa.binary()),
+    }
+    if names is not None:
+        columns["partition"] = pa.array(names, pa.string())
+    return pa.table(columns)
