@@ -71,6 +71,9 @@ class Reader:
             except StoreLost:
                 self._log.reopen()
                 page = page_of(self._log, ask)
+            if not page.has_more and self._log.head() < ask.upto:
+                # A server left behind by a failover: the history would seem to end too early (SYNC-01).
+                raise StoreLost(f"this log ends before {ask.upto}")
         except StoreLost as error:
             log.warning("a page could not be read: %s", error)
             return PageFailed(ask.ticket)
