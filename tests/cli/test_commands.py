@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -144,11 +145,15 @@ class Dev:
 
 
 def in_terminal(command: str, place: Path) -> subprocess.Popen[str]:
-    """A printed command, pasted into a shell."""
+    """A printed command, pasted into a shell, where ctrl-c works even if the tests run in the background."""
     return subprocess.Popen(
         ["sh", "-c", f"exec {command}"],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_a_newcomer_can_paste_what_serve_dev_prints(tmp_path: Path) -> None:

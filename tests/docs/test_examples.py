@@ -104,7 +104,11 @@ def test_no_program_goes_untested(page: Path) -> None:
 
 def test_make_run_is_what_the_tour_plays() -> None:
     printed = subprocess.run(
-        ["make", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert printed.stdout.splitlines()[-1] == MAKE_RUN
 
