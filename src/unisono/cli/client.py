@@ -31,7 +31,7 @@ DIGEST_LENGTH: Final = 16
 """With endings for SQLite's own files well below the 255 bytes that file systems allow a name."""
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
 )
