@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup setup-dev run test lint bench soak clean
+.PHONY: setup setup-dev run test test-pipeline lint bench soak clean
 
 setup: $(VENV)/.server
 setup-dev: $(VENV)/.dev
@@ -37,6 +37,9 @@ lint: setup-dev
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-pipeline: setup-dev
+	$(BIN)/python -m pytest -o addopts="-ra --strict-markers --strict-config" tests/pipeline
 
 bench: setup-dev
 	$(BIN)/python -m benchmarks

@@ -33,7 +33,7 @@ from unisono.pipeline.export import BOTH, EVENTS_PER_FILE, Task, export, run_tas
 from unisono.pipeline.lake import Lake
 from unisono.pipeline.session import session
 from unisono.pipeline.source import UnisonoSource
-from unisono.pipeline.stores import open_reader, read_range, sqlite_uri
+from unisono.pipeline.stores import no_collection, open_reader, read_range, sqlite_uri
 from unisono.pipeline.verify import verify
 from unisono.pipeline.warmup import prepare
 from unisono.protocol.canonical import canonical, content_hash
@@ -87,7 +87,10 @@ def record(number: int, chance: random.Random) -> Record:
 def plain_log(store: str, events: int, folder: Path) -> None:
     """What anybody would write: rows from the log into one Parquet file."""
     reader = open_reader(store)
-    with pq.ParquetWriter(folder / "plain.parquet", LOG_SCHEMA, compression="zstd") as writer:
+    with (
+        no_collection(),
+        pq.ParquetWriter(folder / "plain.parquet", LOG_SCHEMA, compression="zstd") as writer,
+    ):
         for records in read_range(reader, 0, events):
             writer.write_table(pa.Table.from_batches([to_batch(records)]))
     reader.close()
@@ -122,7 +125,7 @@ def steps(
 
 
 def rates(store: str, events: int, rounds: int, folder: Path) -> None:
-    spark = session("local[*]", "benchmark", quick=False)
+    spark = session("local[*]", "benchmark", quick=True)
     context = spark.sparkContext
     spark.dataSource.register(UnisonoSource)
     log = spark.read.format("unisono").option("store", store).load()

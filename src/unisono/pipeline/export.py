@@ -8,12 +8,10 @@ that no commit named are never read.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +24,7 @@ from unisono.pipeline.lake import Lake
 from unisono.pipeline.runs import DataFile, Written, write_runs
 from unisono.pipeline.scanning import scan_log
 from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
-from unisono.pipeline.stores import Extent, extent, open_reader, read_range
+from unisono.pipeline.stores import Extent, extent, no_collection, open_reader, read_range
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -155,7 +153,7 @@ def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, even
 
 def run_task(task: Task) -> Written:
     """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
-    with _no_collection():
+    with no_collection():
         if task.lake_files:
             batches = scan_log(task.storage, task.lake_files, task.since, task.upto)
             return _write(task, batches)
@@ -254,15 +252,3 @@ def _require_present(storage: Storage, files: list[DataFile]) -> None:
             raise Mismatch(
                 f"an executor wrote {path} and it is not here: a lake on a cluster needs a shared place"
             )
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Millions of small objects and no cycle among them: looking for cycles doubles the time of a read."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

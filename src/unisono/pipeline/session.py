@@ -160,6 +160,7 @@ def _with_retries(master: str) -> str:
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
     """Inside spark-submit: it has started Java and chosen the master; settings it gave win over ours."""
+    SparkContext._ensure_initialized()  # from here on a SparkConf knows what spark-submit was given
     chosen = SparkConf()
     for key, value in {**SETTINGS, **conf}.items():
         if key in conf or not chosen.contains(key):

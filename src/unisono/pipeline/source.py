@@ -53,6 +53,7 @@ from unisono.pipeline.columns import SPARK_LOG_SCHEMA, to_batch
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.pipeline.stores import (
     extent,
+    no_collection,
     normal_uri,
     open_reader,
     read_partitions,
@@ -105,8 +106,9 @@ class Reading(msgspec.Struct, frozen=True):
                 stretches = read_range(reader, part.since, part.upto)
             else:
                 stretches = read_partitions(reader, self.partitions, part.since, part.upto)
-            for records in stretches:
-                yield to_batch(records)
+            with no_collection():
+                for records in stretches:
+                    yield to_batch(records)
         finally:
             reader.close()
 

@@ -1,0 +1,56 @@
+"""One Spark session for all tests of the pipeline, and one history to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.pipeline.history import make_store
+from unisono.pipeline.session import session
+from unisono.pipeline.source import UnisonoSource
+from unisono.pipeline.stores import sqlite_uri
+from unisono.pipeline.warmup import prepare
+from unisono.store.port import Record
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_starts() -> None:
+    """Half a minute once per installation; afterwards every Spark of these tests starts in a third of the time."""
+    prepare()
+
+
+@pytest.fixture(scope="session")
+def spark(_quick_starts: None) -> Iterator[SparkSession]:
+    started = session("local[2]", "unisono tests", quick=True)
+    started.dataSource.register(UnisonoSource)
+    yield started
+    process = started.sparkContext._gateway.proc  # type: ignore[union-attr]
+    started.stop()
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def context(spark: SparkSession) -> SparkContext:
+    return spark.sparkContext
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """A data directory that nobody writes to any more, and the records in it."""
+    directory = tmp_path_factory.mktemp("history")
+    return directory, make_store(directory, 3_000)
+
+
+@pytest.fixture(scope="session")
+def store(history: tuple[Path, list[Record]]) -> str:
+    return sqlite_uri(history[0])
+
+
+@pytest.fixture(scope="session")
+def records(history: tuple[Path, list[Record]]) -> list[Record]:
+    return history[1]

@@ -1,0 +1,64 @@
+"""Commands as processes of their own, and finding the processes that Spark starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "unisono.cli.lake")
+WAIT_S = 60.0
+
+
+def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """`unisono lake …`, running."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`unisono lake …`, to its end."""
+    process = start(*arguments, **variables)
+    out, err = process.communicate(timeout=WAIT_S * 2)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> bool:
+    """True when it has come about; False when the process ended before."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if process is not None and process.poll() is not None:
+            return bool(condition())
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+    return True
+
+
+def kill(process: subprocess.Popen[str]) -> bool:
+    """kill -9; whether it was still alive."""
+    alive = process.poll() is None
+    process.kill()
+    process.communicate()
+    return alive
+
+
+def python_workers(java: int) -> list[int]:
+    """The Python processes that run tasks for the local Spark of this Java process."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    daemons = {pid for pid, parent in parents.items() if parent == java}
+    return [pid for pid, parent in parents.items() if parent in daemons]

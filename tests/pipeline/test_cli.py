@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.pipeline.history import make_store, require_exact
+from tests.pipeline.processes import run, start
+from unisono.cli.lake import brief, lake
+from unisono.pipeline.lake import Lake
+
+
+@pytest.mark.timeout(240)
+def test_from_end_to_end(tmp_path: Path) -> None:
+    records = make_store(tmp_path / "data", 2_000)
+    place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake")]
+    first = run("export", *place, "--to", "700", "--buckets", "4", "--master", "local[2]")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("exported 700 events in ")
+    assert first.stdout.endswith("events/s): the lake has all events up to 700\n")
+    assert first.stderr == "exported 700 of 700 events\n", "nothing of Spark's own"
+    rest = run(
+        "export", "--store", f"sqlite:{tmp_path}/data", "--lake", str(tmp_path / "lake"), "--events-per-file", "300",
+        "--verify", "--quiet", "--spark-conf", "spark.driver.memory=600m",
+    )  # fmt: skip
+    assert rest.returncode == 0, rest.stderr
+    assert rest.stderr == ""
+    told = run("info", *place, "--json")
+    assert json.loads(told.stdout)["head"] == 2_000
+    compacted = run("compact", *place, "--vacuum-hours", "0", "--verify")
+    assert compacted.returncode == 0, compacted.stderr
+    assert "files became" in compacted.stdout
+    assert "old files removed" in compacted.stdout
+    assert "verified 2000 events" in compacted.stderr
+    require_exact(Lake.at(str(tmp_path / "lake")), records)
+
+
+def test_with_nothing_to_do_no_spark_is_started(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 0)
+    place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake")]
+    no_java = {"JAVA_HOME": str(tmp_path / "nowhere")}
+    exported = run("export", *place, **no_java)
+    assert (exported.returncode, exported.stdout) == (
+        0,
+        "nothing to export: the lake has all events up to 0\n",
+    )
+    compacted = run("compact", *place, **no_java)
+    assert compacted.returncode == 0
+    assert "nothing to join" in compacted.stdout
+    assert "empty, 16 buckets; the log ends at 0, 0 to export" in run("info", *place, **no_java).stdout
+
+
+def test_clear_errors(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 20)
+    data, place = str(tmp_path / "data"), ["--lake", str(tmp_path / "lake")]
+    cases = {
+        ("export", "--data", str(tmp_path / "none"), *place): "holds no log",
+        ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 was asked for",
+        ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
+        ("export", "--store", "mysql://x", *place): "sqlite:DIRECTORY or postgresql://",
+        ("info", "--lake", str(tmp_path / "no lake")): "`unisono lake export` makes one",
+    }
+    started = {arguments: start(*arguments) for arguments in cases}
+    no_java = start("export", "--data", data, *place, JAVA_HOME=str(tmp_path))
+    for arguments, process in started.items():
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2, arguments
+        assert err.startswith("unisono: ")
+        assert cases[arguments] in err
+        assert err.count("\n") == 1
+    _, err = no_java.communicate(timeout=60)
+    assert no_java.returncode == 2
+    assert "apt install openjdk-17-jre-headless" in err
+
+
+def test_usage() -> None:
+    runner = CliRunner()
+    assert (
+        "give --data or --store"
+        in runner.invoke(lake, ["info", "--data", "a", "--store", "b", "--lake", "c"]).output
+    )
+    assert "is not K=V" in runner.invoke(lake, ["info", "--lake", "c", "--spark-conf", "x"]).output
+    told = runner.invoke(
+        lake, ["export", "--follow", "--store", "postgresql://u:secret@h/x", "--lake", "s3://l"]
+    )
+    assert told.exit_code == 2
+    assert "secret" not in told.output
+
+
+def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for name in [name for name in sys.modules if name.startswith("unisono.pipeline")]:
+        monkeypatch.delitem(sys.modules, name)
+    told = CliRunner().invoke(lake, ["info", "--lake", str(tmp_path)])
+    assert told.exit_code == 2
+    assert "pip install 'unisono[pipeline]'" in told.output
+
+
+def test_of_a_failed_job_the_error_itself_is_shown() -> None:
+    text = (
+        "Job aborted due to stage failure: …\nTraceback (most recent call last):\n  File …\n"
+        "unisono.pipeline.errors.NoSuchRange: event 5 is not in the log\n\tat java.lang.Thread\n"
+    )
+    assert brief(RuntimeError(text)) == "event 5 is not in the log"
+    assert brief(RuntimeError("x\nOSError: [Errno 28] No space left on device\n at y")) == (
+        "OSError: [Errno 28] No space left on device"
+    )
+    assert brief(RuntimeError("one line\nmore")) == "one line"

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.pipeline.history import row_of
+from tests.pipeline.s3 import object_store
+from unisono.pipeline.compact import compact, vacuum
+from unisono.pipeline.errors import Overtaken
+from unisono.pipeline.export import export
+from unisono.pipeline.lake import Lake
+from unisono.pipeline.storage import LOG, Storage
+from unisono.pipeline.verify import verify
+from unisono.store.port import Record
+
+
+def test_a_lake_in_an_object_store(
+    spark: SparkSession, context: SparkContext, store: str, records: list[Record]
+) -> None:
+    with object_store() as options:
+        lake = Lake.at("s3://lake/history", options)
+        lake.make(buckets=4)
+        for upto in (10, 3_000):
+            export(context, store, lake, to=upto, events_per_file=2_000)
+        one, other = lake.table(LOG), lake.table(LOG)
+        compact(context, lake)
+        assert [row for batch in lake.scan_arrow() for row in batch.to_pylist()] == [
+            row_of(r) for r in records
+        ]
+        wanted = [r.committed_id for r in records if "room-007" in r.partitions]
+        found = lake.read_partitions(spark, ["room-007"]).select("committed_id").collect()
+        assert sorted(row.committed_id for row in found) == wanted
+        assert lake.read_log(spark, 100, 200).count() == 100
+        assert vacuum(lake, 0) > 0
+        assert all(part.equal for part in verify(context, store, lake))
+        one.append([], 3_000, 3_001, {})
+        with pytest.raises(Overtaken):
+            other.append([], 3_000, 3_002, {})
+
+
+def test_places(tmp_path: object) -> None:
+    assert Storage.at("file:///data/la%20ke/").location == "/data/la ke"
+    assert Storage.at("s3://bucket/a/").location == "s3://bucket/a"
+    assert not Storage.at("s3://bucket/a").is_local
+    assert Storage.at("/data/lake/").uri(LOG, "x.parquet") == "/data/lake/log/x.parquet"
