@@ -154,7 +154,7 @@ def rates(store: str, events: int, rounds: int, folder: Path) -> None:
 def cold(store: str, rounds: int, folder: Path) -> None:
     """Whole commands, from nothing to their answer."""
     place = ["--store", store, "--lake", str(folder / "cold"), "--quiet"]
-    command = [sys.executable, "-m", "unisono.cli.lake"]
+    command = [sys.executable, "-m", "unisono", "lake"]
 
     def run(*arguments: str) -> float:
         return timed(lambda: subprocess.run([*command, *arguments, *place], check=True, capture_output=True))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-COMMAND = (sys.executable, "-m", "unisono.cli.lake")
+COMMAND = (sys.executable, "-m", "unisono", "lake")
 WAIT_S = 60.0
 
 

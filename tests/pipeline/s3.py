@@ -26,6 +26,8 @@ class Bucket:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
     bucket: Bucket
 
     def log_message(self, format: str, *args: Any) -> None:

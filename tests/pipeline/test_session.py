@@ -74,7 +74,7 @@ def test_a_prepared_start_gives_way_to_other_settings(
 def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
     false = Launch("/bin/false", "", [])
     with pytest.raises(PipelineError, match="Java ended with code 1"):
-        jvm.start(false, [], "1g", {})
+        jvm.start(false, [], "1g")
 
 
 def test_the_package_in_one_file(tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def lake() -> None:
 @click.option("--to", type=click.IntRange(min=0), metavar="N", help="Up to this committed_id. [default: all]")
 @click.option("--events-per-file", type=click.IntRange(min=1), metavar="N", help="At most. [default: 250000]")
 @click.option("--buckets", type=click.IntRange(1, 1024), metavar="N", help="Of a new lake. [default: 16]")
-@click.option("--verify", is_flag=True, help="Compare with the log afterwards what was added.")
+@click.option(
+    "--verify", is_flag=True, help="Compare with the log what was added; all of it when nothing was."
+)
 @click.option("--follow", is_flag=True, help="Go on with what the server commits, until SIGTERM or ctrl-c.")
 @click.option(
     "--every", type=click.FloatRange(min=0.01), default=1.0, metavar="S", help="Look that often. [default: 1]"
@@ -204,7 +206,7 @@ def _export(
         progress=lambda events, of: place.say(f"exported {events} of {of} events"),
     )
     if verify:
-        _verify(place, spark, store, target, done.since)
+        _verify(place, spark, store, target, done.since if done.events else 0)
     _sum_up("exported", done.events, done.seconds, f"the lake has all events up to {done.upto}")
 
 
@@ -352,7 +354,3 @@ def brief(error: Exception) -> str:
 def _fail(text: str, code: int) -> None:
     click.echo(f"unisono: {text}", err=True)
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    lake(prog_name="unisono lake")

@@ -9,7 +9,6 @@ that no commit named are never read.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 EVENTS_PER_FILE: Final = 250_000
-"""Events of a run: a file of `log` of some 25 MB, and a worker that holds about 300 MB while it writes it."""
+"""Events of a run: a file of `log` of some 25 MB, and a worker of about 500 MB, however long the log is."""
 
 TASK_EVENTS_MIN: Final = 20_000
 """Less than this is not worth a second task, nor a second file."""
@@ -142,9 +141,18 @@ def level(spark: SparkContext, store: str, lake: Lake) -> int:
 def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, events_per_file: int) -> Digest:
     """Write one stage and commit it; the digest of what it added to `log`."""
     view = lake.view()
-    files = tuple(view.log_files) if stage.from_lake else ()
+    files = view.log_files if stage.from_lake else []
     tasks = [
-        Task(store, lake.storage, since, upto, stage.tables, view.buckets, events_per_file, files)
+        Task(
+            store,
+            lake.storage,
+            since,
+            upto,
+            stage.tables,
+            view.buckets,
+            events_per_file,
+            tuple(file for file in files if file.last_id > since and file.first_id <= upto),
+        )
         for since, upto in ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
     ]
     written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
@@ -245,7 +253,7 @@ def _require_present(storage: Storage, files: list[DataFile]) -> None:
     for file in files:
         path = Path(storage.uri(file.table, file.path))
         try:
-            size = os.stat(path).st_size  # noqa: PTH116
+            size = path.stat().st_size
         except FileNotFoundError:
             size = -1
         if size != file.bytes:

@@ -166,7 +166,7 @@ class Prepared:
         return options
 
 
-def start(launch: Launch, options: list[str], memory: str, conf: Mapping[str, str]) -> Any:
+def start(launch: Launch, options: list[str], memory: str) -> Any:
     """Start Java as Spark's scripts would, and connect: a gateway for SparkContext.
 
     Java ends when this process does, however it ends: it waits on a pipe that only we hold.
@@ -174,14 +174,12 @@ def start(launch: Launch, options: list[str], memory: str, conf: Mapping[str, st
     from pyspark.java_gateway import launch_gateway
 
     command = [launch.java, "-cp", launch.classpath, f"-Xmx{memory}", *launch.options, *options]
-    command += ["org.apache.spark.deploy.SparkSubmit"]
-    for key, value in conf.items():
-        command += ["--conf", f"{key}={value}"]
+    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
         told = Path(folder) / "gateway"
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
         process = subprocess.Popen(  # noqa: S603 (what Spark's launcher would run)
-            [*command, "pyspark-shell"],
+            command,
             stdin=subprocess.PIPE,
             env=environment,
             preexec_fn=_ignore_interrupts,  # noqa: PLW1509 (the child must outlive the terminal's ctrl-c)

@@ -163,16 +163,22 @@ def _runs(batches: Iterable[pa.RecordBatch], events_per_file: int) -> Iterator[p
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
         if held and (rows + batch.num_rows > events_per_file or size + batch.nbytes > RUN_BYTES_MAX):
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, rows, size = [], 0, 0
-        held.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
+            yield _joined(held)
+            rows = size = 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
     if held:
-        yield pa.Table.from_batches(held).combine_chunks()
+        yield _joined(held)
+
+
+def _joined(held: list[pa.RecordBatch]) -> pa.Table:
+    """One table with whole columns, from which rows are taken quickly; the pieces are let go."""
+    table = pa.Table.from_batches(held).combine_chunks()
+    held.clear()
+    return table
 
 
 def _groups(run: pa.Table) -> Iterator[pa.Table]:

@@ -96,18 +96,14 @@ def context(
     _set_environment(chosen, settings)
     if not is_local(chosen):
         _require_master(chosen)
-    started = SparkContext(
-        conf=_conf(settings, _with_retries(chosen), app), gateway=_gateway(settings, quick=quick)
-    )
+    gateway = _gateway(settings, quick=quick)
+    spoken = SparkConf().setAppName(app).setMaster(_with_retries(chosen)).setAll(list(settings.items()))
+    started = SparkContext(conf=spoken, gateway=gateway)
     if not is_local(chosen):
         _require_executors(started)
         folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
         started.addPyFile(str(pack(folder / "unisono.zip")))
     return started
-
-
-def cores(spark: SparkContext) -> int:
-    return max(1, spark.defaultParallelism)
 
 
 def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:
@@ -132,25 +128,18 @@ def _set_environment(master: str, settings: Mapping[str, str]) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _conf(settings: Mapping[str, str], master: str | None, app: str) -> SparkConf:
-    conf = SparkConf().setAppName(app).setAll(list(settings.items()))
-    return conf if master is None else conf.setMaster(master)
-
-
-def _gateway(settings: Mapping[str, str], *, quick: bool) -> Any:
-    """A prepared start, or None for Spark's own; sets what the latter takes from the environment."""
-    home = jvm.java_home()
-    prepared = jvm.Prepared(Path(_find_spark_home()), home)
+def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
+    """Java started from what was prepared; or None, and `settings` tell Spark's own scripts the same."""
+    prepared = jvm.Prepared(Path(_find_spark_home()), jvm.java_home())
     options = prepared.java_options()
     if quick:
         options.append("-XX:TieredStopAtLevel=1")
     options += settings.get("spark.driver.extraJavaOptions", "").split()
     launch = prepared.launch(settings)
-    if launch is None:
-        if isinstance(settings, dict):
-            settings["spark.driver.extraJavaOptions"] = " ".join(options)
-        return None
-    return jvm.start(launch, options, settings["spark.driver.memory"], {})
+    if launch is not None:
+        return jvm.start(launch, options, settings["spark.driver.memory"])
+    settings["spark.driver.extraJavaOptions"] = " ".join(options)
+    return None
 
 
 def _with_retries(master: str) -> str:
