@@ -27,16 +27,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unisono.pipeline.columns import LOG_SCHEMA, to_batch
 from unisono.pipeline.compact import compact
 from unisono.pipeline.export import BOTH, EVENTS_PER_FILE, Task, export, run_task
-from unisono.pipeline.lake import Lake
 from unisono.pipeline.session import session
 from unisono.pipeline.source import UnisonoSource
 from unisono.pipeline.stores import no_collection, open_reader, read_range, sqlite_uri
 from unisono.pipeline.verify import verify
 from unisono.pipeline.warmup import prepare
 from unisono.protocol.canonical import canonical, content_hash
+from unisono.store.delta.columns import LOG_SCHEMA, to_batch
+from unisono.store.delta.lake import Lake
 from unisono.store.port import Record
 from unisono.store.sqlite import SqliteLog
 

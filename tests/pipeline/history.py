@@ -9,9 +9,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from unisono.pipeline.columns import bucket_of, kind_of
-from unisono.pipeline.lake import Lake
 from unisono.protocol.canonical import canonical, content_hash
+from unisono.store.delta.columns import bucket_of, kind_of
+from unisono.store.delta.lake import Lake
 from unisono.store.port import CommitLog, Record
 from unisono.store.sqlite import SqliteLog, SqliteReader
 

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import run, start
-from unisono.cli.lake import brief, lake
-from unisono.pipeline.lake import Lake
+from unisono.cli.lake import lake
+from unisono.cli.lake.place import brief
+from unisono.store.delta.lake import Lake
 
 
 @pytest.mark.timeout(240)

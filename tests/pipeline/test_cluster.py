@@ -16,9 +16,9 @@ import pytest
 from tests.pipeline.cluster import Cluster, running_cluster
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import run, start, wait_until
-from unisono.pipeline.lake import Lake
 from unisono.pipeline.packing import pack
-from unisono.pipeline.storage import BY_PARTITION
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXECUTOR_KILLS = 2

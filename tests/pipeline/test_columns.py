@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import NAMES, row_of
-from unisono.pipeline.columns import bucket_of, kind_of, name_hash, to_batch
-from unisono.pipeline.digests import Digest, digest, total
+from unisono.store.delta.columns import bucket_of, kind_of, name_hash, to_batch
+from unisono.store.delta.digests import Digest, digest, total
 from unisono.store.port import Record
 
 

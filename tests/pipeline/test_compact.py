@@ -14,12 +14,13 @@ from tests.pipeline.history import make_store, require_exact, row_of
 from unisono.pipeline import compact as compaction
 from unisono.pipeline.compact import ALWAYS_JOINED_ROWS, choose, compact, vacuum, work
 from unisono.pipeline.export import export
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import FRESH, DataFile
-from unisono.pipeline.scanning import runs_of
-from unisono.pipeline.storage import BY_PARTITION, LOG
+from unisono.pipeline.frames import read_log
 from unisono.pipeline.stores import sqlite_uri
 from unisono.pipeline.verify import verify
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.delta.scanning import runs_of
+from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import Record
 
 
@@ -88,7 +89,7 @@ def test_fewer_files_same_rows(
     assert [row for batch in after.scan_arrow(names) for row in batch.to_pylist()] == old
     # A reader that opened the lake before sees what it saw.
     assert [row for batch in before.scan_arrow(names) for row in batch.to_pylist()] == old
-    assert before.read_log(spark).count() == 3_000
+    assert read_log(spark, before).count() == 3_000
     assert not work(lake)
     assert [part.rows_rewritten for part in compact(context, lake)] == [0, 0]
 

@@ -14,13 +14,15 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, make_store, require_exact, row_of
 from tests.pipeline.test_stores import prune
-from unisono.pipeline.errors import LakeUnusable, Mismatch, NoSuchRange
+from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, plan, ranges, run_task
-from unisono.pipeline.lake import Lake
+from unisono.pipeline.frames import read_log, read_partitions
 from unisono.pipeline.report import info
-from unisono.pipeline.storage import BY_PARTITION, LOG
 from unisono.pipeline.stores import sqlite_uri
 from unisono.pipeline.verify import verify
+from unisono.store.delta.errors import LakeUnusable
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import Record
 from unisono.store.sqlite import SqliteLog
 
@@ -73,17 +75,17 @@ def test_reading_it_with_spark(
 ) -> None:
     lake = Lake.at(str(tmp_path / "la ke[1]{x}*é"))
     lake.make(buckets=4)
-    assert lake.read_log(spark).count() == 0
+    assert read_log(spark, lake).count() == 0
     export(context, store, lake, events_per_file=800)
-    rows = [row.asDict() for row in lake.read_log(spark).orderBy("committed_id").collect()]
+    rows = [row.asDict() for row in read_log(spark, lake).orderBy("committed_id").collect()]
     assert rows == [row_of(record) | {"hash": bytearray(record.hash)} for record in records]
-    assert lake.read_log(spark, 10, 20).count() == 10
+    assert read_log(spark, lake, 10, 20).count() == 10
     names = ["emoji-🎻", "room-007", "nobody"]
-    found = lake.read_partitions(spark, names, since=100).select("partition", "committed_id").collect()
+    found = read_partitions(spark, lake, names, since=100).select("partition", "committed_id").collect()
     expected = {(name, r.committed_id) for r in records[100:] for name in r.partitions if name in names}
     assert {(row.partition, row.committed_id) for row in found} == expected
     assert len(found) == len(expected)
-    assert lake.view().read_partitions(spark).count() == sum(len(r.partitions) for r in records)
+    assert read_partitions(spark, lake.view()).count() == sum(len(r.partitions) for r in records)
 
 
 def test_any_delta_reader_prunes_by_bucket_and_range(context: SparkContext, store: str, lake: Lake) -> None:

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import append, make_store, require_exact
 from tests.pipeline.processes import kill, start, wait_until
 from tests.pipeline.test_stores import prune
-from unisono.pipeline.errors import LakeUnusable
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, run_task
 from unisono.pipeline.follow import Follower, resume_place
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.storage import BY_PARTITION
 from unisono.pipeline.stores import sqlite_uri
+from unisono.store.delta.errors import LakeUnusable
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION
 from unisono.store.sqlite import SqliteLog
 
 

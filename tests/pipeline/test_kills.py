@@ -20,9 +20,9 @@ from pyspark import SparkContext
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import kill, python_workers, start, wait_until
 from unisono.pipeline.export import export
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.storage import BY_PARTITION, LOG
 from unisono.pipeline.stores import sqlite_uri
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import Record
 
 DRIVER_KILLS = 6

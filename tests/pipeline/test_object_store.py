@@ -7,11 +7,12 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import row_of
 from tests.pipeline.s3 import object_store
 from unisono.pipeline.compact import compact, vacuum
-from unisono.pipeline.errors import Overtaken
 from unisono.pipeline.export import export
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.storage import LOG, Storage
+from unisono.pipeline.frames import read_log, read_partitions
 from unisono.pipeline.verify import verify
+from unisono.store.delta.errors import Overtaken
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import LOG, Storage
 from unisono.store.port import Record
 
 
@@ -29,9 +30,9 @@ def test_a_lake_in_an_object_store(
             row_of(r) for r in records
         ]
         wanted = [r.committed_id for r in records if "room-007" in r.partitions]
-        found = lake.read_partitions(spark, ["room-007"]).select("committed_id").collect()
+        found = read_partitions(spark, lake, ["room-007"]).select("committed_id").collect()
         assert sorted(row.committed_id for row in found) == wanted
-        assert lake.read_log(spark, 100, 200).count() == 100
+        assert read_log(spark, lake, 100, 200).count() == 100
         assert vacuum(lake, 0) > 0
         assert all(part.equal for part in verify(context, store, lake))
         one.append([], 3_000, 3_001, {})

@@ -14,9 +14,9 @@ from tests.pipeline.test_source import ids, load
 from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.export import export
-from unisono.pipeline.lake import Lake
 from unisono.pipeline.stores import Extent, extent, open_reader
 from unisono.pipeline.verify import verify
+from unisono.store.delta.lake import Lake
 from unisono.store.postgres import PostgresLog
 
 

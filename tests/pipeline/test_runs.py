@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipeline.history import make_record, row_of
-from unisono.pipeline import runs
-from unisono.pipeline.columns import bucket_of, to_batch
-from unisono.pipeline.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, cuts, write_runs
-from unisono.pipeline.scanning import runs_of, scan_log, scan_partitions
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta import runs
+from unisono.store.delta.columns import bucket_of, to_batch
+from unisono.store.delta.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, cuts, write_runs
+from unisono.store.delta.scanning import runs_of, scan_log, scan_partitions
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
 from unisono.store.port import Record
 
 BUCKETS = 4

@@ -8,12 +8,12 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.pipeline.history import make_record
-from unisono.pipeline.columns import to_batch
-from unisono.pipeline.errors import LakeUnusable, Overtaken
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import DataFile, write_runs
-from unisono.pipeline.storage import LOG
-from unisono.pipeline.tables import EXPORT, Table
+from unisono.store.delta.columns import to_batch
+from unisono.store.delta.errors import LakeUnusable, Overtaken
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import DataFile, write_runs
+from unisono.store.delta.storage import LOG
+from unisono.store.delta.tables import EXPORT, Table
 
 
 @pytest.fixture

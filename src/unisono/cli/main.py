@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
 import click
 
 from unisono import __version__
+from unisono.cli.lazy import Lazy
 
 COMMANDS: Final = {
     "serve": "serve:serve",
@@ -24,23 +24,11 @@ COMMANDS: Final = {
 }
 
 
-class Commands(click.Group):
-    """The commands by name, in the order a newcomer meets them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        place = COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module, name = place.split(":")
-        command = getattr(import_module(f"unisono.cli.{module}"), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Lazy,
+    commands_at=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="unisono")
 def main() -> None:
     """Authoritative, offline-first event sync.

@@ -16,15 +16,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
-from unisono.pipeline.digests import Digest, digest, total
-from unisono.pipeline.errors import Mismatch, Overtaken
+from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
-from unisono.pipeline.scanning import Span, runs_of, scan_file
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
-from unisono.pipeline.tables import Table
+from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
+from unisono.store.delta.digests import Digest, digest, total
+from unisono.store.delta.errors import Overtaken
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
+from unisono.store.delta.scanning import Span, runs_of, scan_file
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.tables import Table
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -23,13 +23,5 @@ class NoSuchRange(PipelineError):
     """The committed ids asked for are not (or no longer) in the log."""
 
 
-class LakeUnusable(PipelineError):
-    """There is no lake there, or not one this program can work with."""
-
-
-class Overtaken(PipelineError):
-    """Another process changed the same table first; plan again from what is there now."""
-
-
 class Mismatch(PipelineError):
     """A copy is not what it was copied from."""

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.pipeline.columns import to_batch
-from unisono.pipeline.digests import Digest, total
-from unisono.pipeline.errors import LakeUnusable, Mismatch, NoSuchRange, Overtaken
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import DataFile, Written, write_runs
-from unisono.pipeline.scanning import scan_log
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.stores import Extent, extent, no_collection, open_reader, read_range
+from unisono.store.delta.columns import to_batch
+from unisono.store.delta.digests import Digest, total
+from unisono.store.delta.errors import LakeUnusable, Overtaken
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import DataFile, Written, write_runs
+from unisono.store.delta.scanning import scan_log
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -19,9 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from unisono.pipeline.columns import LOG_SCHEMA
-from unisono.pipeline.digests import total
-from unisono.pipeline.errors import Overtaken, PipelineError
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import (
     BOTH,
     EVENTS_PER_FILE,
@@ -33,10 +31,13 @@ from unisono.pipeline.export import (
     level,
     plan,
 )
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import Written, write_runs
 from unisono.pipeline.source import EVENTS_PER_BATCH, UnisonoSource
-from unisono.pipeline.storage import Storage
+from unisono.store.delta.columns import LOG_SCHEMA
+from unisono.store.delta.digests import total
+from unisono.store.delta.errors import Overtaken
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import Written, write_runs
+from unisono.store.delta.storage import Storage
 
 EVERY_S: Final = 1.0
 """From one look at the log to the next."""

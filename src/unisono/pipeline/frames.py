@@ -13,12 +13,48 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA
-from unisono.pipeline.runs import DataFile
-from unisono.pipeline.scanning import Span, scan_file
-from unisono.pipeline.storage import LOG, Storage
+from unisono.store.delta.columns import (
+    LOG_SCHEMA,
+    PARTITION_SCHEMA,
+    SPARK_LOG_SCHEMA,
+    SPARK_PARTITION_SCHEMA,
+)
+from unisono.store.delta.lake import Lake, View
+from unisono.store.delta.runs import DataFile
+from unisono.store.delta.scanning import Span, pertinent, scan_file
+from unisono.store.delta.storage import LOG, Storage
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")
+
+
+def read_log(spark: SparkSession, lake: Lake | View, since: int = 0, upto: int | None = None) -> DataFrame:
+    """Events of `(since, upto]`, in the columns of the data source."""
+    view = _view(lake)
+    last = view.last(upto)
+    files = [file for file in view.log_files if file.last_id > since and file.first_id <= last]
+    return frame_of(spark, view.storage, files, SPARK_LOG_SCHEMA, since, last)
+
+
+def read_partitions(
+    spark: SparkSession,
+    lake: Lake | View,
+    names: Sequence[str] | None = None,
+    since: int = 0,
+    upto: int | None = None,
+) -> DataFrame:
+    """Rows (partition, event) of `(since, upto]` for these partitions, or for all of them (None)."""
+    view = _view(lake)
+    last = view.last(upto)
+    if names is None:
+        files = [file for file in view.partition_files if file.last_id > since and file.first_id <= last]
+        return frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
+    files = pertinent(view.partition_files, view.buckets, names, since, last)
+    rows = frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
+    return rows.where(f.col("partition").isin(list(names)))
+
+
+def _view(lake: Lake | View) -> View:
+    return lake.view() if isinstance(lake, Lake) else lake
 
 
 def frame_of(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import FRESH
-from unisono.pipeline.scanning import runs_of
 from unisono.pipeline.stores import extent
-from unisono.pipeline.tables import Table
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import FRESH
+from unisono.store.delta.scanning import runs_of
+from unisono.store.delta.tables import Table
 
 
 class TableInfo(msgspec.Struct, frozen=True):

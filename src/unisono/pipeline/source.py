@@ -49,7 +49,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from unisono.pipeline.columns import SPARK_LOG_SCHEMA, to_batch
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.pipeline.stores import (
     extent,
@@ -60,6 +59,7 @@ from unisono.pipeline.stores import (
     read_range,
     require_range,
 )
+from unisono.store.delta.columns import SPARK_LOG_SCHEMA, to_batch
 
 EVENTS_PER_TASK: Final = 100_000
 """A second of work or less, so that a lost task costs little and cores stay busy."""

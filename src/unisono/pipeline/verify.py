@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from unisono.pipeline.digests import Digest, digest
 from unisono.pipeline.errors import NoSuchRange
-from unisono.pipeline.lake import Lake
-from unisono.pipeline.runs import DataFile
-from unisono.pipeline.scanning import Span, runs_of, scan_file
-from unisono.pipeline.storage import Storage
 from unisono.pipeline.stores import extent, open_reader, read_range
+from unisono.store.delta.digests import Digest, digest
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.runs import DataFile
+from unisono.store.delta.scanning import Span, runs_of, scan_file
+from unisono.store.delta.storage import Storage
 from unisono.store.port import Record
 
 if TYPE_CHECKING:

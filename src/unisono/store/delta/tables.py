@@ -23,10 +23,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA
-from unisono.pipeline.errors import LakeUnusable, Overtaken
-from unisono.pipeline.runs import DataFile
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.store.delta.errors import LakeUnusable, Overtaken
+from unisono.store.delta.runs import DataFile
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
 
 EXPORT: Final = "unisono.export"
 REWRITE: Final = "unisono.rewrite"

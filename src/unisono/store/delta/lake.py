@@ -14,19 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from unisono.pipeline.columns import SPARK_LOG_SCHEMA, SPARK_PARTITION_SCHEMA, bucket_of
-from unisono.pipeline.errors import LakeUnusable
-from unisono.pipeline.runs import FRESH, DataFile
-from unisono.pipeline.scanning import COLUMNS, pertinent, scan_log, scan_partitions
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
-from unisono.pipeline.tables import BUCKETS, BUCKETS_MAX, Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from unisono.store.delta.columns import bucket_of
+from unisono.store.delta.errors import LakeUnusable
+from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.delta.scanning import COLUMNS, scan_log, scan_partitions
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.tables import BUCKETS, BUCKETS_MAX, Table
 
 __all__ = ["FRESH", "Lake", "View", "bucket_of"]
 
@@ -71,14 +67,6 @@ class Lake:
         """The last committed_id in the lake, 0 while it is empty."""
         return self.table(LOG).head
 
-    def read_log(self, spark: SparkSession, since: int = 0, upto: int | None = None) -> DataFrame:
-        return self.view().read_log(spark, since, upto)
-
-    def read_partitions(
-        self, spark: SparkSession, names: Sequence[str], since: int = 0, upto: int | None = None
-    ) -> DataFrame:
-        return self.view().read_partitions(spark, names, since, upto)
-
     def scan_arrow(
         self,
         names: Sequence[str] | None = None,
@@ -113,26 +101,6 @@ class View:
             )
         return self.by_partition.files()
 
-    def read_log(self, spark: SparkSession, since: int = 0, upto: int | None = None) -> DataFrame:
-        """Events of `(since, upto]` as a DataFrame, in the columns of the data source."""
-        last = self._last(upto)
-        files = [file for file in self.log_files if file.last_id > since and file.first_id <= last]
-        return self._frame(spark, files, SPARK_LOG_SCHEMA, since, last)
-
-    def read_partitions(
-        self, spark: SparkSession, names: Sequence[str] | None = None, since: int = 0, upto: int | None = None
-    ) -> DataFrame:
-        """Rows (partition, event) of `(since, upto]` for these partitions, or for all of them (None)."""
-        from pyspark.sql import functions as f
-
-        last = self._last(upto)
-        if names is None:
-            files = [file for file in self.partition_files if file.last_id > since and file.first_id <= last]
-            return self._frame(spark, files, SPARK_PARTITION_SCHEMA, since, last)
-        files = pertinent(self.partition_files, self.buckets, names, since, last)
-        rows = self._frame(spark, files, SPARK_PARTITION_SCHEMA, since, last)
-        return rows.where(f.col("partition").isin(list(names)))
-
     def scan_arrow(
         self,
         names: Sequence[str] | None = None,
@@ -144,22 +112,16 @@ class View:
         """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
         `names`. Reads only row groups that may hold some.
         """
-        last = self._last(upto)
+        last = self.last(upto)
         if names is None:
             return _limited(scan_log(self.storage, self.log_files, since, last, columns), limit)
         return scan_partitions(
             self.storage, self.partition_files, self.buckets, names, since, last, columns, limit
         )
 
-    def _last(self, upto: int | None) -> int:
+    def last(self, upto: int | None) -> int:
+        """Where a read up to `upto` ends."""
         return self.head if upto is None else min(upto, self.head)
-
-    def _frame(
-        self, spark: SparkSession, files: Sequence[DataFile], schema: str, since: int, upto: int
-    ) -> DataFrame:
-        from unisono.pipeline.frames import frame_of
-
-        return frame_of(spark, self.storage, files, schema, since, upto)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

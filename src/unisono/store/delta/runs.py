@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from unisono.pipeline.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
-from unisono.pipeline.digests import Digest, digest
-from unisono.pipeline.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
+from unisono.store.delta.digests import Digest, digest
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
 
 FRESH: Final = -1
 """The bucket of runs too small to be spread: one file that holds all partitions, until it is compacted."""

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from unisono.pipeline.columns import LOG_SCHEMA, bucket_of
-from unisono.pipeline.runs import FRESH, DataFile
-from unisono.pipeline.storage import Storage
+from unisono.store.delta.columns import LOG_SCHEMA, bucket_of
+from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.delta.storage import Storage
 
 BATCH_ROWS: Final = 8_192
 COLUMNS: Final = tuple(LOG_SCHEMA.names)

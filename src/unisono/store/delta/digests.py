@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.pipeline.columns import name_hash
+from unisono.store.delta.columns import name_hash
 
 HASH_BYTES: Final = 32
 _WRAP: Final = 1 << 64

@@ -1,0 +1,24 @@
+"""`unisono lake …`: the history in bulk, on Spark. PySpark is imported by a command when it runs, never before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from unisono.cli.lazy import Lazy
+
+COMMANDS: Final = {
+    "export": "lake.export:export_",
+    "compact": "lake.compact:compact_",
+    "info": "lake.info:info_",
+}
+
+
+@click.group(cls=Lazy, commands_at=COMMANDS)
+def lake() -> None:
+    """Copy the log into a lake of Delta tables, and work on the history there.
+
+    Needs the pipeline's packages (pip install 'unisono[pipeline]') and Java 17. Exit codes of all commands: 0 done,
+    1 begun and not done, 2 cannot be done as asked.
+    """

@@ -1,0 +1,133 @@
+"""`unisono lake export`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.place import Place, at_place, sum_up
+from unisono.cli.lake.verify import verify_copy
+
+if TYPE_CHECKING:
+    from unisono.store.delta.lake import Lake
+
+
+@click.command("export")
+@at_place
+@click.option("--to", type=click.IntRange(min=0), metavar="N", help="Up to this committed_id. [default: all]")
+@click.option("--events-per-file", type=click.IntRange(min=1), metavar="N", help="At most. [default: 250000]")
+@click.option("--buckets", type=click.IntRange(1, 1024), metavar="N", help="Of a new lake. [default: 16]")
+@click.option(
+    "--verify", is_flag=True, help="Compare with the log what was added; all of it when nothing was."
+)
+@click.option("--follow", is_flag=True, help="Go on with what the server commits, until SIGTERM or ctrl-c.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.01), default=1.0, metavar="S", help="Look that often. [default: 1]"
+)
+@click.option(
+    "--events-per-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --follow, at most. [default: 100000]",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Where --follow keeps its place. [default: _follow in the lake's directory]",
+)
+def export_(
+    place: Place,
+    to: int | None,
+    events_per_file: int | None,
+    buckets: int | None,
+    verify: bool,
+    follow: bool,
+    every: float,
+    events_per_batch: int | None,
+    checkpoint: Path | None,
+) -> None:
+    """Copy into the lake what it does not have yet of the log: every event exactly once, whatever is killed when."""
+    from unisono.pipeline.stores import extent
+    from unisono.store.delta.tables import BUCKETS
+
+    store = place.store_uri
+    extent(store)
+    target = place.open_lake()
+    target.make(buckets or BUCKETS)
+    if follow:
+        _follow(place, store, target, every, events_per_batch, checkpoint)
+    else:
+        _export(place, store, target, to, events_per_file, verify)
+
+
+def _export(
+    place: Place, store: str, target: Lake, to: int | None, events_per_file: int | None, verify: bool
+) -> None:
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.export import EVENTS_PER_FILE, export, plan
+
+    head = target.head()
+    if not plan(store, target, to) and not (verify and head):
+        click.echo(f"nothing to export: the lake has all events up to {head}")
+        return
+    spark = place.context("unisono lake export")
+    require_visible(spark, store)
+    done = export(
+        spark,
+        store,
+        target,
+        to=to,
+        events_per_file=events_per_file or EVENTS_PER_FILE,
+        progress=lambda events, of: place.say(f"exported {events} of {of} events"),
+    )
+    if verify:
+        verify_copy(place, spark, store, target, done.since if done.events else 0)
+    sum_up("exported", done.events, done.seconds, f"the lake has all events up to {done.upto}")
+
+
+def _follow(
+    place: Place,
+    store: str,
+    target: Lake,
+    every: float,
+    events_per_batch: int | None,
+    checkpoint: Path | None,
+) -> None:
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.export import Exported
+    from unisono.pipeline.follow import Follower
+    from unisono.pipeline.source import EVENTS_PER_BATCH
+
+    if checkpoint is None:
+        if not target.storage.is_local:
+            raise click.UsageError("--follow to an object store needs --checkpoint, a directory")
+        checkpoint = Path(target.storage.location) / "_follow"
+    began, events = time.monotonic(), 0
+    stop = threading.Event()
+
+    def told(done: Exported) -> None:
+        nonlocal events
+        events += done.events
+        place.say(f"exported {done.since + 1} to {done.upto} in {done.seconds:.1f} s")
+
+    spark = place.session("unisono lake export --follow")
+    for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which takes SIGINT for itself
+        signal.signal(number, lambda *_: stop.set())
+    require_visible(spark.sparkContext, store)
+    follower = Follower(
+        spark,
+        store,
+        target,
+        checkpoint,
+        every_s=every,
+        events_per_batch=events_per_batch or EVENTS_PER_BATCH,
+        told=told,
+    )
+    place.say(f"following {store.partition(':')[0]} from event {target.head()}")
+    follower.run(stop)
+    sum_up("exported", events, time.monotonic() - began, f"stopped at event {target.head()}")

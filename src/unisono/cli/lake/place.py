@@ -1,0 +1,176 @@
+"""What all `unisono lake` commands share: where the log and the lake are, errors as one line, the last line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from unisono.store.delta.lake import Lake
+
+DATA: Final = Path("unisono-data")
+EXIT_NOT_DONE: Final = 1
+EXIT_CANNOT: Final = 2
+
+Command = Callable[..., Any]
+
+_RAISED: Final = re.compile(r"^[\w.]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+_OWN_ERROR: Final = re.compile(r"unisono\.pipeline\.errors\.\w+: (.+)")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the log and the lake are, and where the work is done."""
+
+    store: str | None
+    lake: str
+    storage_options: dict[str, str]
+    master: str | None
+    spark_conf: dict[str, str]
+    quiet: bool
+
+    @property
+    def store_uri(self) -> str:
+        """The log that was named, or the one a server makes where it is started."""
+        from unisono.pipeline.stores import normal_uri
+
+        return normal_uri(self.store or f"sqlite:{DATA}")
+
+    def open_lake(self) -> Lake:
+        from unisono.store.delta.lake import Lake
+
+        return Lake.at(self.lake, self.storage_options)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def context(self, app: str) -> Any:
+        from unisono.pipeline.session import context
+
+        return context(self.master, app, conf=self.spark_conf, progress=self._bars())
+
+    def session(self, app: str) -> Any:
+        from unisono.pipeline.session import session
+
+        return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
+
+    def _bars(self) -> bool:
+        return not self.quiet and sys.stderr.isatty()
+
+
+def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, rest = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not K=V", param=option)
+        pairs[key] = rest
+    return pairs
+
+
+def at_place(command: Command) -> Command:
+    """The options that every command has, handed on as one `Place`."""
+
+    def run(
+        data: Path | None,
+        store: str | None,
+        lake: str,
+        master: str | None,
+        spark_conf: dict[str, str],
+        storage_option: dict[str, str],
+        quiet: bool,
+        **rest: Any,
+    ) -> None:
+        if data is not None and store is not None:
+            raise click.UsageError("give --data or --store, not both")
+        named = store if data is None else f"sqlite:{data}"
+        with reporting():
+            command(Place(named, lake, storage_option, master, spark_conf, quiet), **rest)
+
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    # What the command itself asks for comes first in its help.
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+        click.option(
+            "--storage-option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="For an object store, as delta-rs takes them (aws_region=…). May be repeated.",
+        ),
+        click.option(
+            "--spark-conf",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="A setting of Spark. May be repeated.",
+        ),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs: local[*], local[4], spark://HOST:PORT. [default: local[*]]",
+        ),
+        click.option(
+            "--lake", required=True, metavar="DIR|URL", help="The lake: a directory or an object store's URL."
+        ),
+        click.option("--store", metavar="URI", help="The log: sqlite:DIRECTORY or postgresql://…"),
+        click.option(
+            "--data", type=click.Path(path_type=Path), help="The log of the server with this data directory."
+        ),
+    ):
+        run = option(run)
+    return run
+
+
+def sum_up(verb: str, count: int, seconds: float, note: str, unit: str = "events") -> None:
+    rate = count / seconds if seconds > 0 else 0.0
+    click.echo(f"{verb} {count} {unit} in {seconds:.1f} s ({rate:,.0f} {unit}/s): {note}")
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Errors as one line for a person, with an exit code; Java goes with this process."""
+    try:
+        from unisono.pipeline.errors import Mismatch, PipelineError
+        from unisono.store.delta.errors import LakeError, Overtaken
+    except ImportError as error:
+        _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
+    try:
+        yield
+    except (Mismatch, Overtaken) as error:
+        _fail(str(error), EXIT_NOT_DONE)
+    except (PipelineError, LakeError) as error:
+        _fail(str(error), EXIT_CANNOT)
+    except ImportError as error:
+        _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
+    except click.ClickException:
+        raise
+    except Exception as error:
+        if os.environ.get("UNISONO_TRACEBACK"):
+            raise
+        _fail(brief(error), EXIT_NOT_DONE)
+
+
+def brief(error: Exception) -> str:
+    """What a failed job comes down to: of the traceback that Spark carries over, the error itself."""
+    text = str(error)
+    if own := _OWN_ERROR.findall(text):
+        return str(own[-1])
+    if raised := _RAISED.findall(text):
+        return str(raised[-1])
+    return text.strip().partition("\n")[0] or type(error).__name__
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"unisono: {text}", err=True)
+    sys.exit(code)
