@@ -94,7 +94,9 @@ def test_usage() -> None:
 
 def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    for name in [name for name in sys.modules if name.startswith("unisono.pipeline")]:
+    for name in [
+        name for name in sys.modules if name.startswith(("unisono.pipeline", "unisono.store.delta"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     told = CliRunner().invoke(lake, ["info", "--lake", str(tmp_path)])
     assert told.exit_code == 2

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from unisono.authority.channel import Claim, Submit
-from unisono.model.loading import load_model
+from unisono.model.loading import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News
 
@@ -51,17 +49,7 @@ class Neighbours:
     def model_in_force(self) -> Model | None:
         """The model that some node put into force, loaded; None where there is none."""
         bundle = None if self._cluster is None else self._cluster.published_model()
-        return None if bundle is None else load_bundle(bundle, accept_init=self._accept_init)
-
-
-def load_bundle(bundle: ModelBundle, *, accept_init: bool) -> Model:
-    """A published model, from its files as any other."""
-    with tempfile.TemporaryDirectory(prefix="unisono-model-") as folder:
-        for name, content in bundle.files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return load_model(Path(folder), accept_init=accept_init)
+        return None if bundle is None else load_files(bundle.files, accept_init=self._accept_init)
 
 
 def settle_model(neighbours: Neighbours, own: Model, tell: Callable[[str], None]) -> Model:

@@ -19,8 +19,10 @@ import importlib.util
 import itertools
 import json
 import sys
+import tempfile
 import tomllib
 import traceback
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,16 @@ def load_model(path: Path, *, accept_init: bool = True) -> Model:
         digest=reading.digest(),
         files=reading.files,
     )
+
+
+def load_files(files: Mapping[str, bytes], *, accept_init: bool = True) -> Model:
+    """A model from its content, as `Model.files` has it: how it travels to other machines."""
+    with tempfile.TemporaryDirectory(prefix="unisono-model-") as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return load_model(Path(folder), accept_init=accept_init)
 
 
 class _Reading:

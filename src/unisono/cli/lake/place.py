@@ -23,7 +23,7 @@ EXIT_CANNOT: Final = 2
 Command = Callable[..., Any]
 
 _RAISED: Final = re.compile(r"^[\w.]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
-_OWN_ERROR: Final = re.compile(r"unisono\.pipeline\.errors\.\w+: (.+)")
+_OWN_ERROR: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
 
 
 class Place(msgspec.Struct, frozen=True):
