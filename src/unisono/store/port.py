@@ -31,6 +31,25 @@ class StoreUnusable(Exception):
     """The log cannot be opened: in use, wrong place, newer schema, not a log. The text says what to do."""
 
 
+class Pruned(Exception):
+    """Part of what was asked for has left the hot log and is in the archive; `upto` is the last id that left."""
+
+    def __init__(self, upto: int) -> None:
+        super().__init__(f"events up to {upto} have left the log")
+        self.upto = upto
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What a log holds: every committed id in `pruned_to < id <= head`, durably.
+
+    `archive` is the lake that has the rest, as it was named when they left; None while nothing has.
+    """
+
+    pruned_to: int
+    head: int
+    archive: str | None = None
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """One committed event: `event` is canonical JSON, `hash` SHA-256 over event and partitions (ORD-06)."""
 
