@@ -1,5 +1,6 @@
-"""A process that appends until it is stopped: `python -m tests.store.appending kill|full DIRECTORY`.
+"""A process that writes until it is stopped: `python -m tests.store.appending kill|prune|full DIRECTORY`.
 
+prune lets events leave the log, a few at a time, and writes where it begins then to stdout after each step
 kill  commits groups for ever, and writes the head to stdout after each
 full  commits, then finds the disk full (RLIMIT_FSIZE), and writes what the log said to stdout, as JSON
 """
@@ -23,6 +24,13 @@ def append_for_ever(log: SqliteLog) -> None:
         last = append(log, [["p", "q"], ["p"], ["q", "r"]])[-1]
         os.write(1, f"{last.committed_id}\n".encode())
         log.maintain()
+
+
+def prune_for_ever(log: SqliteLog) -> None:
+    while log.prune(10**9, limit=13):
+        os.write(1, f"{log.extent().pruned_to}\n".encode())
+        log.maintain()
+    signal.pause()
 
 
 def append_until_full(log: SqliteLog, directory: Path) -> None:
@@ -51,5 +59,7 @@ if __name__ == "__main__":
     place = Path(sys.argv[2])
     if sys.argv[1] == "kill":
         append_for_ever(SqliteLog.open(place))
+    elif sys.argv[1] == "prune":
+        prune_for_ever(SqliteLog.open(place))
     else:
         append_until_full(SqliteLog.open(place), place)

@@ -44,11 +44,57 @@ def test_an_empty_log_is_sound(tmp_path: Path) -> None:
 
 
 def test_a_pruned_log_is_sound(directory: Path) -> None:
-    plant(directory, "DELETE FROM events WHERE committed_id <= 25")
-    plant(directory, "DELETE FROM event_partitions WHERE committed_id <= 25; UPDATE head SET pruned_to = 25")
-    assert check_directory(directory).text() == f"{directory}: sound (15 events, head 40, pruned to 25)"
-    plant(directory, "DELETE FROM events; DELETE FROM event_partitions; UPDATE head SET pruned_to = 40")
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+        assert log.prune(25) == 25
+        assert check_directory(directory).text() == f"{directory}: sound (15 events, head 40, pruned to 25)"
+        assert log.prune(40) == 15
+    assert check_directory(directory).text() == f"{directory}: sound (0 events, head 40, pruned to 40)"
+
+
+PRUNED_DAMAGE = {
+    "forgotten": ("DELETE FROM pruned WHERE committed_id = 7", 7, "has left and is not remembered"),
+    "several forgotten": ("DELETE FROM pruned WHERE committed_id > 17", 18, "to 20 have left and are not"),
+    "remembered twice": ("UPDATE pruned SET committed_id = 9 WHERE committed_id = 8", 9, "two ids"),
+    "gone too early": ("INSERT INTO pruned VALUES ('x', 30, 'c', 1, zeroblob(32))", 30, "pruned to 20"),
+    "no hash": ("UPDATE pruned SET hash = x'00' WHERE committed_id = 3", 3, "has 1 bytes"),
+    "in both places": (
+        "UPDATE pruned SET id = (SELECT id FROM events WHERE committed_id = 31) WHERE committed_id = 4",
+        31,
+        "in the log and remembered as gone",
+    ),
+    "a partition too far": ("UPDATE partitions SET pruned_to = 33 WHERE name = 'q'", 33, "of 'q'"),
+}
+
+
+@pytest.mark.req("ORD-05")
+@pytest.mark.parametrize("damage", PRUNED_DAMAGE)
+def test_damage_to_what_is_remembered_is_found(directory: Path, damage: str) -> None:
+    sql, committed_id, message = PRUNED_DAMAGE[damage]
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+        log.prune(20)
     assert check_directory(directory).ok
+    plant(directory, sql)
+    report = check_directory(directory)
+    assert any(
+        f.kind == "pruned" and f.committed_id == committed_id and message in f.message
+        for f in report.findings
+    ), report.text()
+
+
+def test_a_log_can_be_checked_while_events_leave_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "BATCH_ROWS", 50)
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+        append_many(log, 2_000)
+
+        def prune(_done: int, _total: int) -> None:
+            log.prune(2_040, limit=90)
+
+        report = check_directory(directory, prune)
+        assert log.extent().pruned_to > 1_000
+    assert report.ok, report.text()
 
 
 def test_a_log_in_use_can_be_checked(directory: Path) -> None:
@@ -172,7 +218,7 @@ DAMAGE = {
         "number 2",
     ),
     "name given twice": (
-        "DROP INDEX partitions_by_name; INSERT INTO partitions VALUES (9, 'q')",
+        "DROP INDEX partitions_by_name; INSERT INTO partitions VALUES (9, 'q', 0)",
         "partitions",
         None,
         "more than one number",

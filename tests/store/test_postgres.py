@@ -119,7 +119,7 @@ def test_names_are_ordered_and_compared_by_bytes(database: str) -> None:
             "SELECT table_name, column_name, collation_name FROM information_schema.columns "
             "WHERE table_schema = 'unisono' AND column_name IN ('id', 'client_id', 'partition', 'partitions')"
         ).fetchall()
-    assert len(rows) == 6
+    assert len(rows) == 9
     assert {collation for _, _, collation in rows} == {"C"}
 
 

@@ -14,7 +14,16 @@ from tests.store.records import append, append_many, make_record
 from unisono.store import copying
 from unisono.store.checking import check_directory
 from unisono.store.copying import CopyRefused, copy_log
-from unisono.store.port import CommitLog, LogReader, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.port import (
+    CommitLog,
+    Extent,
+    LogReader,
+    Pruned,
+    Record,
+    Snapshot,
+    StorageError,
+    StoreUnusable,
+)
 from unisono.store.postgres import PostgresLog, PostgresReader
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
@@ -116,17 +125,55 @@ def test_shared_to_shared(directory: Path, database: str, postgres: Postgres) ->
 
 @pytest.mark.req("ORD-01")
 def test_a_pruned_log_keeps_its_head(directory: Path, database: str, tmp_path: Path) -> None:
-    with closing(apsw.Connection(str(directory / "log.db"))) as connection:
-        connection.execute(
-            "DELETE FROM events WHERE committed_id <= 100; DELETE FROM event_partitions WHERE committed_id <= 100;"
-            "UPDATE head SET pruned_to = 100"
-        )
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+        assert log.prune(100) == 100
     done = copy_log(directory, database)
     assert (done.events, done.head) == (51, 151)
     copy_log(database, tmp_path / "back")
     with closing(PostgresLog.open(database, "a")) as log, closing(SqliteLog.open(tmp_path / "back")) as end:
         assert log.head() == end.head() == 151
-        assert log.scan(0, 1000, limit=1)[0].committed_id == end.scan(0, 1000, limit=1)[0].committed_id == 101
+        assert log.extent() == end.extent() == Extent(100, 151, "file:///lake")
+        assert (
+            log.scan(100, 1000, limit=1)[0].committed_id
+            == end.scan(100, 1000, limit=1)[0].committed_id
+            == 101
+        )
+        known = log.begin([ODD, "id-5", "id-140"]).known
+        assert known == end.begin([ODD, "id-5", "id-140"]).known
+        assert sorted(known) == sorted([ODD, "id-5", "id-140"])
+        log.abandon()
+        end.abandon()
+        for copy in (log, end):
+            for name in ("p", ODD):  # left in part, and wholly
+                with pytest.raises(Pruned):
+                    copy.page([name], 0, 151, limit=10, bytes_max=1000)
+            assert not copy.page(["r", "new"], 30, 151, limit=10, bytes_max=1000).records
+    assert check_directory(tmp_path / "back").ok
+
+
+@pytest.mark.req("ORD-05")
+def test_what_is_remembered_must_arrive(directory: Path, tmp_path: Path) -> None:
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+        log.prune(100)
+    copy_log(directory, tmp_path / "back")
+    with closing(apsw.Connection(str(tmp_path / "back" / "log.db"))) as connection:
+        connection.execute("DELETE FROM pruned WHERE committed_id = 50")
+    with pytest.raises(CopyRefused, match="remembers 99 of the events that left and the source 100"):
+        copy_log(directory, tmp_path / "back")
+
+
+def test_events_that_leave_during_a_copy_end_it(directory: Path, tmp_path: Path) -> None:
+    with closing(SqliteLog.open(directory)) as log:
+        log.set_archive("file:///lake")
+
+        def prune(what: str, done: int, _total: int) -> None:
+            if what == "copy" and done >= 40:
+                log.prune(100)
+
+        with pytest.raises(CopyRefused, match="have left the log while it was copied"):
+            copy_log(directory, tmp_path / "back", prune)
 
 
 def test_another_log_is_refused_and_left_alone(directory: Path, database: str) -> None:

@@ -34,11 +34,12 @@ def empty(postgres: Postgres) -> Iterator[str]:
 
 
 FIRST = schema.known_migrations()
+KNOWN = len(FIRST)
 LATER = (
     *FIRST,
-    Migration(2, "0002_pre_colour.sql", "ALTER TABLE unisono.events ADD colour text"),
-    Migration(3, "0003_post_colour.sql", "ALTER TABLE unisono.events ALTER colour SET DEFAULT 'red'"),
-    Migration(4, "0004_pre_shape.sql", "ALTER TABLE unisono.events ADD shape text"),
+    Migration(KNOWN + 1, "9001_pre_colour.sql", "ALTER TABLE unisono.events ADD colour text"),
+    Migration(KNOWN + 2, "9002_post_colour.sql", "ALTER TABLE unisono.events ALTER colour SET DEFAULT 'red'"),
+    Migration(KNOWN + 3, "9003_pre_shape.sql", "ALTER TABLE unisono.events ADD shape text"),
 )
 
 
@@ -84,26 +85,26 @@ def test_two_who_migrate_at_once_do_it_once(empty: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert sorted(done) == [[], [], [], names(FIRST)]
+    assert sorted(name for each in done for name in each) == names(FIRST)
 
 
 def test_a_running_node_survives_a_pre_migration_and_keeps_a_post_one_back(database: str) -> None:
     with closing(PostgresLog.open(database, "old")) as old:
         append(old, [["p"]])
-        assert schema.migrate(database, migrations=LATER) == ["0002_pre_colour.sql"]
+        assert schema.migrate(database, migrations=LATER) == ["9001_pre_colour.sql"]
         assert can_serve(database, FIRST)
-        assert can_serve(database, LATER[:2])
-        assert not can_serve(database, LATER), "it lacks 0004"
+        assert can_serve(database, LATER[: KNOWN + 1])
+        assert not can_serve(database, LATER), "it lacks 9003"
         append(old, [["p"]])  # with statements prepared before
         with closing(PostgresLog.open(database, "old too")) as again:
             append(again, [["p"]])
-        with pytest.raises(StoreUnusable, match=r"0003_post_colour.sql takes away what running nodes .* old"):
+        with pytest.raises(StoreUnusable, match=r"9002_post_colour.sql takes away what running nodes .* old"):
             schema.migrate(database, finish=True, migrations=LATER)
         append(old, [["p"]])
-    assert schema.migrate(database, finish=True, migrations=LATER) == names(LATER[2:])
+    assert schema.migrate(database, finish=True, migrations=LATER) == names(LATER[KNOWN + 1 :])
     assert schema.migrate(database, finish=True, migrations=LATER) == []
     assert can_serve(database, LATER)
-    with pytest.raises(StoreUnusable, match=r"0003_post_colour.sql, which this program does not know"):
+    with pytest.raises(StoreUnusable, match=r"9002_post_colour.sql, which this program does not know"):
         PostgresReader.open(database)
 
 
@@ -113,20 +114,20 @@ def test_a_dead_node_does_not_keep_a_migration_back(database: str, postgres: Pos
             "UPDATE unisono.nodes SET seen_at = now() - interval '2 minutes'",
             database=database.rsplit("/", 1)[1],
         )
-        assert schema.migrate(database, finish=True, migrations=LATER) == names(LATER[1:])
+        assert schema.migrate(database, finish=True, migrations=LATER) == names(LATER[KNOWN:])
 
 
 def test_a_failed_migration_leaves_the_version_before(database: str) -> None:
     broken = (
         *FIRST,
-        LATER[1],
-        Migration(3, "0003_pre_bad.sql", "ALTER TABLE unisono.events ADD x int; SELECT 1/0"),
+        LATER[KNOWN],
+        Migration(KNOWN + 2, "9002_pre_bad.sql", "ALTER TABLE unisono.events ADD x int; SELECT 1/0"),
     )
     with pytest.raises(StoreUnusable, match="division by zero"):
         schema.migrate(database, migrations=broken)
     status = schema.status(database)
-    assert (status.applied, status.pending) == (2, ())
-    assert schema.migrate(database, migrations=LATER[:3]) == []
+    assert (status.applied, status.pending) == (KNOWN + 1, ())
+    assert schema.migrate(database, migrations=LATER[: KNOWN + 2]) == []
 
 
 def test_the_status_tells_how_it_stands(database: str) -> None:

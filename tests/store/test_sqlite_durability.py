@@ -17,8 +17,10 @@ import pytest
 
 from tests.store.faulty_disk import FaultyDisk, FileImage, faulty_disk, restore
 from tests.store.records import append, append_many
-from unisono.store import sqlite_wal
+from unisono.protocol.tombstones import tombstone
+from unisono.store import sqlite_keeping, sqlite_wal
 from unisono.store.checking import check_directory
+from unisono.store.keeping import Tombstone
 from unisono.store.port import StorageError
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
@@ -95,6 +97,52 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(
         restore(image, directory, chance)
         with closing(SqliteLog.open(directory)) as log:
             assert_sound(directory, count)
+            append(log, [["p"]])
+
+
+@pytest.mark.req("DUR-02", "ORD-05")
+def test_power_loss_while_events_leave_and_space_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_wal, "PASS_FRAMES", 120)
+    monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 20)
+    monkeypatch.setattr(sqlite_keeping, "RECLAIM_PAGES", 5)
+    chance = random.Random(6)
+    losses: list[tuple[dict[str, FileImage], tuple[int, int]]] = []
+    reached = (0, 0)
+    with faulty_disk() as disk:
+        log = SqliteLog.open(tmp_path / "data")
+        log.set_archive("file:///lake")
+
+        def maybe(operation: str, name: str) -> None:
+            likely = {"write": 0.01, "sync": 0.05, "truncate": 0.5}[operation] * (
+                4 if name == "log.db" else 1
+            )
+            if len(losses) < 40 and chance.random() < likely:
+                before = reached
+                losses.append((disk.image(), before))
+
+        disk.fault = maybe
+        for _ in range(60):
+            head = append(log, [["p", "q"], [f"r{chance.randrange(40)}"]] * 4)[-1].committed_id
+            reached = (head, reached[1])
+            log.prune(head - 20, limit=chance.randint(1, 20))
+            reached = (head, log.extent().pruned_to)
+            log.erase([Tombstone(chance.randint(1, head), tombstone(5))])
+            log.reclaim()
+            log.maintain()
+        log.close()
+    assert len({before for _, before in losses}) > 15
+    for number, (image, (head, pruned_to)) in enumerate(losses):
+        directory = tmp_path / str(number)
+        restore(image, directory, chance)
+        with closing(SqliteLog.open(directory)) as log:
+            assert_sound(directory, head)
+            held = log.extent()
+            assert held.pruned_to >= pruned_to
+            ids = [f"id-{n}" for n in range(1, held.head + 1)]
+            assert set(log.begin(ids).known) == set(ids)
+            log.abandon()
             append(log, [["p"]])
 
 

@@ -26,6 +26,9 @@ RECEIVE_BYTES: Final = 1024 * 1024
 STALLED_S: Final = 30.0
 """A process that takes nothing from its channel for so long counts as dead."""
 
+KEEPING: Final = ("archive", "prune", "snapshots", "erase", "reclaim")
+"""Orders by which the pipeline keeps an embedded log, beside its server."""
+
 _LENGTH = struct.Struct("!I")
 
 
@@ -174,8 +177,19 @@ class Failed(Value, frozen=True):
 # -- front ⇄ reader ------------------------------------------------------------------------------------------
 
 
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """Let a history start from snapshots of this model: so many bytes of them, so many with the page's events."""
+
+    model_version: int | None
+    snapshot_bytes_max: int
+    bytes_max: int
+
+
 class AskPage(Value, frozen=True):
-    """One page of history."""
+    """One page of history; of a partition in `floors`, only what is above its floor.
+
+    With `start` it is a first page, and the reader chooses the floors.
+    """
 
     ticket: int
     partitions: tuple[str, ...]
@@ -183,15 +197,22 @@ class AskPage(Value, frozen=True):
     upto: int
     limit: int
     bytes_max: int
+    floors: dict[str, int] = {}
+    start: Start | None = None
 
 
 class PageOf(Value, frozen=True):
-    """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty."""
+    """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty.
+
+    `snapshots`, in wire form too, are what the history starts from, and `floors` what they mean for the next pages.
+    """
 
     ticket: int
     events: tuple[bytes, ...]
     last: int
     has_more: bool
+    snapshots: tuple[bytes, ...] = ()
+    floors: dict[str, int] = {}
 
 
 class PageFailed(Value, frozen=True):
@@ -225,11 +246,15 @@ class Drain(Value, frozen=True):
 
 
 class Order(Value, frozen=True):
-    """An operator's command to the authority: `reload` a model or write `snapshot`s."""
+    """An operator's command to the authority: `reload` a model, write `snapshot`s, or keep the log (see orders).
+
+    `body` is MessagePack, for orders that carry more than a word.
+    """
 
     ticket: int
     command: str
-    argument: str
+    argument: str = ""
+    body: bytes = b""
 
 
 class Report(Value, frozen=True):

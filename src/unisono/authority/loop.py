@@ -379,6 +379,8 @@ class Authority:
         """Hear what other nodes did, and let this node's clients hear it (ORD-02)."""
         while (news := self.neighbours.news(fresh=fresh)) is not None:
             self._learn(news.records, news.replaced)
+            if news.erased:  # states folded before may hold what was erased
+                self.states = self.states.renewed(self.states.model)
             if self._is_newer(news.model_version):
                 self._adopt_model_in_force()
             if not news.more:

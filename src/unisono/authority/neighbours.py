@@ -13,9 +13,17 @@ from unisono.store.cluster import Cluster, ModelBundle, News
 class Neighbours:
     """Asks the cluster where there is one, and says "nothing new" where there is none."""
 
-    def __init__(self, cluster: Cluster | None, *, accept_init: bool = True) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | None,
+        *,
+        accept_init: bool = True,
+        record: Callable[[ModelBundle | None], None] | None = None,
+    ) -> None:
+        """`record`: where an embedded log notes the model in force, for those who read it without the server."""
         self._cluster = cluster
         self._accept_init = accept_init
+        self._record = record
 
     @property
     def wake_fd(self) -> int | None:
@@ -43,8 +51,13 @@ class Neighbours:
 
     def publish(self, model: Model) -> None:
         """Put a model into force on every node; ModelRefused when it is not newer than the one that is."""
-        if self._cluster is not None and model.version is not None:
-            self._cluster.publish_model(ModelBundle(model.version, model.digest, dict(model.files)))
+        bundle = None
+        if model.version is not None:
+            bundle = ModelBundle(model.version, model.digest, dict(model.files))
+        if self._cluster is not None and bundle is not None:
+            self._cluster.publish_model(bundle)
+        if self._record is not None:
+            self._record(bundle)
 
     def model_in_force(self) -> Model | None:
         """The model that some node put into force, loaded; None where there is none."""

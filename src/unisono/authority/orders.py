@@ -1,4 +1,4 @@
-"""What an operator can order a running authority to do: take another model, write snapshots."""
+"""What an operator can order a running authority to do: take another model, write snapshots, keep the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unisono.authority.channel import Order, Report
+from unisono.authority.channel import KEEPING, Order, Report
+from unisono.authority.keeping import KeepingOrders
 from unisono.config import Settings
 from unisono.model.loading import ModelError, load_model
 from unisono.model.model import Model
 from unisono.store.cluster import ModelRefused
+from unisono.store.keeping import KeepRefused, KeptLog
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ class OrderRefused(Exception):
 class Orders:
     """Carries out orders between two groups."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kept: KeptLog | None = None) -> None:
+        """`kept`: the log, if it is embedded and this process its only writer."""
         self._settings = settings
+        self._keeping = KeepingOrders(kept)
 
     def obey(self, authority: Authority, order: Order) -> Report | None:
         """None: not done yet, ask again after the next group."""
@@ -47,9 +51,14 @@ class Orders:
                         "model_version": snapshot.model_version,
                         "bytes": len(snapshot.state),
                     }
+                case command if command in KEEPING:
+                    kept = self._keeping.obey(authority, order)
+                    if kept is None:
+                        return None
+                    body = kept
                 case _:
                     raise OrderRefused(f"there is no order {order.command!r}")
-        except (OrderRefused, ModelError, ModelRefused) as error:
+        except (OrderRefused, KeepRefused, ModelError, ModelRefused) as error:
             log.warning("order %s refused: %s", order.command, error)
             return Report(order.ticket, False, msgspec.json.encode({"error": str(error)}))
         return Report(order.ticket, True, msgspec.json.encode(body))

@@ -107,7 +107,7 @@ class Node:
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        admin = AdminServer(self)
+        admin = AdminServer(self, Path(self._settings.data))
         await admin.start(admin_socket)
         self._ready.update(("authority", "reader"))  # they said so before the fronts were started
         await self._until(lambda: self.ready or self._stopping)
@@ -150,9 +150,9 @@ class Node:
             silent.append("the log")
         return silent
 
-    async def order(self, command: str, argument: str) -> Report:
+    async def order(self, command: str, argument: str = "", body: bytes = b"") -> Report:
         """Hand an order to the authority and wait for what came of it."""
-        answer = await self._ask("authority", lambda t: Order(t, command, argument), ORDER_TIMEOUT_S)
+        answer = await self._ask("authority", lambda t: Order(t, command, argument, body), ORDER_TIMEOUT_S)
         assert isinstance(answer, Report)
         return answer
 

@@ -13,12 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
-from unisono.store.port import LogReader, Record, StoreUnusable
+from unisono.store.port import Extent, LogReader, Pruned, Record, StoreUnusable
 from unisono.store.sqlite_files import LOG_FILE
 from unisono.store.sqlite_reading import SqliteReader
+
+__all__ = [
+    "Extent",
+    "extent",
+    "no_collection",
+    "normal_uri",
+    "open_reader",
+    "read_partitions",
+    "read_range",
+    "require_range",
+    "shown",
+    "sqlite_directory",
+    "sqlite_uri",
+]
 
 SQLITE: Final = "sqlite:"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -30,13 +42,6 @@ READ_ROWS_MAX: Final = 1_000
 """A read of this many events of the largest size a server takes stays below what an Arrow array holds."""
 
 _READ_ROWS_FIRST: Final = 64
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """What a log holds: every committed id in `pruned_to < id <= head`, durably."""
-
-    pruned_to: int
-    head: int
 
 
 def sqlite_uri(directory: Path) -> str:
@@ -52,7 +57,7 @@ def normal_uri(store: str) -> str:
     if path.startswith("//"):
         path = path[2:]
     elif not store.startswith(SQLITE) and "://" in store:
-        raise NoSuchStore(f"{_shown(store)} is no store: use sqlite:DIRECTORY or postgresql://…")
+        raise NoSuchStore(f"{shown(store)} is no store: use sqlite:DIRECTORY or postgresql://…")
     if not path:
         raise NoSuchStore("a store needs a place: sqlite:DIRECTORY or postgresql://…")
     return sqlite_uri(Path(path))
@@ -89,12 +94,11 @@ def extent(uri: str) -> Extent:
     """The contiguous, durable stretch that the log at `uri` holds now."""
     reader = open_reader(uri)
     try:
-        head = reader.head()
-        first = reader.scan(0, head, limit=1)
+        held = reader.extent()
     finally:
         reader.close()
     _settle(uri)
-    return Extent(first[0].committed_id - 1 if first else head, head)
+    return held
 
 
 def _settle(uri: str) -> None:
@@ -123,10 +127,8 @@ def require_range(uri: str, since: int, upto: int) -> None:
     held = extent(uri)
     if upto > held.head:
         raise NoSuchRange(f"the log ends at {held.head}, {upto} was asked for")
-    if since < held.pruned_to < upto:
-        raise NoSuchRange(
-            f"events up to {held.pruned_to} have left the log, {since + 1} was asked for: the lake has them"
-        )
+    if since < min(upto, held.pruned_to):
+        raise _gone(held.pruned_to, since)
 
 
 def read_range(reader: LogReader, since: int, upto: int) -> Iterator[list[Record]]:
@@ -136,7 +138,10 @@ def read_range(reader: LogReader, since: int, upto: int) -> Iterator[list[Record
     """
     reached, limit = since, _READ_ROWS_FIRST
     while reached < upto:
-        records = list(reader.scan(reached, upto, limit=limit))
+        try:
+            records = list(reader.scan(reached, upto, limit=limit))
+        except Pruned as pruned:
+            raise _gone(pruned.upto, reached) from pruned
         expected = range(reached + 1, reached + 1 + len(records))
         if not records or records[-1].committed_id != expected[-1]:
             present = {record.committed_id for record in records}
@@ -153,7 +158,10 @@ def read_partitions(
     """Every record of `(since, upto]` in any of `partitions`, ascending, each once."""
     more = since < upto
     while more:
-        page = reader.page(partitions, since, upto, limit=READ_ROWS_MAX, bytes_max=READ_BYTES)
+        try:
+            page = reader.page(partitions, since, upto, limit=READ_ROWS_MAX, bytes_max=READ_BYTES)
+        except Pruned as pruned:
+            raise _gone(pruned.upto, since) from pruned
         if page.records:
             yield list(page.records)
             since = page.records[-1].committed_id
@@ -172,12 +180,18 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _gone(pruned_to: int, since: int) -> NoSuchRange:
+    return NoSuchRange(
+        f"events up to {pruned_to} have left the log, {since + 1} was asked for: the lake has them"
+    )
+
+
 def _next_limit(records: list[Record]) -> int:
     mean = 1 + sum(len(record.event) for record in records) // len(records)
     return max(1, min(READ_ROWS_MAX, READ_BYTES // mean))
 
 
-def _shown(uri: str) -> str:
+def shown(uri: str) -> str:
     """A URI without what stands before its @, where passwords are."""
     scheme, separator, rest = uri.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -16,6 +16,7 @@ import msgspec
 
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.partitions import normalise
+from unisono.protocol.tombstones import is_tombstone
 from unisono.store import sqlite_files as files
 from unisono.store.port import Finding, StoreUnusable
 from unisono.store.statements import load_migrations, load_queries
@@ -28,6 +29,9 @@ BATCH_ROWS = 500
 
 ID_BYTES_MAX = 128
 """UTF-8 bytes of an event id (SUBMIT-10)."""
+
+HASH_BYTES = 32
+"""Of SHA-256."""
 
 TIME_MAX_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: what is later was never a clock's answer."""
@@ -116,6 +120,7 @@ class SqliteAuditor:
             self._total = self._last - self._first + next(_rows(connection, "check_index_size"))[0]
             yield from self._event_findings(connection)
             yield from _duplicate_findings(connection)
+            yield from _pruned_findings(connection, self.pruned_to)
             yield from _name_findings(connection)
             yield from self._index_findings(connection)
             yield from _snapshot_findings(connection)
@@ -143,6 +148,8 @@ class SqliteAuditor:
     def _event_findings(self, connection: apsw.Connection) -> Iterator[Finding]:
         reached, expected, time = self._first, self.pruned_to + 1, 0
         while rows := list(_rows(connection, "scan", reached, self._last, BATCH_ROWS)):
+            if rows[0][0] > expected and _has_left(connection, rows[0][0] - 1):
+                expected = rows[0][0]
             for row in rows:
                 reached = row[0]
                 yield from self._gap_findings(reached, expected)
@@ -217,7 +224,10 @@ def _file_findings(connection: apsw.Connection) -> Iterator[Finding]:
 
 
 def _record_findings(row: tuple[Any, ...]) -> Iterator[Finding]:
-    """What one event says about itself: id, partitions, canonical form, hash."""
+    """What one event says about itself: id, partitions, canonical form, hash.
+
+    An erased event keeps the hash of what it said, which nobody can compare any more.
+    """
     committed_id, id, _client_id, partitions, event, hash, _time = row
     if not 0 < len(id.encode()) <= ID_BYTES_MAX:
         yield Finding("id", f"its id has {len(id.encode())} bytes", committed_id)
@@ -230,14 +240,61 @@ def _record_findings(row: tuple[Any, ...]) -> Iterator[Finding]:
     else:
         if text != event:
             yield Finding("event", "its JSON is not in canonical form", committed_id)
-    if hash != content_hash(event, partitions.encode()):
+    if not is_tombstone(event) and hash != content_hash(event, partitions.encode()):
         yield Finding("hash", "its hash is not that of its content", committed_id)
 
 
 def _place_findings(connection: apsw.Connection, committed_id: int, partitions: str) -> Iterator[Finding]:
     for name in _names(partitions):
-        if next(_rows(connection, "check_indexed", name, committed_id), None) is None:
+        listed = next(_rows(connection, "check_indexed", name, committed_id), None)
+        if listed is None and not _has_left(connection, committed_id):
             yield Finding("index", f"not listed under {name!r}, which it is in", committed_id)
+
+
+def _has_left(connection: apsw.Connection, committed_id: int) -> bool:
+    """Whether an event that was there a moment ago is pruned by now."""
+    return any(committed_id <= pruned_to for (pruned_to,) in _rows(connection, "pruned_to"))
+
+
+def _pruned_findings(connection: apsw.Connection, pruned_to: int) -> Iterator[Finding]:
+    """Every id that has left is remembered, once, and none of them is also in the log."""
+    seen = bytearray(pruned_to // 8 + 1)
+    after = ""
+    while rows := list(_rows(connection, "check_pruned", after, BATCH_ROWS)):
+        for _, committed_id, hash_bytes in rows:
+            if not 0 < committed_id <= pruned_to:
+                if not _has_left(connection, committed_id):
+                    yield Finding(
+                        "pruned", f"remembered as gone, and the log is pruned to {pruned_to}", committed_id
+                    )
+                continue
+            if seen[committed_id >> 3] >> (committed_id & 7) & 1:
+                yield Finding("pruned", "two ids are remembered for it", committed_id)
+            seen[committed_id >> 3] |= 1 << (committed_id & 7)
+            if hash_bytes != HASH_BYTES:
+                yield Finding("pruned", f"the hash remembered of it has {hash_bytes} bytes", committed_id)
+        after = rows[-1][0]
+    if sum(map(int.bit_count, seen)) != pruned_to:
+        yield from _forgotten_findings(seen, pruned_to)
+    for id, committed_id in _rows(connection, "check_twice"):
+        yield Finding("pruned", f"its id {id!r} is in the log and remembered as gone", committed_id)
+    for name, last in _rows(connection, "check_pruned_partitions"):
+        if not _has_left(connection, last):
+            yield Finding("pruned", f"events of {name!r} are said to have left up to it", last)
+
+
+def _forgotten_findings(seen: bytearray, pruned_to: int) -> Iterator[Finding]:
+    """The stretches of ids up to `pruned_to` that nobody remembers."""
+    first = None
+    for committed_id in range(1, pruned_to + 2):
+        missing = committed_id <= pruned_to and not seen[committed_id >> 3] >> (committed_id & 7) & 1
+        if missing and first is None:
+            first = committed_id
+        elif not missing and first is not None:
+            last = committed_id - 1
+            what = "has left and is" if first == last else f"to {last} have left and are"
+            yield Finding("pruned", f"{what} not remembered: it could be committed again", first)
+            first = None
 
 
 def _duplicate_findings(connection: apsw.Connection) -> Iterator[Finding]:

@@ -40,7 +40,8 @@ class ModelBundle(msgspec.Struct, frozen=True):
 class News(msgspec.Struct, frozen=True):
     """What happened elsewhere since the last look, in commit order, and where the log is now.
 
-    `more`: so much happened that this is only its beginning; ask again.
+    `more`: so much happened that this is only its beginning; ask again. `erased`: text was erased from the log, and
+    states folded before may still hold it.
     """
 
     head: int
@@ -48,6 +49,7 @@ class News(msgspec.Struct, frozen=True):
     replaced: Sequence[int] = ()
     model_version: int | None = None
     more: bool = False
+    erased: bool = False
 
 
 class Cluster(Protocol):

@@ -13,12 +13,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, Protocol
 
-import apsw
 import msgspec
 
-from unisono.store import sqlite_files as files
-from unisono.store.port import CommitLog, Record, Snapshot, StoreUnusable
-from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store import copying_pruned as pruning
+from unisono.store.copying_pruned import PrunedSource, PrunedTarget
+from unisono.store.port import CommitLog, Pruned, Record, Snapshot
 
 READ_RECORDS: Final = 200
 """Records read at a time: at most 200 MiB, when every event is as large as a message can be."""
@@ -74,7 +73,7 @@ class Extent(msgspec.Struct, frozen=True):
     time: int
 
 
-class Source(Protocol):
+class Source(PrunedSource, Protocol):
     """A log that is read."""
 
     def extent(self) -> Extent: ...
@@ -88,7 +87,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Target(Protocol):
+class Target(PrunedTarget, Protocol):
     """A log that is written, by `log`."""
 
     @property
@@ -97,7 +96,7 @@ class Target(Protocol):
     def extent(self) -> Extent: ...
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
-        """Make an empty log begin after `pruned_to`."""
+        """Make an empty log begin after `pruned_to`; what it remembers of the events before has been put there."""
         ...
 
     def count_places(self, since: int) -> int:
@@ -147,6 +146,7 @@ class _Copy:
     def _begin_pruned(self) -> None:
         there = self._target.extent()
         if there.head == 0 and self._from.pruned_to > 0:
+            pruning.copy_pruned(self._source, self._target, self._from.pruned_to, self._tell)
             self._target.start_pruned(self._from.pruned_to, self._from.time)
             there = self._target.extent()
         if there.head > self.upto:
@@ -224,6 +224,12 @@ class _Copy:
             if back.count % READ_RECORDS == 0 or back.count == self._sum.count:
                 self._tell("verify", back.count, self._sum.count)
         there = self._target.extent()
+        remembered = [pruning.digest_pruned(log, there.pruned_to) for log in (self._source, self._target)]
+        if remembered[0] != remembered[1]:
+            raise CopyRefused(
+                f"the copy remembers {remembered[1][0]} of the events that left and the source {remembered[0][0]}, "
+                "or they are not the same. Do not use it; empty the target and copy again"
+            )
         found = (back.count, back.digest(), self._target.count_places(self._base), there.head)
         wanted = (self._sum.count, self._sum.digest(), self._sum.places, self.upto)
         if found != wanted:
@@ -237,81 +243,16 @@ class _Copy:
 
 def _stream(log: Source | CommitLog, since: int, upto: int) -> Iterator[Record]:
     while since < upto:
-        records = log.scan(since, upto, limit=READ_RECORDS)
+        try:
+            records = log.scan(since, upto, limit=READ_RECORDS)
+        except Pruned as pruned:
+            raise CopyRefused(
+                f"{pruned} while it was copied: keep retention off it, and begin anew"
+            ) from pruned
         if not records:
             return
         yield from records
         since = records[-1].committed_id
-
-
-# -- the embedded log ----------------------------------------------------------------------------------------
-
-_EXTENT: Final = "SELECT committed_id, pruned_to, status_updated_at FROM head"
-_COUNT_SNAPSHOTS: Final = "SELECT count(*) FROM snapshots"
-_SNAPSHOTS: Final = (
-    "SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapshots.state, snapshots.created_at "
-    "FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition"
-)
-_COUNT_PLACES: Final = "SELECT count(*) FROM event_partitions WHERE committed_id > ?"
-_START_PRUNED: Final = "UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2"
-
-
-class SqliteSource:
-    """An embedded log, read beside its server if one runs."""
-
-    def __init__(self, directory: Path) -> None:
-        self._reader = SqliteReader.open(directory)
-        self.scan = self._reader.scan
-        self._connection = files.connect_reader(directory)
-
-    def extent(self) -> Extent:
-        return Extent(*_integers(self._connection, _EXTENT))
-
-    def count_snapshots(self) -> int:
-        return _integers(self._connection, _COUNT_SNAPSHOTS)[0]
-
-    def snapshots(self) -> Iterator[Snapshot]:
-        for row in self._connection.execute(_SNAPSHOTS):
-            yield Snapshot(*row)
-
-    def close(self) -> None:
-        self._connection.close()
-        self._reader.close()
-
-
-class SqliteTarget:
-    """An embedded log, made when missing; nobody else may have it open."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.log = SqliteLog.open(directory)
-
-    def extent(self) -> Extent:
-        return Extent(*self._ask(_EXTENT))
-
-    def start_pruned(self, pruned_to: int, time: int) -> None:
-        self.log.close()
-        lock = files.DirectoryLock(self._directory)
-        try:
-            with closing(files.connect_writer(self._directory)) as connection:
-                connection.execute(_START_PRUNED, (pruned_to, time))
-        finally:
-            lock.release()
-        self.log = SqliteLog.open(self._directory)
-
-    def count_places(self, since: int) -> int:
-        return self._ask(_COUNT_PLACES, since)[0]
-
-    def close(self) -> None:
-        self.log.close()
-
-    def _ask(self, query: str, *parameters: int) -> tuple[int, ...]:
-        with closing(files.connect_reader(self._directory)) as connection:
-            return _integers(connection, query, *parameters)
-
-
-def _integers(connection: apsw.Connection, query: str, *parameters: int) -> tuple[int, ...]:
-    return msgspec.convert(connection.execute(query, parameters).fetchall()[0], tuple[int, ...])
 
 
 # -- which is which ------------------------------------------------------------------------------------------
@@ -322,10 +263,9 @@ def open_source(place: Place) -> Source:
         from unisono.store.postgres_copying import PostgresSource
 
         return PostgresSource(str(place))
-    try:
-        return SqliteSource(directory_of(place))
-    except apsw.Error as error:
-        raise StoreUnusable(f"{place} cannot be read: {error}") from error
+    from unisono.store.sqlite_copying import SqliteSource
+
+    return SqliteSource(directory_of(place))
 
 
 def open_target(place: Place) -> Target:
@@ -333,6 +273,8 @@ def open_target(place: Place) -> Target:
         from unisono.store.postgres_copying import PostgresTarget
 
         return PostgresTarget(str(place))
+    from unisono.store.sqlite_copying import SqliteTarget
+
     return SqliteTarget(directory_of(place))
 
 

@@ -31,6 +31,10 @@ class StoreUnusable(Exception):
     """The log cannot be opened: in use, wrong place, newer schema, not a log. The text says what to do."""
 
 
+class StoreInUse(StoreUnusable):
+    """Another process writes this log."""
+
+
 class Pruned(Exception):
     """Part of what was asked for has left the hot log and is in the archive; `upto` is the last id that left."""
 
@@ -108,16 +112,26 @@ class LogReader(Protocol):
 
     def head(self) -> int: ...
 
+    def extent(self) -> Extent:
+        """What the log holds, all of it of one moment."""
+        ...
+
     def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
         """Records with `since < committed_id <= upto` in any of `partitions`, each once, ascending (SYNC-01).
 
         At most `limit` records and about `bytes_max` bytes of event text, but at least one record if any is
         left. Costs in proportion to the page, never to the log (SYNC-10).
+
+        Pruned when `since < pruned_to` and a record of `partitions` after `since` has left the log, however the
+        read and the pruning race. A partition of which nothing after `since` has left is read as ever.
         """
         ...
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
-        """Records with `since < committed_id <= upto` of all partitions, ascending, at most `limit`."""
+        """Records with `since < committed_id <= upto` of all partitions, ascending, at most `limit`.
+
+        Pruned when `since < pruned_to`.
+        """
         ...
 
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:

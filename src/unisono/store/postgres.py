@@ -77,6 +77,7 @@ class PostgresLog(PostgresReader):
         self._fences: Sequence[tuple[str, int]] = ()
         self._replaced: list[int] = []
         self._warnings: list[str] = []
+        self._erasures = self._erasures_told = self._count_erasures()
         self._looked_at = self._beat_at = self._buried_at = 0.0
         self._opened_at = self._opened_s = 0.0
         self.times = GroupTimes()
@@ -121,6 +122,7 @@ class PostgresLog(PostgresReader):
             self._tail.resume(self._line)
             self._presence.register(self._line)
             self._replaced += self._presence.not_held(self._line)
+            self._erasures = self._count_erasures()
         self._listener.renew()
         self._looked_at = 0.0
 
@@ -220,23 +222,31 @@ class PostgresLog(PostgresReader):
                 head = self._look()
         records, replaced = self._tail.hand_out(), self._replaced
         self._replaced = []
+        erased = self._erasures != self._erasures_told
+        self._erasures_told = self._erasures
         more = self._tail.seen < head
         if more:
             self._looked_at = 0.0
-        return News(head, records, replaced, self._tail.model_version, more)
+        return News(head, records, replaced, self._tail.model_version, more, erased)
 
     def _look(self) -> int:
         """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""
         looked = self._line.send("look_at_head")
         fresh = self._tail.send(self._line)
         taken = self._line.send("take_replacements", {"node_id": self._presence.node_id})
+        counted = self._line.send("erasures")
         self._line.sync()
         head = self._tail.take(looked, fresh)
+        ((self._erasures,),) = counted.fetchall()
         replaced = [conn for (conn,) in taken]
         self._presence.forget(replaced)
         self._replaced += replaced
         self._looked_at = time.monotonic()
         return head
+
+    def _count_erasures(self) -> int:
+        ((erasures,),) = self._line.ask("erasures")
+        return int(erasures)
 
     def claim(self, client_id: str, conn: int) -> int:
         return self.claim_many([(client_id, conn)])[0]
@@ -277,7 +287,7 @@ class PostgresLog(PostgresReader):
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         self._require(group=False)
         with self._doing("storing snapshots"):
-            snapshots_sent.put(self._line, snapshots)
+            snapshots_sent.put(self._line, snapshots, self._erasures_told)
 
     def maintain(self) -> None:
         """A sign of life every HEARTBEAT_S, and now and then a look for nodes that have none."""

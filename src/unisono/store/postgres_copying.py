@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
 from unisono.store.copying import Extent
-from unisono.store.port import Snapshot
+from unisono.store.copying_pruned import READ_ROWS, Place, Remembered
+from unisono.store.port import Known, Snapshot
 from unisono.store.postgres import PostgresLog, PostgresReader, Timeouts
 from unisono.store.postgres_connecting import SQL, connect, raise_unusable
+from unisono.store.postgres_rows import Blobs, Integers, Texts, escape, unescape
 
 NODE: Final = "copy"
 """What the copy is called among the nodes while it runs."""
@@ -28,13 +30,22 @@ class PostgresSource:
         self.scan = self._reader.scan
 
     def extent(self) -> Extent:
-        return Extent(*self._reader.ask("extent"))
+        return Extent(*self._reader.ask("copy_extent"))
 
     def count_snapshots(self) -> int:
         return int(self._reader.ask("count_snapshots")[0])
 
     def snapshots(self) -> Iterator[Snapshot]:
         return self._reader.snapshots()
+
+    def pruned(self, upto: int) -> Iterator[Remembered]:
+        return _pruned(self._reader, upto)
+
+    def pruned_partitions(self) -> Iterator[Place]:
+        return _pruned_partitions(self._reader)
+
+    def archive(self) -> str | None:
+        return self._reader.extent().archive
 
     def close(self) -> None:
         self._reader.close()
@@ -48,17 +59,41 @@ class PostgresTarget:
         self.log = PostgresLog.open(dsn, NODE)
 
     def extent(self) -> Extent:
-        return Extent(*self.log.ask("extent"))
+        return Extent(*self.log.ask("copy_extent"))
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
         """As the owner: no node may move where the log begins."""
         self.log.close()
-        try:
-            with closing(connect(self._dsn, Timeouts(), owner=True)) as connection:
-                connection.execute(SQL["start_pruned"], {"pruned_to": pruned_to, "time": time})
-        except psycopg.Error as error:
-            raise_unusable(self._dsn, error)
+        self._as_owner("start_pruned", {"pruned_to": pruned_to, "time": time})
         self.log = PostgresLog.open(self._dsn, NODE)
+
+    def pruned(self, upto: int) -> Iterator[Remembered]:
+        return _pruned(self.log, upto)
+
+    def pruned_partitions(self) -> Iterator[Place]:
+        return _pruned_partitions(self.log)
+
+    def archive(self) -> str | None:
+        return self.log.extent().archive
+
+    def put_pruned(self, rows: Sequence[Remembered]) -> None:
+        self._as_owner(
+            "copy_pruned",
+            {
+                "ids": Texts(escape(id) for id, _ in rows),
+                "committed_ids": Integers([known.committed_id for _, known in rows]),
+                "client_ids": Texts(escape(known.client_id) for _, known in rows),
+                "times": Integers([known.status_updated_at for _, known in rows]),
+                "hashes": Blobs([known.hash for _, known in rows]),
+            },
+        )
+
+    def put_pruned_partitions(self, rows: Sequence[Place]) -> None:
+        names, last = Texts(escape(name) for name, _ in rows), Integers([at for _, at in rows])
+        self._as_owner("copy_partitions", {"partitions": names, "committed_ids": last})
+
+    def set_archive(self, location: str) -> None:
+        self._as_owner("set_archive", {"location": location})
 
     def count_places(self, since: int) -> int:
         with closing(PostgresReader.open(self._dsn, timeouts=COUNTING)) as reader:
@@ -66,3 +101,24 @@ class PostgresTarget:
 
     def close(self) -> None:
         self.log.close()
+
+    def _as_owner(self, query: str, parameters: Mapping[str, Any]) -> None:
+        try:
+            with closing(connect(self._dsn, Timeouts(), owner=True)) as connection:
+                connection.execute(SQL[query], parameters)
+        except psycopg.Error as error:
+            raise_unusable(self._dsn, error)
+
+
+def _pruned(reader: PostgresReader, upto: int) -> Iterator[Remembered]:
+    after = ""
+    while rows := reader.list("copied_pruned", {"after": after, "upto": upto, "limit": READ_ROWS}):
+        for after, committed_id, client_id, time, hash in rows:
+            yield unescape(after), Known(committed_id, hash, unescape(client_id), time)
+
+
+def _pruned_partitions(reader: PostgresReader) -> Iterator[Place]:
+    after = ""
+    while rows := reader.list("copied_partitions", {"after": after, "limit": READ_ROWS}):
+        for after, committed_id in rows:
+            yield unescape(after), committed_id

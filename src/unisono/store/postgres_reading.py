@@ -8,9 +8,10 @@ from typing import Final, NoReturn, Self
 import msgspec
 import psycopg
 
+from unisono.store import postgres_models as models
 from unisono.store import postgres_schema as schema
-from unisono.store.cluster import StoreLost
-from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.cluster import ModelBundle, StoreLost
+from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable, storage_error
 from unisono.store.postgres_line import Line, Parameters
 from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
@@ -18,12 +19,18 @@ from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""
 
+WATERMARKS_READ_MAX: Final = 5_000
+"""Watermarks fetched at a time."""
+
 SNAPSHOTS_READ_MAX: Final = 64
 """Snapshots fetched at a time when all of them are read."""
 
 
 class PostgresReader:
     """Pages, scans and snapshots of a log, each read by one statement and so from one moment.
+
+    What has left the log is asked for by the next statement of the same round trip: it only ever grows, so what is
+    there then was there before.
 
     After an error every call raises it again, until `reopen`.
     """
@@ -52,6 +59,9 @@ class PostgresReader:
     def head(self) -> int:
         return int(self.ask("head")[0])
 
+    def extent(self) -> Extent:
+        return Extent(*self.ask("extent"))
+
     def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()
         if since >= upto or limit < 1:
@@ -65,8 +75,12 @@ class PostgresReader:
             "bytes_max": bytes_max,
         }
         try:
-            rows = self._line.ask("page", parameters)
+            found = self._line.send("page", parameters)
+            pruned = self._line.send("page_pruned_to", {"partitions": asked, "since": since})
+            self._line.sync()
+            rows = found.fetchall()
             records = [record(row) for row in rows]
+            _require_present(since, pruned.fetchone())
         except READ_ERRORS as error:
             self._fail("reading a page", error)
         if not rows:
@@ -75,11 +89,18 @@ class PostgresReader:
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         self._check()
+        if since >= upto or limit < 1:
+            return []
         parameters = {"since": since, "upto": upto, "limit": limit}
         try:
-            return [record(row) for row in self._line.ask("scan", parameters)]
+            found = self._line.send("scan", parameters)
+            pruned = self._line.send("pruned_to")
+            self._line.sync()
+            records = [record(row) for row in found]
+            _require_present(since, pruned.fetchone())
         except READ_ERRORS as error:
             self._fail("scanning the log", error)
+        return records
 
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         self._check()
@@ -92,6 +113,30 @@ class PostgresReader:
             return None
         committed_id, state, created_at = rows[0]
         return Snapshot(partition, committed_id, model_version, state, created_at)
+
+    def watermarks(self, model_version: int) -> dict[str, int]:
+        """partition → the committed_id of its snapshot of that model version."""
+        self._check()
+        found: dict[str, int] = {}
+        after = ""
+        while True:
+            parameters = {"after": after, "version": model_version, "limit": WATERMARKS_READ_MAX}
+            try:
+                rows = self._line.ask("watermarks", parameters)
+            except READ_ERRORS as error:
+                self._fail("reading the watermarks", error)
+            found.update((unescape(partition), committed_id) for partition, committed_id in rows)
+            if len(rows) < WATERMARKS_READ_MAX:
+                return found
+            after = rows[-1][0]
+
+    def model_in_force(self) -> ModelBundle | None:
+        """The model that nodes judge by; None where none was published."""
+        self._check()
+        try:
+            return models.published(self._line)
+        except READ_ERRORS as error:
+            self._fail("reading the model in force", error)
 
     def snapshots(self) -> Iterator[Snapshot]:
         """All there are, by partition."""
@@ -120,6 +165,14 @@ class PostgresReader:
             self._fail("reading the log", StorageError("the head row is missing"))
         return rows[0]
 
+    def list(self, query: str, parameters: Parameters = None) -> Sequence[Row]:
+        """All rows of a named query."""
+        self._check()
+        try:
+            return self._line.ask(query, parameters)
+        except READ_ERRORS as error:
+            self._fail("reading the log", error)
+
     def close(self) -> None:
         self._closed = True
         self._line.close()
@@ -137,6 +190,14 @@ class PostgresReader:
             self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
             self._line.close()
         raise self._failure from error
+
+
+def _require_present(since: int, row: Row | None) -> None:
+    """`row`: up to where the log is pruned, and where it matters what of it counts here."""
+    pruned_to = 0 if row is None else row[0]
+    left = pruned_to if row is None or len(row) == 1 else row[1] or 0
+    if since < left:
+        raise Pruned(pruned_to)
 
 
 def open_line(dsn: str, timeouts: Timeouts) -> Line:

@@ -14,8 +14,11 @@ BYTES_PER_STATEMENT_MAX: Final = 4 << 20
 """This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
 
 
-def put(line: Line, snapshots: Sequence[Snapshot]) -> None:
-    """Store them, each batch in a transaction of its own; an older one never replaces a newer one."""
+def put(line: Line, snapshots: Sequence[Snapshot], erasures: int) -> None:
+    """Store them, each batch in a transaction of its own; an older one never replaces a newer one.
+
+    `erasures`: how many there had been when their states were folded. After a later one they are not taken.
+    """
     for batch in _batches(snapshots):
         parameters = {
             "partitions": Texts(escape(s.partition) for s in batch),
@@ -23,8 +26,11 @@ def put(line: Line, snapshots: Sequence[Snapshot]) -> None:
             "committed_ids": Integers([s.committed_id for s in batch]),
             "times": Integers([s.created_at for s in batch]),
             "states": Blobs([s.state for s in batch]),
+            "erasures": erasures,
         }
-        line.ask("put_snapshots", parameters)
+        line.send("share_snapshots")
+        line.send("put_snapshots", parameters)
+        line.sync()  # one transaction
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:

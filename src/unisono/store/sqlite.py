@@ -6,14 +6,17 @@ connection, and writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TypeVar
 
 import apsw
 import msgspec
 
 from unisono.store import sqlite_files as files
+from unisono.store import sqlite_keeping as keeping
+from unisono.store.cluster import ModelBundle
+from unisono.store.keeping import PRUNE_EVENTS_MAX, Erased, KeepRefused, Reclaimed, Tombstone
 from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
 from unisono.store.sqlite_reading import SqliteReader, unusable
 from unisono.store.sqlite_wal import WalKeeper
@@ -26,6 +29,8 @@ SNAPSHOT_BYTES_PER_TRANSACTION_MAX = 4 << 20
 """Groups wait while snapshots are written: so many at a time, or so many bytes, whichever comes first."""
 
 _SQL = load_queries("sqlite")
+
+T = TypeVar("T")
 
 
 class SqliteLog(SqliteReader):
@@ -83,11 +88,14 @@ class SqliteLog(SqliteReader):
         asked = msgspec.json.encode(ids).decode()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            head = self.head()
+            head, pruned_to = msgspec.convert(
+                self._connection.execute(_SQL["group_head"]).fetchall()[0], tuple[int, int]
+            )
             known = {
                 id: Known(committed_id, hash, client_id, status_updated_at)
+                for query in ("known", "known_pruned")[: 2 if pruned_to else 1]
                 for id, committed_id, hash, client_id, status_updated_at in self._connection.execute(
-                    _SQL["known"], (asked,)
+                    _SQL[query], (asked,)
                 )
             }
         except Exception as error:
@@ -152,6 +160,56 @@ class SqliteLog(SqliteReader):
                 self._keeper.step()
             except Exception as error:
                 self._fail("storing snapshots", error)
+
+    # -- keeping (see `unisono.store.keeping`) -------------------------------------------------------------
+
+    def set_archive(self, location: str) -> None:
+        self._change("naming the archive", lambda: keeping.set_archive(self._connection, location))
+
+    def record_model(self, bundle: ModelBundle | None) -> None:
+        self._change("noting the model", lambda: keeping.record_model(self._connection, bundle))
+
+    def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
+        return self._change("pruning", lambda: keeping.prune(self._connection, upto, limit, self._look_up))
+
+    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> Erased:
+        return self._change(
+            "erasing", lambda: keeping.erase(self._connection, tombstones, partitions, self._look_up)
+        )
+
+    def reclaim(self) -> Reclaimed:
+        self._require(group=False)
+        try:
+            return keeping.reclaim(self._connection, self._keeper)
+        except Exception as error:
+            self._fail("reclaiming space", error)
+
+    def rewrite(self) -> None:
+        """Write the whole file anew, for a log that nobody else has open: no trace of what was erased is left,
+        and from now on free pages can be given back some at a time."""
+        self._require(group=False)
+        try:
+            keeping.rewrite(self._connection, self._keeper)
+        except Exception as error:
+            self._fail("rewriting the log", error)
+
+    def _change(self, doing: str, work: Callable[[], T]) -> T:
+        """One transaction outside any group; what is refused changes nothing and leaves the log usable."""
+        self._require(group=False)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = work()
+            except KeepRefused:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+            self._keeper.step()
+        except KeepRefused:
+            raise
+        except Exception as error:
+            self._fail(doing, error)
+        return outcome
 
     def maintain(self) -> None:
         self._require(group=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from unisono.store.port import StoreUnusable
+from unisono.store.port import StoreInUse, StoreUnusable
 from unisono.store.statements import load_migrations, load_queries
 
 LOG_FILE = "log.db"
@@ -27,6 +27,9 @@ APPLICATION_ID = 0x554E4953
 
 PAGE_BYTES = 4096
 """One page is one file-system block, so a commit writes no more than it changed."""
+
+INCREMENTAL = 2
+"""auto_vacuum: free pages can be given back to the file system some at a time."""
 
 WRITER_CACHE_KIB = 200_000
 """For the upper levels and the hot leaves of the two random indexes (by id, by partition)."""
@@ -67,7 +70,7 @@ class DirectoryLock:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
-                    raise StoreUnusable(
+                    raise StoreInUse(
                         f"{directory} is in use by process {holder or '(unknown)'}: stop it first, "
                         "or give this server a data directory of its own"
                     ) from None
@@ -140,8 +143,13 @@ def connect_reader(directory: Path) -> apsw.Connection:
 
 
 def configure(connection: apsw.Connection, cache_kib: int) -> None:
-    """Apply the settings durability rests on, and read them back: SQLite ignores what it cannot do."""
+    """Apply the settings durability rests on, and read them back: SQLite ignores what it cannot do.
+
+    What is deleted is overwritten with zeros, so that erased text is gone from pages that are free or half empty.
+    """
     connection.pragma("page_size", PAGE_BYTES)
+    connection.pragma("auto_vacuum", INCREMENTAL)  # of a new file; one that has pages keeps what it has
+    connection.pragma("secure_delete", True)
     connection.pragma("cache_size", -cache_kib)
     connection.pragma("temp_store", "memory")
     connection.pragma("journal_mode", "wal")
@@ -149,10 +157,9 @@ def configure(connection: apsw.Connection, cache_kib: int) -> None:
     connection.pragma("fullfsync", True)
     connection.pragma("checkpoint_fullfsync", True)
     connection.pragma("wal_autocheckpoint", 0)
-    settings = {
-        name: connection.pragma(name) for name in ("journal_mode", "synchronous", "wal_autocheckpoint")
-    }
-    if settings != {"journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 0}:
+    wanted = {"journal_mode": "wal", "synchronous": 2, "wal_autocheckpoint": 0, "secure_delete": 1}
+    settings = {name: connection.pragma(name) for name in wanted}
+    if settings != wanted:
         raise StoreUnusable(f"SQLite did not accept the settings a durable log needs, it reports {settings}")
 
 

@@ -11,7 +11,8 @@ import apsw
 import msgspec
 
 from unisono.store import sqlite_files as files
-from unisono.store.port import Page, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.cluster import ModelBundle
+from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
 from unisono.store.statements import load_queries
 
 UNION_TERMS_MAX = 500
@@ -20,11 +21,15 @@ UNION_TERMS_MAX = 500
 NUMBERS_MAX = 200_000
 """Partition numbers kept in memory, tens of megabytes at most; past it the cache starts over."""
 
+WATERMARKS_READ_MAX: Final = 5_000
+"""Watermarks read in one go: some ten milliseconds."""
+
 READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""
 
 _SQL = load_queries("sqlite")
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 class SqliteReader:
@@ -63,6 +68,15 @@ class SqliteReader:
         except READ_ERRORS as error:
             self._fail("reading the head", error)
 
+    def extent(self) -> Extent:
+        self._check()
+        try:
+            for pruned_to, head, archive in self._rows("extent"):
+                return Extent(pruned_to, head, archive)
+        except READ_ERRORS as error:
+            self._fail("reading the extent", error)
+        self._fail("reading the extent", StorageError("the head row is missing"))
+
     def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()
         if since >= upto or limit < 1:
@@ -71,21 +85,27 @@ class SqliteReader:
             names = dict.fromkeys(partitions)
             numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
             if len(numbers) == len(names) <= UNION_TERMS_MAX:
-                return self._union_page(numbers, since, upto, limit, bytes_max)
-            with self._connection:  # several statements, one snapshot: no id may appear between them (ORD-02)
-                numbers = list(self._look_up(names).values())
-                read = self._union_page if len(numbers) <= UNION_TERMS_MAX else self._chunked_page
-                page = read(numbers, since, upto, limit, bytes_max)
+                page = self._union_page(numbers, since, upto, limit, bytes_max)
+            else:
+                with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
+                    numbers = list(self._look_up(names).values())
+                    read = self._union_page if len(numbers) <= UNION_TERMS_MAX else self._chunked_page
+                    page = read(numbers, since, upto, limit, bytes_max)
+            self._require_present(since, numbers)
         except READ_ERRORS as error:
             self._fail("reading a page", error)
         return page
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         self._check()
+        if since >= upto or limit < 1:
+            return []
         try:
-            return [_record(row) for row in self._connection.execute(_SQL["scan"], (since, upto, limit))]
+            records = [_record(row) for row in self._connection.execute(_SQL["scan"], (since, upto, limit))]
+            self._require_present(since)
         except READ_ERRORS as error:
             self._fail("scanning the log", error)
+        return records
 
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         self._check()
@@ -98,8 +118,56 @@ class SqliteReader:
         committed_id, state, created_at = row
         return Snapshot(partition, committed_id, model_version, state, created_at)
 
+    def watermarks(self, model_version: int) -> dict[str, int]:
+        """partition → the committed_id of its snapshot of that model version."""
+        self._check()
+        found: dict[str, int] = {}
+        after = -(2**63)
+        try:
+            while rows := list(self._rows("watermarks", after, model_version, WATERMARKS_READ_MAX)):
+                found.update((name, committed_id) for _, name, committed_id in rows)
+                after = rows[-1][0]
+        except READ_ERRORS as error:
+            self._fail("reading the watermarks", error)
+        return found
+
+    def erasures(self) -> int:
+        """How many times something was erased in this log."""
+        self._check()
+        try:
+            return int(self._connection.execute(_SQL["erasures"]).get)
+        except READ_ERRORS as error:
+            self._fail("reading the erasures", error)
+
+    def model_in_force(self) -> ModelBundle | None:
+        """The model the server judges by, as it was noted; None where it has no version, or none was noted yet."""
+        self._check()
+        try:
+            for version, digest, packed in self._rows("model_in_force"):
+                return ModelBundle(version, digest, _decode_files(packed))
+        except READ_ERRORS as error:
+            self._fail("reading the model in force", error)
+        return None
+
     def close(self) -> None:
         self._connection.close()
+
+    def _rows(self, query: str, *parameters: int) -> Iterator[tuple[Any, ...]]:
+        return self._connection.execute(_SQL[query], parameters)
+
+    def _require_present(self, since: int, numbers: Sequence[int] | None = None) -> None:
+        """Pruned when something after `since`, in these partitions or in any, has left the log.
+
+        Asked after the rows were read: what has left only ever grows, so what is there now was there then.
+        """
+        pruned_to = int(self._connection.execute(_SQL["pruned_to"]).get)
+        if since >= pruned_to:
+            return
+        if numbers is not None:
+            asked = msgspec.json.encode(numbers).decode()
+            if since >= (self._connection.execute(_SQL["partitions_pruned_to"], (asked,)).get or 0):
+                return
+        raise Pruned(pruned_to)
 
     def _union_page(self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int) -> Page:
         if not numbers:

@@ -83,9 +83,24 @@ class WalKeeper:
                 self._next_step = self._frames + TAIL_FRAMES
             elif self._frames >= self._next_pass:
                 self._next_pass = self._frames + TAIL_FRAMES
-                with self._wake:
-                    self._passing = True
-                    self._wake.notify_all()
+                self._ask_for_pass()
+
+    def truncate(self) -> bool:
+        """Empty the WAL's file, between two groups; False: not yet, a pass or a reader is in the way.
+
+        What is too much for the writer to copy at once goes by a pass first.
+        """
+        if self._passing:
+            return False
+        self._raise_failure()
+        if self._frames - self._copied > TAIL_FRAMES:
+            self._ask_for_pass()
+            return False
+        if not self._checkpoint(self._writer, apsw.SQLITE_CHECKPOINT_TRUNCATE):
+            return False
+        self._start_over()
+        self._frames = 0
+        return True
 
     def close(self) -> None:
         """Stop and join the thread; waits for a running pass."""
@@ -118,13 +133,22 @@ class WalKeeper:
         return True
 
     def _committed(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
-        if frames < self._frames:  # the WAL has started over
-            self._copied = 0
-            self._next_step = PASS_FRAMES
-            self._next_pass = PASS_FRAMES
-            self._next_restart = CAP_FRAMES
+        if frames < self._frames:
+            self._start_over()
         self._frames = frames
         return apsw.SQLITE_OK
+
+    def _start_over(self) -> None:
+        """The WAL begins anew."""
+        self._copied = 0
+        self._next_step = PASS_FRAMES
+        self._next_pass = PASS_FRAMES
+        self._next_restart = CAP_FRAMES
+
+    def _ask_for_pass(self) -> None:
+        with self._wake:
+            self._passing = True
+            self._wake.notify_all()
 
     def _passes(self) -> None:
         with self._wake:

@@ -33,8 +33,12 @@ WHERE reached <= %(bytes_max)b OR committed_id = %(since)b + 1
 ORDER BY committed_id;
 
 -- name: known
+-- One statement, so that an id that is leaving is found in one place or the other.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
-FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C";
+FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C"
+UNION ALL
+SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
+FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
 -- name: fences
 -- A claim elsewhere waits for this group, or this group sees the claim. In order, so that nobody waits in circles.
@@ -58,6 +62,22 @@ RETURNING pg_notify('unisono', committed_id::text);
 
 -- name: head
 SELECT committed_id FROM unisono.head WHERE one;
+
+-- name: extent
+SELECT head.pruned_to, head.committed_id, keeping.archive
+FROM unisono.head, unisono.keeping WHERE head.one AND keeping.one;
+
+-- name: pruned_to
+SELECT pruned_to FROM unisono.head WHERE one;
+
+-- name: page_pruned_to
+SELECT head.pruned_to, (
+    SELECT max(pruned_partitions.committed_id)
+    FROM unnest(%(partitions)b) AS asked (partition)
+    JOIN unisono.pruned_partitions ON pruned_partitions.partition = asked.partition COLLATE "C"
+    WHERE head.pruned_to > %(since)b
+)
+FROM unisono.head WHERE head.one;
 
 -- name: last_status_updated_at
 SELECT status_updated_at FROM unisono.head WHERE one;
@@ -101,9 +121,18 @@ ORDER BY committed_id LIMIT %(limit)b;
 
 -- Snapshots.
 
+-- name: share_snapshots
+-- Held while snapshots are written; an erasure waits for it, and is seen by whoever waited for the erasure.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('unisono.snapshots', 0));
+
+-- name: own_snapshots
+SELECT pg_advisory_xact_lock(hashtextextended('unisono.snapshots', 0));
+
 -- name: put_snapshots
+-- None of a state that was folded before the last erasure.
 INSERT INTO unisono.snapshots (partition, model_version, committed_id, created_at, state)
-SELECT * FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b)
+SELECT fresh.* FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b) AS fresh
+CROSS JOIN unisono.keeping WHERE keeping.one AND keeping.erasures = %(erasures)b
 ON CONFLICT (partition, model_version) DO UPDATE
 SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state
 WHERE excluded.committed_id >= snapshots.committed_id;
@@ -116,6 +145,79 @@ WHERE partition = %(partition)b AND model_version = %(version)b;
 SELECT partition, committed_id, model_version, state, created_at FROM unisono.snapshots
 WHERE (partition, model_version) > (%(partition)b, %(version)b) ORDER BY partition, model_version
 LIMIT %(limit)b;
+
+-- name: watermarks
+SELECT partition, committed_id FROM unisono.snapshots
+WHERE partition > %(after)b AND model_version = %(version)b ORDER BY partition LIMIT %(limit)b;
+
+-- Keeping, by the owner of the log.
+
+-- name: one_keeper
+SELECT pg_advisory_xact_lock(hashtextextended('unisono.keeping', 0));
+
+-- name: set_archive
+UPDATE unisono.keeping SET archive = %(location)b WHERE one;
+
+-- name: prunable
+SELECT head.pruned_to, head.committed_id, keeping.archive,
+       EXISTS (SELECT 1 FROM unisono.db_version WHERE number = %(number)b)
+FROM unisono.head, unisono.keeping WHERE head.one AND keeping.one;
+
+-- name: oldest
+SELECT committed_id, octet_length(event) FROM unisono.events
+WHERE committed_id > %(since)b AND committed_id <= %(upto)b ORDER BY committed_id LIMIT %(limit)b;
+
+-- name: remember_pruned
+INSERT INTO unisono.pruned (id, committed_id, client_id, status_updated_at, hash)
+SELECT id, committed_id, client_id, status_updated_at, hash FROM unisono.events
+WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
+
+-- name: prune_places
+-- Each place by its whole key, which the event's own set of partitions gives; names there are as they are stored here.
+WITH gone AS (
+    DELETE FROM unisono.event_partitions
+    USING unnest(%(partitions)b, %(ids)b) AS asked (partition, committed_id)
+    WHERE event_partitions.partition = asked.partition COLLATE "C"
+      AND event_partitions.committed_id = asked.committed_id
+    RETURNING event_partitions.partition, event_partitions.committed_id
+)
+INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
+SELECT partition, max(committed_id) FROM gone GROUP BY partition
+ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
+
+-- name: places
+SELECT committed_id, partitions FROM unisono.events
+WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
+
+-- name: prune_events
+DELETE FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
+
+-- name: advance_pruned
+-- Last, since groups wait from here to the commit.
+UPDATE unisono.head SET pruned_to = %(upto)b WHERE one AND pruned_to = %(since)b;
+
+-- name: erasable
+SELECT committed_id, partitions, event FROM unisono.events WHERE committed_id = ANY (%(ids)b);
+
+-- name: replace_events
+UPDATE unisono.events SET event = asked.event
+FROM unnest(%(ids)b, %(events)b) AS asked (committed_id, event) WHERE events.committed_id = asked.committed_id;
+
+-- name: drop_snapshots
+DELETE FROM unisono.snapshots WHERE partition = ANY (%(partitions)b);
+
+-- name: count_erasure
+UPDATE unisono.keeping SET erasures = erasures + 1, unclean = true WHERE one
+RETURNING erasures, pg_notify('unisono', '');
+
+-- name: erasures
+SELECT erasures FROM unisono.keeping WHERE one;
+
+-- name: unclean
+SELECT erasures, unclean FROM unisono.keeping WHERE one;
+
+-- name: set_clean
+UPDATE unisono.keeping SET unclean = false WHERE one AND erasures = %(erasures)b;
 
 -- Nodes and presence.
 
@@ -250,8 +352,26 @@ FROM unisono.nodes ORDER BY started_at;
 UPDATE unisono.head SET committed_id = %(pruned_to)b, pruned_to = %(pruned_to)b, status_updated_at = %(time)b
 WHERE one AND committed_id = 0;
 
--- name: extent
+-- name: copy_extent
 SELECT committed_id, pruned_to, status_updated_at FROM unisono.head WHERE one;
+
+-- name: copied_pruned
+SELECT id, committed_id, client_id, status_updated_at, hash FROM unisono.pruned
+WHERE id > %(after)b AND committed_id <= %(upto)b ORDER BY id LIMIT %(limit)b;
+
+-- name: copied_partitions
+SELECT partition, committed_id FROM unisono.pruned_partitions
+WHERE partition > %(after)b ORDER BY partition LIMIT %(limit)b;
+
+-- name: copy_pruned
+INSERT INTO unisono.pruned (id, committed_id, client_id, status_updated_at, hash)
+SELECT * FROM unnest(%(ids)b, %(committed_ids)b, %(client_ids)b, %(times)b, %(hashes)b)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: copy_partitions
+INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
+SELECT * FROM unnest(%(partitions)b, %(committed_ids)b)
+ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
 
 -- name: count_snapshots
 SELECT count(*) FROM unisono.snapshots;

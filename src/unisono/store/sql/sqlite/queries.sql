@@ -3,6 +3,12 @@
 -- name: head
 SELECT committed_id FROM head;
 
+-- name: extent
+SELECT head.pruned_to, head.committed_id, keeping.archive FROM head CROSS JOIN keeping;
+
+-- name: group_head
+SELECT committed_id, pruned_to FROM head;
+
 -- name: last_status_updated_at
 SELECT status_updated_at FROM head;
 
@@ -13,6 +19,10 @@ UPDATE head SET opened = opened + 1;
 -- ?1: JSON array of ids. CROSS JOIN keeps the asked ids outside: one index search for each of them.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
 FROM json_each(?1) AS asked CROSS JOIN events ON events.id = asked.value;
+
+-- name: known_pruned
+SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
+FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.id = asked.value;
 
 -- name: insert_event
 INSERT INTO events (committed_id, id, client_id, status_updated_at, hash, partitions, event)
@@ -58,6 +68,14 @@ FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.val
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
+-- name: pruned_to
+SELECT pruned_to FROM head;
+
+-- name: partitions_pruned_to
+-- ?1: JSON array of numbers.
+SELECT max(partitions.pruned_to)
+FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.value;
+
 -- name: put_snapshot
 INSERT INTO snapshots (partition, model_version, committed_id, created_at, state)
 VALUES (?1, ?2, ?3, ?4, ?5)
@@ -69,6 +87,80 @@ WHERE excluded.committed_id >= snapshots.committed_id;
 SELECT snapshots.committed_id, snapshots.state, snapshots.created_at
 FROM partitions CROSS JOIN snapshots ON snapshots.partition = partitions.number
 WHERE partitions.name = ?1 AND snapshots.model_version = ?2;
+
+-- name: watermarks
+-- Some at a time, by partition number: a read this short does not keep the WAL from starting over.
+SELECT snapshots.partition, partitions.name, snapshots.committed_id
+FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition
+WHERE snapshots.partition > ?1 AND snapshots.model_version = ?2 ORDER BY snapshots.partition LIMIT ?3;
+
+-- name: model_in_force
+SELECT models.version, models.digest, models.files
+FROM keeping CROSS JOIN models ON models.version = keeping.model_version;
+
+-- Keeping: what leaves the log, what is erased in it.
+
+-- name: put_model
+INSERT INTO models (version, digest, files, published_at) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (version) DO UPDATE
+SET digest = excluded.digest, files = excluded.files, published_at = excluded.published_at
+WHERE excluded.digest <> models.digest;
+
+-- name: put_in_force
+UPDATE keeping SET model_version = ?1 WHERE model_version IS NOT ?1;
+
+-- name: set_archive
+UPDATE keeping SET archive = ?1;
+
+-- name: oldest
+SELECT committed_id, partitions, length(event) FROM events
+WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
+
+-- name: remember_pruned
+-- In the order of the index, so that neighbours land on the same page while it is at hand.
+INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash)
+SELECT id, committed_id, client_id, status_updated_at, hash FROM events
+WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY id;
+
+-- name: prune_places
+DELETE FROM event_partitions WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3;
+
+-- name: prune_partition
+UPDATE partitions SET pruned_to = ?2 WHERE number = ?1;
+
+-- name: prune_events
+DELETE FROM events WHERE committed_id > ?1 AND committed_id <= ?2;
+
+-- name: advance_pruned
+UPDATE head SET pruned_to = ?1 WHERE one = 1;
+
+-- name: erasable
+-- ?1: JSON array of committed ids.
+SELECT events.committed_id, events.partitions, events.event
+FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
+
+-- name: blank_event
+-- The same length: the text is overwritten where it stands, and nothing moves before all of it is gone.
+UPDATE events SET event = zeroblob(length(event)) WHERE committed_id = ?1;
+
+-- name: replace_event
+UPDATE events SET event = ?2 WHERE committed_id = ?1;
+
+-- name: drop_snapshots
+-- ?1: JSON array of partition numbers.
+DELETE FROM snapshots WHERE partition IN (SELECT value FROM json_each(?1));
+
+-- name: erasures
+SELECT erasures FROM keeping;
+
+-- name: count_erasure
+UPDATE keeping SET erasures = erasures + 1, unclean = 1 RETURNING erasures;
+
+-- name: unclean
+SELECT unclean FROM keeping;
+
+-- name: set_clean
+UPDATE keeping SET unclean = 0;
 
 -- The rest reads for `unisono check`: short statements, so that a running server's WAL can start over.
 
@@ -85,6 +177,15 @@ SELECT (SELECT min(committed_id) FROM events), (SELECT max(committed_id) FROM ev
 
 -- name: check_duplicates
 SELECT id, min(committed_id), count(*) FROM events GROUP BY id HAVING count(*) > 1;
+
+-- name: check_pruned
+SELECT id, committed_id, length(hash) FROM pruned WHERE id > ?1 ORDER BY id LIMIT ?2;
+
+-- name: check_twice
+SELECT events.id, events.committed_id FROM events CROSS JOIN pruned ON pruned.id = events.id;
+
+-- name: check_pruned_partitions
+SELECT name, pruned_to FROM partitions WHERE pruned_to > (SELECT pruned_to FROM head);
 
 -- name: check_indexed
 SELECT 1 FROM partitions CROSS JOIN event_partitions ON event_partitions.partition = partitions.number
