@@ -46,6 +46,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         str | None,
         about("Server", "Shared log for several nodes, postgresql://…; unset: the embedded log in `data`."),
     ] = None
+    archive: Annotated[
+        str | None,
+        about(
+            "Server",
+            "Lake that has the events which left the log, a directory or a URL; default: the one the log names.",
+        ),
+    ] = None
+    archive_options: Annotated[
+        dict[str, str] | None,
+        about(
+            "Server",
+            "What delta-rs needs to reach an archive in an object store, key=value,key=value or a TOML table.",
+        ),
+    ] = None
+    archive_cache_bytes_max: Annotated[
+        int,
+        Meta(ge=0, le=2**40),
+        about("Server", "Memory of the reader for archived history that was read last."),
+    ] = 128 * 1024 * 1024
     node_name: Annotated[
         str | None, about("Server", "What this node is called in a shared log; default: the host's name.")
     ] = None
@@ -155,6 +174,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Meta(ge=64 * 1024, le=64 * 1024 * 1024),
         about("Pressure", "Event bytes of one page; a fuller page is cut short with has_more."),
     ] = 1024 * 1024
+    sync_snapshot_bytes_max: Annotated[
+        int,
+        Meta(ge=0, le=64 * 1024 * 1024),
+        about(
+            "Pressure",
+            "Bytes of snapshots in one sync_response, at most half of send_buffer_bytes_max; 0: no snapshots.",
+        ),
+    ] = 4 * 1024 * 1024
     sync_queue_max: Annotated[
         Count, about("Pressure", "Syncs of one connection waiting for their turn; one more is rate_limited.")
     ] = 16
@@ -222,9 +249,9 @@ def load(
             continue
         if name not in FIELDS:
             raise ConfigError(f"environment variable {key}: there is no setting {name!r}")
-        values[name] = _checked(name, _split(name, text), f"environment variable {key}", strict=False)
+        values[name] = _checked(name, text, f"environment variable {key}", strict=False)
     for name, value in options.items():
-        values[name] = _checked(name, _split(name, value), f"option --{name.replace('_', '-')}", strict=False)
+        values[name] = _checked(name, value, f"option --{name.replace('_', '-')}", strict=False)
     try:
         return Settings(**values)
     except ValueError as error:
@@ -244,15 +271,26 @@ def _from_file(file: Path) -> dict[str, Any]:
     return {name: _checked(name, value, f"{file}: {name}", strict=True) for name, value in table.items()}
 
 
-def _split(name: str, value: Any) -> Any:
-    """Lists are written with commas where only text can be given."""
-    if isinstance(value, str) and is_list(name):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+def _split(name: str, value: Any, where: str) -> Any:
+    """Lists are written with commas where only text can be given, tables as key=value with commas between."""
+    if not isinstance(value, str) or not (is_list(name) or is_table(name)):
+        return value
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not is_table(name):
+        return parts
+    pairs = [part.partition("=") for part in parts]
+    for number, (key, equals, _) in enumerate(pairs, 1):
+        if not key or not equals:  # the text is not shown: it may be a secret
+            raise ConfigError(f"{where}: part {number} of it is not key=value")
+    return {key: rest for key, _, rest in pairs}
 
 
 def is_list(name: str) -> bool:
     return any(get_origin(part) is tuple for part in _parts(name))
+
+
+def is_table(name: str) -> bool:
+    return any(get_origin(part) is dict for part in _parts(name))
 
 
 def is_flag(name: str) -> bool:
@@ -272,6 +310,8 @@ def _parts(name: str) -> tuple[Any, ...]:
 
 def _checked(name: str, value: Any, where: str, *, strict: bool) -> Any:
     hint = _hints()[name]
+    if not strict:
+        value = _split(name, value, where)
     try:
         return msgspec.convert(value, hint, strict=strict)
     except msgspec.ValidationError as error:

@@ -10,7 +10,7 @@ import pytest
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
 from unisono.authority.channel import Claim, Drain, Outcome, Release
-from unisono.authority.states import SLICE_EVENTS
+from unisono.authority.histories import SLICE_EVENTS
 from unisono.store.sqlite import SqliteLog
 
 EVENTS = 20_000

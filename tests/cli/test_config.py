@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from unisono.cli.main import main
 from unisono.cli.serve import serve
-from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, load, section_and_help
+from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
 
 NAMES = list(FIELDS)
 HINTS = get_type_hints(Settings)
@@ -41,6 +41,8 @@ def another(name: str) -> Any:
         return ("HS256", "ES256")
     if name == "store":
         return "postgresql://db.example/log"
+    if is_table(name):
+        return {"some.key": "some=thing", "other": ""}
     if is_list(name):
         return tuple(reversed(choices(name)))
     if choices(name):
@@ -56,6 +58,8 @@ def wrong(name: str) -> list[Any]:
     """Values that are not allowed, as TOML has them."""
     if is_flag(name):
         return ["perhaps", 2]
+    if is_table(name):
+        return ["sideways", 5, {"key": 5}]
     if is_list(name):
         return [[1], 5, *([["sideways"]] if choices(name) else [])]
     if choices(name):
@@ -69,12 +73,20 @@ def as_text(value: Any) -> str:
     """As an environment variable or an option has it."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return ",".join(f"{key}={rest}" for key, rest in value.items())
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def toml(path: Path, **values: Any) -> Path:
-    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in values.items()))
     return path
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {json.dumps(rest)}" for key, rest in value.items()) + "}"
+    return json.dumps(value)
 
 
 def from_options(*arguments: str) -> dict[str, Any]:
@@ -208,6 +220,17 @@ def test_an_unknown_name_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "No such option" in refused.output
     assert "--prot" in refused.output
+
+
+def test_an_error_in_options_that_may_be_secret_does_not_show_them(tmp_path: Path) -> None:
+    for file, environment in (
+        (None, {"UNISONO_ARCHIVE_OPTIONS": "aws_region=x,hunter2"}),
+        (None, {"UNISONO_ARCHIVE_OPTIONS": "=hunter2"}),
+        (toml(tmp_path / "unisono.toml", archive_options="aws_secret_access_key=hunter2"), {}),
+    ):
+        with pytest.raises(ConfigError, match=r"(?i)archive_options") as refused:
+            load(file, environment, {})
+        assert "hunter2" not in str(refused.value)
 
 
 def test_variables_of_other_commands_are_no_settings() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import selectors
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from unisono.authority.channel import (
     AskPage,
@@ -15,36 +15,101 @@ from unisono.authority.channel import (
     PageFailed,
     PageOf,
     Ready,
+    Start,
     Stats,
 )
+from unisono.authority.coldpages import ColdPages
+from unisono.authority.floors import page_above, starting_points
+from unisono.authority.states import NO_MODEL_VERSION
 from unisono.authority.stats import Counters
-from unisono.protocol.codec import encode_event
+from unisono.protocol.codec import encode_event, encode_snapshot
+from unisono.store.archive import ArchiveFailed
 from unisono.store.cluster import StoreLost
-from unisono.store.port import LogReader
+from unisono.store.port import LogReader, Pruned, Snapshot, StorageError, StoreUnusable
 
-log = logging.getLogger("unisono.reader")
+_logger = logging.getLogger("unisono.reader")
 
 
 def page_of(log: LogReader, ask: AskPage) -> PageOf:
-    """Read one page and put it into the words of the wire."""
-    page = log.page(ask.partitions, ask.since, ask.upto, limit=ask.limit, bytes_max=ask.bytes_max)
+    """Read one page, and what it starts from, and put them into the words of the wire."""
+    floors, bytes_max, told = ask.floors, ask.bytes_max, tuple[bytes, ...]()
+    if (start := ask.start) is not None:
+        snapshots = _starting_points(log, ask, start)
+        floors = {each.partition: each.committed_id for each in snapshots}
+        told = tuple(
+            encode_snapshot(each.partition, each.committed_id, start.model_version, each.state)
+            for each in snapshots
+        )
+        bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, told))))
+    page = page_above(log, ask.partitions, floors, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max)
     events = tuple(
         encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
         for r in page.records
     )
     last = page.records[-1].committed_id if page.records else ask.since
-    return PageOf(ask.ticket, events, last, page.has_more)
+    return PageOf(ask.ticket, events, last, page.has_more, told, floors)
+
+
+def _starting_points(log: LogReader, ask: AskPage, start: Start) -> list[Snapshot]:
+    version = NO_MODEL_VERSION if start.model_version is None else start.model_version
+    return starting_points(log, ask.partitions, version, ask.upto, start.snapshot_bytes_max)
+
+
+def answer(log: LogReader, ask: AskPage) -> PageOf | PageFailed:
+    """A page, or the word that log or archive are out of reach; a shared log even after one more try to reach it."""
+    try:
+        try:
+            page = page_of(log, ask)
+        except StoreLost:
+            log.reopen()
+            page = page_of(log, ask)
+        if not page.has_more and log.head() < ask.upto:
+            # A server left behind by a failover: the history would seem to end too early (SYNC-01).
+            raise StoreLost(f"this log ends before {ask.upto}")
+    except (StoreLost, ArchiveFailed) as error:
+        _logger.warning("a page could not be read: %s", error)
+        return PageFailed(ask.ticket)
+    return page
+
+
+class _Answering:
+    """Answers from a log that is opened when it is needed first."""
+
+    def __init__(self, whole: Callable[[], LogReader]) -> None:
+        self._whole = whole
+        self._log: LogReader | None = None
+
+    def __call__(self, ask: AskPage) -> PageOf | PageFailed:
+        try:
+            self._log = self._log or self._whole()
+        except (StoreUnusable, StoreLost) as error:
+            _logger.warning("a page could not be read: %s", error)
+            return PageFailed(ask.ticket)
+        return answer(self._log, ask)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
 
 
 class Reader:
-    """Answers AskPage on any number of channels, one at a time, in the order they come.
+    """Answers AskPage on any number of channels, in the order they come; pages that need the archive come later.
 
-    Ends when the node's channel ends or says Drain; a front that goes is forgotten.
+    Ends when the node's channel ends or says Drain; a front that goes is forgotten. `whole` opens a reader that
+    reads the archive too, for a thread of its own.
     """
 
-    def __init__(self, log: LogReader, node: Channel, fronts: Sequence[Channel]) -> None:
+    def __init__(
+        self,
+        log: LogReader,
+        node: Channel,
+        fronts: Sequence[Channel],
+        whole: Callable[[], LogReader] | None = None,
+    ) -> None:
         self._log = log
         self._node = node
+        self._whole = whole
+        self._cold: ColdPages[Channel] | None = None
         self._selector = selectors.DefaultSelector()
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
@@ -52,40 +117,75 @@ class Reader:
 
     def run(self) -> None:
         self._node.send([Ready()])
-        while True:
-            for key, _ in self._selector.select():
-                channel: Channel = key.data
-                try:
-                    if not self._serve(channel):
-                        return
-                except ChannelClosed:
-                    if channel is self._node:
-                        return
-                    self._selector.unregister(channel)
-
-    def _page(self, ask: AskPage) -> PageOf | PageFailed:
-        """A page, or the word that a shared log is out of reach even after one more try to reach it."""
         try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.data is None:
+                        self._send_cold()
+                    elif not self._hear(key.data):
+                        return
+        finally:
+            if self._cold is not None:
+                self._cold.close()
+
+    def _hear(self, channel: Channel) -> bool:
+        try:
+            return self._serve(channel)
+        except ChannelClosed:
+            self._forget(channel)
+            return channel is not self._node
+
+    def _forget(self, channel: Channel) -> None:
+        if channel in self._selector.get_map():
+            self._selector.unregister(channel)
+
+    def _page(self, channel: Channel, ask: AskPage) -> None:
+        """Answer with a page of the log, or leave the question to whoever reads the archive.
+
+        A history that starts from snapshots may well lie above what has left the log, so that is tried.
+        """
+        if self._cold is None or ask.start is not None or not self._cold.wants(ask):
             try:
-                page = page_of(self._log, ask)
-            except StoreLost:
-                self._log.reopen()
-                page = page_of(self._log, ask)
-            if not page.has_more and self._log.head() < ask.upto:
-                # A server left behind by a failover: the history would seem to end too early (SYNC-01).
-                raise StoreLost(f"this log ends before {ask.upto}")
-        except StoreLost as error:
-            log.warning("a page could not be read: %s", error)
-            return PageFailed(ask.ticket)
-        self._counters.add("sync_pages")
-        self._counters.add("sync_page_events", len(page.events))
-        return page
+                self._tell(channel, answer(self._log, ask))
+            except Pruned as pruned:
+                if self._whole is None:
+                    raise StorageError(f"there is no archive here, and {pruned}") from pruned
+                self._cold = self._cold or self._open_cold(self._whole)
+                self._cold.note(ask, pruned.upto)
+            else:
+                return
+        self._cold.ask(channel, ask)
+
+    def _open_cold(self, whole: Callable[[], LogReader]) -> ColdPages[Channel]:
+        cold: ColdPages[Channel] = ColdPages(_Answering(whole))
+        self._selector.register(cold, selectors.EVENT_READ, None)
+        return cold
+
+    def _send_cold(self) -> None:
+        assert self._cold is not None
+        for channel, page in self._cold.answers():
+            self._counters.add("sync_archive_pages")
+            try:
+                self._tell(channel, page)
+            except ChannelClosed:
+                self._forget(channel)
+
+    def _tell(self, channel: Channel, page: PageOf | PageFailed) -> None:
+        if isinstance(page, PageOf):
+            self._counters.add("sync_pages")
+            self._counters.add("sync_page_events", len(page.events))
+            if page.snapshots:
+                self._counters.add("sync_snapshots", len(page.snapshots))
+                self._counters.add("sync_snapshot_bytes", sum(map(len, page.snapshots)))
+        else:
+            self._counters.add("sync_pages_failed")
+        channel.send([page])
 
     def _serve(self, channel: Channel) -> bool:
         for message in channel.receive():
             match message:
                 case AskPage():
-                    channel.send([self._page(message)])
+                    self._page(channel, message)
                 case AskStats():
                     channel.send([Stats(message.ticket, self._counters.dump())])
                 case Drain():

@@ -1,10 +1,10 @@
 """Current state per partition: loaded on demand, staged with its group, rolled back exactly.
 
 A state is the newest snapshot of the model in force plus the partition's events after it. A short history is
-folded at once; a long one is folded in slices between groups, and a large snapshot is read in a thread beside
-them, while requests that need it wait and everybody else's go on. This node commits no event of a partition while
-it loads, because judging one needs the state; what other nodes commit is part of the log it loads from. Long ones
-take turns, a few at a time; short ones never wait for them.
+folded at once; a long one is folded in slices between groups, and a large snapshot, or what has left the log, is read
+in a thread beside them, while requests that need it wait and everybody else's go on. This node commits no event of a
+partition while it loads, because judging one needs the state; what other nodes commit is part of the log it loads
+from. Long ones take turns, a few at a time; short ones never wait for them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ import orjson
 
 from unisono.authority.background import Background
 from unisono.authority.channel import Candidate
+from unisono.authority.histories import History
 from unisono.authority.stats import Counters
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
+from unisono.store.archive import Archive
 from unisono.store.port import CommitLog, Record, Snapshot
 from unisono.vocabulary import FieldError, JsonObject
 
 log = logging.getLogger("unisono.authority")
-
-SLICE_EVENTS: Final = 200
-"""Events of one partition folded at once: about 5 ms of work, which a commit of another partition waits for."""
-
-SLICE_BYTES: Final = 4 * 1024 * 1024
 
 FIRST_SLICES_EVENTS: Final = 200
 """Events folded before others get their chance, over all partitions that are wanted for the first time."""
@@ -62,13 +59,21 @@ _decode_event = orjson.loads
 class Loading(msgspec.Struct):
     """A partition on its way into memory; `folded` counts its events after the snapshot.
 
-    `reading` is set while the snapshot is being read; the state is what comes of it.
+    `reading` is set while the snapshot is being read; the state is what comes of it. `history` is what comes after.
     """
 
     state: PartitionState
     upto: int
     folded: int = 0
     reading: Background[PartitionState] | None = None
+    history: History | None = None
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether all that is left to do for now is done in a thread."""
+        if self.reading is not None:
+            return not self.reading.done
+        return self.history is not None and self.history.only_waits
 
 
 class Resident(msgspec.Struct):
@@ -96,9 +101,11 @@ class States:
         bytes_max: int,
         snapshot_every: int,
         now_ms: Callable[[], int],
+        archive: Archive | None = None,
     ) -> None:
         self.model = model
         self._store = store
+        self._archive = archive or Archive()
         self._bytes_max = bytes_max
         self._snapshot_every = snapshot_every
         self._now_ms = now_ms
@@ -172,25 +179,28 @@ class States:
         if self._loading:
             turns = list(islice(self._loading, LOADS_AT_ONCE))
             self._slices += 1
-            self._load_slice(turns[self._slices % len(turns)])
+            self._load_slice(turns[self._slices % len(turns)], beside=True)
 
     @property
     def only_waits(self) -> bool:
         """Whether all that is left to do for those who wait is done in threads."""
         turns = islice(self._loading.values(), LOADS_AT_ONCE)
-        pending = [loading.reading is not None and not loading.reading.done for loading in turns]
+        pending = [loading.only_waits for loading in turns]
         return all(pending) and bool(pending or self._writing)
 
-    def _load_slice(self, partition: str) -> bool:
+    def _load_slice(self, partition: str, *, beside: bool = False) -> bool:
         loading = self._loading[partition]
         if loading.reading is not None:
             if not loading.reading.done:
                 return False
             loading = self._built(partition, loading.upto, loading.reading.result)
             self._loading[partition] = loading
-        page = self._store.page(
-            (partition,), loading.upto, self._store.head(), limit=SLICE_EVENTS, bytes_max=SLICE_BYTES
-        )
+        if loading.history is None:
+            loading.history = History(self._store, self._archive, partition, loading.upto)
+        page = loading.history.take(beside=beside)
+        if page is None:
+            self._foldable -= 1
+            return False
         for record in page.records:
             self.model.apply_committed(loading.state, _decode_event(record.event))
             loading.upto = record.committed_id
@@ -299,7 +309,16 @@ class States:
             bytes_max=self._bytes_max,
             snapshot_every=self._snapshot_every,
             now_ms=self._now_ms,
+            archive=self._archive,
         )
+
+    def forget(self, partitions: Iterable[str]) -> None:
+        """Text of these was erased: nothing folded before stays in memory, or is written as a snapshot."""
+        self._archive.look_again()
+        for partition in partitions:
+            self._forget(partition)
+            self._loading.pop(partition, None)
+            self._writing.pop(partition, None)
 
     def _forget(self, partition: str) -> None:
         """Drop a state that is being read; who holds it keeps it as it is, and the next to need it loads it anew."""

@@ -36,6 +36,7 @@ from unisono.front.access import Access
 from unisono.front.auth import Verifier
 from unisono.front.server import Front
 from unisono.model.loading import Model
+from unisono.store.archive import Archive, ArchivedReader
 from unisono.store.cluster import Cluster, ModelRefused
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import SqliteLog, SqliteReader
@@ -44,6 +45,9 @@ log = logging.getLogger("unisono.node")
 
 GC_THRESHOLDS = (100_000, 50, 100)
 """Rare enough to go unnoticed, often enough that what cycles there are (in errors) do not pile up."""
+
+AUTHORITY_ARCHIVE_CACHE_BYTES = 32 * 1024 * 1024
+"""A few partitions at a time are loaded from the archive, each from its beginning to its end."""
 
 EXIT_UNUSABLE = 2
 EXIT_FAILED = 1
@@ -176,6 +180,11 @@ def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
     return shared, shared
 
 
+def open_archive(settings: Settings, cache_bytes: int) -> Archive:
+    """What has left the log, wherever that is; nothing of it is opened before it is needed."""
+    return Archive(settings.archive, settings.archive_options, cache_bytes=cache_bytes)
+
+
 def open_reader(settings: Settings) -> LogReader:
     if settings.store is None:
         return SqliteReader.open(Path(settings.data))
@@ -194,7 +203,12 @@ def run_authority(
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     store, cluster = open_log(settings)
-    neighbours = Neighbours(cluster, accept_init=settings.accept_init)
+    archive = open_archive(settings, AUTHORITY_ARCHIVE_CACHE_BYTES)
+    archive.require_of(store)
+    kept = store if isinstance(store, SqliteLog) else None
+    neighbours = Neighbours(
+        cluster, accept_init=settings.accept_init, record=None if kept is None else kept.record_model
+    )
     try:
         model = settle_model(neighbours, model, log.warning)
     except ModelRefused as error:
@@ -205,6 +219,7 @@ def run_authority(
         bytes_max=settings.states_bytes_max,
         snapshot_every=settings.snapshot_every_events,
         now_ms=now_ms,
+        archive=archive,
     )
     authority = Authority(
         store,
@@ -213,7 +228,7 @@ def run_authority(
         fronts=[Channel(sock) for sock in fronts],
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
-        obey=Orders(settings).obey,
+        obey=Orders(settings, kept).obey,
         neighbours=neighbours,
     )
     watchdog = Watchdog(authority)
@@ -227,7 +242,14 @@ def run_authority(
 def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[socket.socket]) -> int:
     """The reader process."""
     log_reader = open_reader(settings)
-    Reader(log_reader, Channel(control), [Channel(sock) for sock in fronts]).run()
+    archive = open_archive(settings, settings.archive_cache_bytes_max)
+    archive.require(log_reader.extent())
+    Reader(
+        log_reader,
+        Channel(control),
+        [Channel(sock) for sock in fronts],
+        lambda: ArchivedReader(open_reader(settings), archive),
+    ).run()
     log_reader.close()
     return 0
 
