@@ -61,7 +61,9 @@ class Server:
         self.log: list[Entry] = []
         self.model_version = 1
         self.subscriptions: set[str] = set()
-        self.cycle: tuple[tuple[str, ...], int, int] | None = None
+        self.cycle: tuple[tuple[str, ...], int, int, dict[str, int]] | None = None
+        self.snapshots: dict[str, dict[str, Any]] = {}
+        self.wants_snapshots = False
         self.incoming: deque[dict[str, Any]] = deque()
         self.outgoing: deque[tuple[str, dict[str, Any]]] = deque()
         self.open = False
@@ -99,6 +101,9 @@ class Server:
                 }  # fmt: skip
                 if self.ordered:
                     capabilities["ordered_delivery"] = True
+                self.wants_snapshots = payload["snapshots"]
+                if self.wants_snapshots:
+                    capabilities["snapshots"] = True
                 self._say("connected", {
                     "client_id": "me", "server_time": 1, "server_last_committed_id": self.head,
                     "capabilities": capabilities, "model_version": self.model_version,
@@ -115,25 +120,46 @@ class Server:
     def _sync(self, asked: dict[str, Any]) -> None:
         partitions, since = tuple(asked["partitions"]), asked["since_committed_id"]
         upto = self.head
+        floors: dict[str, int] = {}
+        started: list[dict[str, Any]] | None = None
         if (
             self.cycle is not None
             and self.cycle[:2] == (partitions, since)
             and "subscription_partitions" not in asked
         ):
-            upto = self.cycle[2]
+            upto, floors = self.cycle[2:]
+        elif not since and self.wants_snapshots and asked.get("snapshots") is not False:
+            started = [
+                snapshot for name in partitions
+                if (snapshot := self.snapshots.get(name)) is not None
+                and snapshot["model_version"] == self.model_version and self.random.random() < 0.8
+            ]  # fmt: skip
+            floors = {snapshot["partition"]: snapshot["committed_id"] for snapshot in started}
         if "subscription_partitions" in asked:
             self.subscriptions = set(asked["subscription_partitions"])
         found = [
-            e for e in self.log if since < e.committed_id <= upto and set(e.partitions) & set(partitions)
+            e
+            for e in self.log
+            if since < e.committed_id <= upto
+            and any(name in partitions and e.committed_id > floors.get(name, 0) for name in e.partitions)
         ]
         events, more = found[: self.page], len(found) > self.page
         reached = events[-1].committed_id if more else upto
-        self.cycle = (partitions, reached, upto) if more else None
-        self._say("sync_response", {
+        self.cycle = (partitions, reached, upto, floors) if more else None
+        told = {
             "partitions": list(partitions), "effective_subscriptions": sorted(self.subscriptions),
             "events": [e.told() for e in events], "next_since_committed_id": reached,
             "sync_to_committed_id": upto, "has_more": more, "model_version": self.model_version,
-        })  # fmt: skip
+        }  # fmt: skip
+        self._say("sync_response", told if started is None else told | {"snapshots": started})
+
+    def snapshot(self, partition: str, upto: int, *, damaged: bool) -> None:
+        """Keep the state of a partition as it was at one of its ids, or something that is none."""
+        events = [e.event for e in self.log if partition in e.partitions and e.committed_id <= upto]
+        self.snapshots[partition] = {
+            "partition": partition, "committed_id": upto, "model_version": self.model_version,
+            "state": {"tree": [damaged]} if damaged else {"tree": fold(events), "data": {"of": "no matter"}},
+        }  # fmt: skip
 
     def _judge(self, item: dict[str, Any]) -> dict[str, Any]:
         known = next((e for e in self.log if e.id == item["id"]), None)
@@ -166,8 +192,9 @@ class Server:
 class Simulation:
     """The client, its server, and the line between them; also the core's `Line`."""
 
-    def __init__(self, random: Random, directory: Path, *, ordered: bool) -> None:
+    def __init__(self, random: Random, directory: Path, *, ordered: bool, snapshots: bool) -> None:
         self.random = random
+        self.snapshots = snapshots
         self.server = Server(random, ordered=ordered, page=random.randint(1, 5))
         self.path = str(directory / "client.db")
         self.now = 0.0
@@ -184,14 +211,17 @@ class Simulation:
         config = configure(
             "ws://nowhere", token="t", client_id="me", store=self.path, partitions=PARTITIONS[:2], model=None,
             profile="compatibility",
-            options=Options(buffer_events_max=4, tail_events_max=3, snapshot_every=5, page_limit=5),
+            options=Options(
+                buffer_events_max=4, tail_events_max=3, snapshot_every=5, page_limit=5, snapshots=self.snapshots
+            ),
         )  # fmt: skip
         return Core(config, self, lambda: self.now, lambda: 1)
 
     # -- the core's Line -------------------------------------------------------------------------------------
 
-    def connect(self, last_committed_id: int) -> None:
-        self.say("connect", msgspec.json.encode({"last_committed_id": last_committed_id}))
+    def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
+        told = {"last_committed_id": last_committed_id, "snapshots": snapshots}
+        self.say("connect", msgspec.json.encode(told))
 
     def say(self, kind: str, payload: bytes) -> None:
         if self.connected:
@@ -214,8 +244,8 @@ class Simulation:
     def step(self) -> None:
         actions = [self.somebody_commits, self.draft, self.serve, self.receive]
         weights = [3, 2, 6, 6]
-        rare = [self.drop, self.die, self.add, self.remove, self.change_model, self.wipe]
-        chosen = self.random.choices([*actions, *rare], [*weights, 0.6, 0.3, 0.3, 0.3, 0.1, 0.05])[0]
+        rare = [self.drop, self.die, self.add, self.remove, self.change_model, self.wipe, self.snapshot]
+        chosen = self.random.choices([*actions, *rare], [*weights, 0.6, 0.3, 0.3, 0.3, 0.1, 0.05, 1.5])[0]
         chosen()
         if self.hung_up:
             self.drop()
@@ -299,6 +329,11 @@ class Simulation:
             }  # fmt: skip
             self.server.outgoing.append(("version_changed", told))
 
+    def snapshot(self) -> None:
+        if self.server.head:
+            partition, upto = self.random.choice(PARTITIONS), self.random.choice(self.server.log).committed_id
+            self.server.snapshot(partition, upto, damaged=self.random.random() < 0.1)
+
     def wipe(self) -> None:
         """Another server, with an empty past, answers from now on; the client's cursors tell it (CLIENT-11)."""
         store = self.core.store
@@ -308,6 +343,7 @@ class Simulation:
         self.drop()
         self.drafts -= {entry.id for entry in self.server.log}
         self.server.log = []
+        self.server.snapshots = {}
         while self.core.state.cursors and max(self.core.state.cursors.values()):
             self.receive()
             self.serve()
@@ -315,15 +351,17 @@ class Simulation:
     # -- what must hold --------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Up to its cursor a partition is complete, unless the server has since become another."""
+        """From its floor to what it knows a partition is complete, unless the server has since become another."""
         store = self.core.store
         for name, place in store.places.items():
             assert self.core.state.cursors[name] == place.cursor
             held = {event.committed_id for event in store.events(name, 0)}
-            if place.cursor <= self.server.head and not self._foreign(name):
+            assert all(n > place.floor for n in held), f"{name} keeps what its base stands for"
+            assert place.cursor <= place.known
+            if place.known <= self.server.head and not self._foreign(name):
                 due = {e.committed_id for e in self.server.log if name in e.partitions}
-                missing = {n for n in due if n <= place.cursor} - held
-                assert not missing, f"{name} has lost {missing} below its cursor {place.cursor}"
+                missing = {n for n in due if place.floor < n <= place.known} - held
+                assert not missing, f"{name} has lost {missing} of what it knows up to {place.known}"
 
     def _foreign(self, name: str) -> bool:
         """Whether something stored is not in the server's log: a past that the client has yet to find out about."""
@@ -349,12 +387,12 @@ class Simulation:
         raise AssertionError(f"does not come to rest: {self.core.state}")
 
     def check_end(self) -> None:
-        """The store is the server's log, each view its fold, and every draft is an event once, or rejected."""
+        """The store is the log above the floors, each view a fold, and every draft an event once, or rejected."""
         store, log = self.core.store, self.server.log
         for name in store.places:
             due = [(e.committed_id, e.event) for e in log if name in e.partitions]
             held = [(e.committed_id, msgspec.json.decode(e.event)) for e in store.events(name, 0)]
-            assert held == due
+            assert held == [each for each in due if each[0] > store.places[name].floor]
             assert self.core.views.dump(name, "compatibility") == fold([event for _, event in due])
         ids = [entry.id for entry in log]
         assert len(ids) == len(set(ids)), "an event was committed twice"

@@ -624,7 +624,7 @@ async def test_a_snapshot_is_stored_at_the_end_and_used_at_the_start(
         shown, cursor = one.view(), one.status.cursor
     ((_, committed_id, model, _),) = rows(path, "snapshots")
     assert committed_id == cursor
-    assert model == "open/None/"
+    assert model == "tree"
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE events SET event = x'7b7d'")
     connection.close()

@@ -36,6 +36,7 @@ async def test_what_the_client_says_is_in_the_words_of_the_protocol() -> None:
             "supported_profiles": ["compatibility"],
             "required_profile": "compatibility",
             "required_tree_policy": "strict",
+            "snapshots": True,
         }
         asked = line.expect("sync")
         assert asked == {

@@ -16,8 +16,9 @@ from tests.client.driving import event
 from tests.store.faulty_disk import faulty_disk
 from unisono.client.errors import StoreForeign, StoreInUse, StoreTooNew
 from unisono.client.outbox import DraftRecord
-from unisono.client.steps import Accepted, Refused
+from unisono.client.steps import Accepted, Base, Refused
 from unisono.client.store import Clash, Snapshot, Store
+from unisono.client.storefile import SCHEMA_VERSION
 from unisono.vocabulary import FieldError
 
 
@@ -204,6 +205,96 @@ def test_an_event_below_what_was_complete_makes_the_snapshot_void(path: Path) ->
     assert store.snapshot("p", "m")
     store.apply([event(3)])
     assert store.snapshot("p", "m") is None
+
+
+# -- bases -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("CLIENT-15", "CLIENT-05")
+def test_a_base_stands_for_the_events_up_to_its_floor(path: Path) -> None:
+    store = opened(path, "me", "p", "q")
+    applied = store.apply(
+        [event(3, "p", "q"), event(5, "p", "q"), event(9, "p")],
+        cursors={"p": 9, "q": 9},
+        starts={"p": Base(4, b"{}"), "q": Base(7, b"[]")},
+        model_version="m",
+    )
+    assert applied.started == ["p", "q"]
+    assert {name: [each.committed_id for each in of] for name, of in applied.events.items()} == {"p": [5, 9]}
+    assert (held(store, "p"), held(store, "q")) == ([5, 9], [])
+    store.close()
+    store = opened(path, "me", "p", "q")
+    assert store.base("p") == Snapshot(4, "m", b"{}")
+    assert store.base("q") == Snapshot(7, "m", b"[]")
+    assert (store.places["p"].floor, store.places["p"].known, store.places["p"].cursor) == (4, 9, 9)
+    store.apply([event(2, "p", "q"), event(8, "q")])
+    assert (held(store, "p"), held(store, "q")) == ([5, 9], [8]), "at or below a floor nothing counts"
+
+
+@pytest.mark.req("CLIENT-15", "CLIENT-10")
+@pytest.mark.parametrize(
+    ("base", "kept", "known"),
+    [(Base(6, b"new"), [8, 9], 9), (Base(20, b"new"), [], 20), (Base(3, b"new"), [], 3), (None, [], 0)],
+    ids=["newer", "newer than all", "older", "none"],
+)
+def test_a_new_start_replaces_a_base(path: Path, base: Base | None, kept: list[int], known: int) -> None:
+    """What is stored above a newer base is all there is; above an older one something is missing."""
+    store = opened(path)
+    store.apply([event(n) for n in (5, 6, 8, 9)], cursors={"p": 9}, starts={"p": Base(4, b"old")})
+    store.put_snapshot("p", Snapshot(9, "m", b"{}"))
+    store.rewind(2)
+    store.apply([], starts={"p": base}, model_version="n")
+    store.close()
+    store = opened(path)
+    assert held(store) == kept
+    assert (store.places["p"].known, store.places["p"].floor) == (known, base.committed_id if base else 0)
+    assert store.base("p") == (base and Snapshot(base.committed_id, "n", b"new"))
+    assert store.snapshot("p", "m") is None
+
+
+@pytest.mark.req("CLIENT-12", "CLIENT-15")
+def test_a_clash_leaves_the_start_as_it_was(path: Path) -> None:
+    store = opened(path, "me", "p", "q")
+    store.apply([event(5, "p")], cursors={"p": 5})
+    with pytest.raises(Clash):
+        store.apply([event(5, "q", id="other")], starts={"p": Base(3, b"{}")}, cursors={"q": 5})
+    assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [5])
+    store.apply([], starts={"p": Base(3, b"{}")})
+    store.reset()
+    assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [])
+
+
+@pytest.mark.req("CLIENT-15", "DUR-07")
+def test_a_base_of_another_model_is_to_be_fetched_again(path: Path) -> None:
+    store = opened(path, "me", "p", "q")
+    for name, model in (("p", "m/1"), ("q", "m/2")):
+        store.apply([], starts={name: Base(4, b"{}")}, cursors={name: 9}, model_version=model)
+    store.rewind_stale("m/2")
+    assert {name: place.cursor for name, place in store.places.items()} == {"p": 0, "q": 9}
+    store.close()
+    store = opened(path, "me", "p", "q")
+    assert {name: place.cursor for name, place in store.places.items()} == {"p": 0, "q": 9}
+    store.leave("p")
+    assert store.follow("p").floor == 0
+    assert store.base("p") is None
+
+
+def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
+    store = opened(path)
+    draft(store, "d")
+    store.apply([event(1)], cursors={"p": 1})
+    store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor; PRAGMA user_version = 1")
+    connection.close()
+    store = opened(path)
+    assert (held(store), store.places["p"].cursor, store.places["p"].floor) == ([1], 1, 0)
+    assert "d" in store.outbox.pending
+    store.apply([event(7)], starts={"p": Base(4, b"{}")}, cursors={"p": 7})
+    store.close()
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == SCHEMA_VERSION
+    connection.close()
 
 
 # -- starting over -----------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class _Talk:
             self._new_model(alice)
             self._say(alice, "disconnect", {"reason": "client_shutdown"}, "disconnect")
             alice.expect_close(1000)
+        self._first_sync()
         self._closing()
 
     def _connected(self, who: str, profiles: list[str], suffix: str) -> Peer:
@@ -135,16 +136,31 @@ class _Talk:
     def _new_model(self, alice: Peer) -> None:
         manifest = self._model / "model.toml"
         manifest.write_text(manifest.read_text().replace("model_version = 1", "model_version = 2"))
+        self._order("reload")
+        # Bob's tree events were broadcast to nobody, so this is the next that Alice hears.
+        self._hear(alice, "version_changed", "version_changed")
+
+    def _order(self, order: str) -> None:
         admin = json.loads((self._server.data / "admin.json").read_text())
-        order = urllib.request.Request(
-            f"{admin['url']}/orders/reload",
+        request = urllib.request.Request(
+            f"{admin['url']}/orders/{order}",
             method="POST",
             headers={"Authorization": f"Bearer {admin['token']}"},
         )
-        with urllib.request.urlopen(order, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             assert answer.status == 200
-        # Bob's tree events were broadcast to nobody, so this is the next that Alice hears.
-        self._hear(alice, "version_changed", "version_changed")
+
+    def _first_sync(self) -> None:
+        self._order("snapshot?partition=team/plans")
+        push = {"type": "treePush", "payload": {"target": "outline", "value": {"id": "B", "title": "Done"}}}
+        tree = {"id": "7d1f6a52-0c4a-4d0e-9a6b-21f1f3a3b003", "partitions": ["team/plans"], "event": push}
+        with self._server.peer() as dora:
+            token = self._server.token("dora", prefixes=["team/"])
+            dora.connect("dora", token, supported_profiles=["compatibility"], snapshots=True)
+            (result,) = dora.submit(tree)
+            assert result["status"] == "committed"
+            self._say(dora, "sync", {"partitions": ["team/plans"], "since_committed_id": 0}, "")
+            self._hear(dora, "sync_response", "sync_response-snapshots")
 
     def _closing(self) -> None:
         with self._server.peer() as peer:

@@ -72,12 +72,13 @@ class Connection:
 
     # -- what the core asks (its Line) -----------------------------------------------------------------------
 
-    def connect(self, last_committed_id: int) -> None:
+    def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
         payload = connect_payload(
             token=self._token,
             client_id=self._config.client_id,
             profile=self._config.profile,
             last_committed_id=last_committed_id,
+            snapshots=snapshots,
         )
         self.say("connect", payload)
 

@@ -21,6 +21,7 @@ from unisono.client.config import Config, load
 from unisono.client.drafting import Drafting, Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError
 from unisono.client.publishing import Publisher
+from unisono.client.starting import checked, fits, may_ask
 from unisono.client.status import Committed, Problem, Rejected, rejection
 from unisono.client.steps import (
     Apply,
@@ -32,6 +33,7 @@ from unisono.client.steps import (
     NoteModel,
     PartitionAdded,
     PartitionRemoved,
+    Received,
     Report,
     Reset,
     Retry,
@@ -47,7 +49,7 @@ from unisono.client.steps import (
 from unisono.client.store import Clash, Store
 from unisono.client.syncstate import Phase, State, advance
 from unisono.client.views import Views
-from unisono.client.wire import ENVELOPE_BYTES, item_payload, submit_payload, sync_payload
+from unisono.client.wire import ENVELOPE_BYTES, SyncResponse, item_payload, submit_payload, sync_payload
 from unisono.model.loading import ModelError
 from unisono.model.model import Model
 
@@ -57,7 +59,7 @@ log = logging.getLogger("unisono.client")
 class Line(Protocol):
     """What a core needs of its connection."""
 
-    def connect(self, last_committed_id: int) -> None: ...
+    def connect(self, last_committed_id: int, *, snapshots: bool) -> None: ...
 
     def say(self, kind: str, payload: bytes) -> None: ...
 
@@ -86,9 +88,10 @@ class Core:
         model = load(config.model)
         self.store = Store(config.store, config.client_id)
         try:
-            self.views = Views(self.store, model, config.options.snapshot_every)
+            self.views = Views(self.store, model, config.options.snapshot_every, config.profile)
             names = self.store.partitions() if config.partitions is None else config.partitions
             places = {name: self.store.follow(name) for name in names}
+            self.store.rewind_stale(self.views.fingerprint)
             for name in names:
                 self.views.open(name)
             heard, version = self.store.model_version()
@@ -102,6 +105,8 @@ class Core:
             known={name: place.known for name, place in places.items()},
             model_version=version if heard else UNSET,
             drafts_waiting=bool(self.store.outbox.pending),
+            snapshots=config.options.snapshots and may_ask(config.profile, model),
+            based=frozenset(name for name, place in places.items() if place.floor),
         )
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
         self._said: list[tuple[str, bytes]] = []
@@ -131,7 +136,7 @@ class Core:
     def _follow(self, happened: Input, settled: list[tuple[str, Committed | Rejected]]) -> None:
         waiting: deque[Input] = deque([happened])
         while waiting:
-            self.state, effects = advance(self.state, waiting.popleft(), self._now())
+            self.state, effects = advance(self.state, self._seen(waiting.popleft()), self._now())
             for effect in effects:
                 try:
                     answer = self._perform(effect, settled)
@@ -141,18 +146,36 @@ class Core:
                 if answer is not None:
                     waiting.append(answer)
 
+    def _seen(self, happened: Input) -> Input:
+        """A page that comes with snapshots, with what can be made of them."""
+        state = self.state
+        if not state.started or state.cycle is None or not isinstance(happened, Received):
+            return happened
+        message = happened.message
+        if not isinstance(message, SyncResponse):
+            return happened
+        return checked(message, state.cycle, state.profile, self.views.model, state.model_version)
+
+    def _send_sync(self, effect: SendSync) -> None:
+        state = self.state
+        fit = effect.snapshots and fits(state.profile, self.views.model, state.model_version)
+        whole = state.started and not effect.since and not fit
+        payload = sync_payload(
+            effect.partitions, effect.since, effect.limit, effect.subscription, whole=whole
+        )
+        self._said.append(("sync", payload))
+
     def _perform(self, effect: Effect, settled: list[tuple[str, Committed | Rejected]]) -> Input | None:
         match effect:
             case Apply():
                 self._apply(effect, settled)
                 return Stored()
             case SendSync():
-                payload = sync_payload(effect.partitions, effect.since, effect.limit, effect.subscription)
-                self._said.append(("sync", payload))
+                self._send_sync(effect)
             case SubmitNext():
                 return self._submit_next(effect)
             case SendConnect():
-                self._line.connect(effect.last_committed_id)
+                self._line.connect(effect.last_committed_id, snapshots=effect.snapshots)
             case NoteModel():
                 self.store.note_model(effect.version)
                 self._match_model(effect.version)
@@ -178,7 +201,14 @@ class Core:
         return None
 
     def _apply(self, effect: Apply, settled: list[tuple[str, Committed | Rejected]]) -> None:
-        applied = self.store.apply(effect.events, effect.accepted, effect.refused, effect.cursors)
+        applied = self.store.apply(
+            effect.events,
+            effect.accepted,
+            effect.refused,
+            effect.cursors,
+            effect.starts,
+            self.views.fingerprint,
+        )
         self.views.note(applied)
         for each in applied.settled:
             id = each.draft.id
@@ -262,7 +292,7 @@ class Core:
         if not known:
             self.views.open(partition)
         if not known or partition in self.state.aside:
-            self.feed(PartitionAdded(partition, place.cursor, place.known))
+            self.feed(PartitionAdded(partition, place.cursor, place.known, based=place.floor > 0))
 
     def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""

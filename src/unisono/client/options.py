@@ -45,5 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_every: int = 1000
     """Events folded before a partition's state is stored again; larger states wait for more (see `view`)."""
 
+    snapshots: bool = True
+    """Start a partition from the server's snapshot, where the client's model can go on from it (see `starting`)."""
+
     message_bytes_max: int = 64 * 1024 * 1024
     """A larger message from the server ends the connection instead of filling the memory."""

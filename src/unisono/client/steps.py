@@ -21,10 +21,23 @@ class Opened(msgspec.Struct, frozen=True):
     """The socket is open; nothing was said yet."""
 
 
+class Base(msgspec.Struct, frozen=True):
+    """A state to start a partition from, checked: it stands for the partition's events up to `committed_id`."""
+
+    committed_id: int
+    state: bytes
+
+
 class Received(msgspec.Struct, frozen=True):
-    """The server said something."""
+    """The server said something.
+
+    Of a page that comes with snapshots: `bases` are those this client can start from, by partition, and
+    `unusable` names the partitions of the others; what the page leaves out because of them is lost to it.
+    """
 
     message: ServerMessage
+    bases: Mapping[str, Base] = {}
+    unusable: tuple[str, ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -38,11 +51,15 @@ class DraftsWaiting(msgspec.Struct, frozen=True):
 
 
 class PartitionAdded(msgspec.Struct, frozen=True):
-    """Follow a partition from the cursor the store has for it; `known` is how far it ever got with this server."""
+    """Follow a partition from the cursor the store has for it; `known` is how far it ever got with this server.
+
+    `based`: the store has it from a base on.
+    """
 
     partition: str
     cursor: int
     known: int = 0
+    based: bool = False
 
 
 class PartitionRemoved(msgspec.Struct, frozen=True):
@@ -110,15 +127,20 @@ class Refused(msgspec.Struct, frozen=True):
 
 class SendConnect(msgspec.Struct, frozen=True):
     last_committed_id: int
+    snapshots: bool
 
 
 class SendSync(msgspec.Struct, frozen=True):
-    """Ask for a page. `subscription` is the whole set to be told of from now on, None to leave it."""
+    """Ask for a page. `subscription` is the whole set to be told of from now on, None to leave it.
+
+    `snapshots`: a first page that may come with snapshots, if the model in force is one to go on with.
+    """
 
     partitions: tuple[str, ...]
     since: int
     limit: int
     subscription: tuple[str, ...] | None
+    snapshots: bool = False
 
 
 class SubmitNext(msgspec.Struct, frozen=True):
@@ -129,12 +151,16 @@ class SubmitNext(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Put all of this into the store in one transaction (CLIENT-05); answer `Stored` or `Clashed`."""
+    """Put all of this into the store in one transaction (CLIENT-05); answer `Stored` or `Clashed`.
+
+    `starts` are partitions whose history begins with this page: from a base, or from nothing.
+    """
 
     events: tuple[CommittedEvent, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     refused: tuple[Refused, ...] = ()
     cursors: Mapping[str, int] = {}
+    starts: Mapping[str, Base | None] = {}
 
 
 class NoteModel(msgspec.Struct, frozen=True):

@@ -1,15 +1,17 @@
 """What a client keeps: committed events with their cursors, drafts, snapshots; one file, one transaction per step.
 
-What always holds, also after `kill -9`: every committed event of a partition up to its `known` is stored, and
-each is stored once. Committed data is written with synchronous NORMAL: a power cut may lose the newest
-transactions, but as a suffix, and the cursor is in the transaction of its events, so what is lost is asked for
-again (CLIENT-05). Drafts are written with FULL (see `outbox`).
+What always holds, also after `kill -9`: every committed event of a partition above its `floor` and up to its `known`
+is stored, each once; the partition's base stands for those up to the floor, and none of them counts for it.
+Committed data is written with synchronous NORMAL: a power cut may lose the newest transactions, but as a suffix, and
+the cursor is in the transaction of its events, so what is lost is asked for again (CLIENT-05). Drafts are written
+with FULL (see `outbox`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import apsw
 import msgspec
@@ -17,7 +19,7 @@ import orjson
 
 from unisono.client.errors import StoreFailed
 from unisono.client.outbox import DraftRecord, Outbox
-from unisono.client.steps import Accepted, Refused
+from unisono.client.steps import Accepted, Base, Refused
 from unisono.client.storefile import StoreFile
 from unisono.client.wire import CommittedEvent
 from unisono.protocol.canonical import NotCanonical, canonical
@@ -43,11 +45,12 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct):
-    """What one transaction changed."""
+    """What one transaction changed; `started` are partitions that begin anew, of which nothing shown still holds."""
 
     events: dict[str, list[Event]] = msgspec.field(default_factory=dict)
     settled: list[Settled] = msgspec.field(default_factory=list)
     rejected: list[DraftRecord] = msgspec.field(default_factory=list)
+    started: list[str] = msgspec.field(default_factory=list)
 
 
 class Place(msgspec.Struct):
@@ -56,6 +59,7 @@ class Place(msgspec.Struct):
     number: int
     cursor: int
     known: int
+    floor: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -67,6 +71,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.encode
+
+LAST: Final = 2**62
+"""Above every committed_id."""
 
 
 class Store:
@@ -96,7 +103,7 @@ class Store:
             with self._transaction("adding a partition"):
                 self._connection.execute("INSERT OR IGNORE INTO partitions (name) VALUES (?)", (partition,))
                 row = self._connection.execute(
-                    "SELECT number, cursor, known FROM partitions WHERE name = ?", (partition,)
+                    "SELECT number, cursor, known, floor FROM partitions WHERE name = ?", (partition,)
                 ).get
             self.places[partition] = Place(*row)
         return self.places[partition]
@@ -105,15 +112,23 @@ class Store:
         """Drop a partition and the events that belong to no other one."""
         place = self.places.pop(partition)
         with self._transaction("removing a partition"):
-            self._connection.execute("DELETE FROM snapshots WHERE partition = ?", (place.number,))
-            self._connection.execute(
-                "DELETE FROM events WHERE committed_id IN (SELECT committed_id FROM event_partitions p"
-                " WHERE partition = ? AND NOT EXISTS (SELECT 1 FROM partitions q CROSS JOIN event_partitions o"
-                " ON o.partition = q.number AND o.committed_id = p.committed_id WHERE q.number <> p.partition))",
-                (place.number,),
-            )
-            self._connection.execute("DELETE FROM event_partitions WHERE partition = ?", (place.number,))
+            self._drop_events(place)
+            self._connection.execute("DELETE FROM bases WHERE partition = ?", (place.number,))
             self._connection.execute("DELETE FROM partitions WHERE number = ?", (place.number,))
+
+    def _drop_events(self, place: Place, upto: int = LAST) -> None:
+        """Drop a partition's events and the snapshot made of them; an event of others too stays theirs."""
+        self._connection.execute("DELETE FROM snapshots WHERE partition = ?", (place.number,))
+        self._connection.execute(
+            "DELETE FROM events WHERE committed_id IN (SELECT committed_id FROM event_partitions p"
+            " WHERE partition = ?1 AND committed_id <= ?2 AND NOT EXISTS (SELECT 1 FROM partitions q"
+            " CROSS JOIN event_partitions o ON o.partition = q.number AND o.committed_id = p.committed_id"
+            " WHERE q.number <> p.partition))",
+            (place.number, upto),
+        )
+        self._connection.execute(
+            "DELETE FROM event_partitions WHERE partition = ? AND committed_id <= ?", (place.number, upto)
+        )
 
     # -- committed events ----------------------------------------------------------------------------------
 
@@ -123,23 +138,37 @@ class Store:
         accepted: Sequence[Accepted] = (),
         refused: Sequence[Refused] = (),
         cursors: Mapping[str, int] = {},
+        starts: Mapping[str, Base | None] = {},
+        model_version: str = "",
     ) -> Applied:
-        """All of it in one transaction, each event once; `Clash` and no change where an id contradicts."""
+        """All of it in one transaction, each event once; `Clash` and no change where an id contradicts.
+
+        `model_version` is that of the bases partitions start from.
+        """
         applied = Applied()
-        with self._transaction("storing events"):
-            for event in events:
-                self._take(event, applied)
-            for each in accepted:
-                self._accept(each, applied)
-            for no in refused:
-                if (rejected := self.outbox.write_refused(no)) is not None:
-                    applied.rejected.append(rejected)
-            for name, upto in cursors.items():
-                place = self.places[name]
-                self._connection.execute(
-                    "UPDATE partitions SET cursor = ?, known = max(known, ?) WHERE number = ?",
-                    (upto, upto, place.number),
-                )
+        before = self.places
+        if starts:
+            self.places = before | {name: _begun(before[name], base) for name, base in starts.items()}
+        try:
+            with self._transaction("storing events"):
+                for name, base in starts.items():
+                    self._start(before[name], self.places[name], base, model_version)
+                for event in events:
+                    self._take(event, applied)
+                for each in accepted:
+                    self._accept(each, applied)
+                for no in refused:
+                    if (rejected := self.outbox.write_refused(no)) is not None:
+                        applied.rejected.append(rejected)
+                for name, upto in cursors.items():
+                    self._connection.execute(
+                        "UPDATE partitions SET cursor = ?, known = max(known, ?) WHERE number = ?",
+                        (upto, upto, self.places[name].number),
+                    )
+        except BaseException:
+            self.places = before
+            raise
+        applied.started += starts
         for name, upto in cursors.items():
             place = self.places[name]
             place.cursor, place.known = upto, max(place.known, upto)
@@ -148,6 +177,19 @@ class Store:
         for draft in applied.rejected:
             self.outbox.keep(draft)
         return applied
+
+    def _start(self, before: Place, place: Place, base: Base | None, model_version: str) -> None:
+        """Put a base, or nothing, in the place of what was held of a partition up to there."""
+        self._drop_events(place, place.floor if place.floor >= before.floor else LAST)
+        self._connection.execute("DELETE FROM bases WHERE partition = ?", (place.number,))
+        if base is not None:
+            self._connection.execute(
+                "INSERT INTO bases VALUES (?, ?, ?)", (place.number, model_version, base.state)
+            )
+        self._connection.execute(
+            "UPDATE partitions SET known = ?, floor = ? WHERE number = ?",
+            (place.known, place.floor, place.number),
+        )
 
     def _accept(self, accepted: Accepted, applied: Applied) -> None:
         """The result for a draft: its event is stored under its committed_id, without waiting to be sent it."""
@@ -176,7 +218,11 @@ class Store:
             applied.settled.append(Settled(draft, event.committed_id, int(event.status_updated_at)))
 
     def _insert(self, event: CommittedEvent, applied: Applied) -> None:
-        followed = [(name, place) for name in event.partitions if (place := self.places.get(name))]
+        followed = [
+            (name, place)
+            for name in event.partitions
+            if (place := self.places.get(name)) and event.committed_id > place.floor
+        ]
         if not followed:
             return
         body = bytes(event.event)
@@ -222,7 +268,7 @@ class Store:
         rows = self._connection.execute(
             "SELECT p.committed_id, e.event FROM event_partitions p CROSS JOIN events e USING (committed_id)"
             " WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ? ORDER BY p.committed_id",
-            (self.places[partition].number, after, 2**62 if upto is None else upto),
+            (self.places[partition].number, after, LAST if upto is None else upto),
         )
         for committed_id, event in rows:
             yield Event(committed_id, event)
@@ -235,11 +281,11 @@ class Store:
     def reset(self) -> None:
         """Forget everything committed; drafts stay."""
         with self._transaction("dropping committed data"):
-            for table in ("events", "event_partitions", "snapshots"):
+            for table in ("events", "event_partitions", "snapshots", "bases"):
                 self._connection.execute(f"DELETE FROM {table}")  # noqa: S608
-            self._connection.execute("UPDATE partitions SET cursor = 0, known = 0")
+            self._connection.execute("UPDATE partitions SET cursor = 0, known = 0, floor = 0")
         for place in self.places.values():
-            place.cursor = place.known = 0
+            place.cursor = place.known = place.floor = 0
 
     def rewind(self, model_version: int | None) -> None:
         """Another model: no snapshot counts any more, and everything is to be fetched again."""
@@ -249,6 +295,25 @@ class Store:
             self._put("model_version", model_version)
         for place in self.places.values():
             place.cursor = 0
+
+    def rewind_stale(self, model_version: str) -> None:
+        """Partitions whose base was made by another model than the client has are to be fetched again."""
+        rows = self._connection.execute(
+            "SELECT partition FROM bases WHERE model_version <> ?", (model_version,)
+        )
+        if stale := [int(number) for (number,) in rows]:
+            self._fetch_again(stale)
+
+    def fetch_again(self, partition: str) -> None:
+        self._fetch_again([self.places[partition].number])
+
+    def _fetch_again(self, numbers: Sequence[int]) -> None:
+        with self._transaction("taking cursors back"):
+            self._connection.executemany(
+                "UPDATE partitions SET cursor = 0 WHERE number = ?", [(number,) for number in numbers]
+            )
+        for place in self.places.values():
+            place.cursor = 0 if place.number in numbers else place.cursor
 
     def model_version(self) -> tuple[bool, int | None]:
         """Whether a server was ever heard, and the model version it named."""
@@ -284,6 +349,14 @@ class Store:
                 ),
             )
 
+    def base(self, partition: str) -> Snapshot | None:
+        """What stands for the events up to the partition's floor, where it has one."""
+        place = self.places[partition]
+        row = self._connection.execute(
+            "SELECT model_version, state FROM bases WHERE partition = ?", (place.number,)
+        ).fetchone()
+        return None if row is None else Snapshot(place.floor, *row)
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Everything within is one transaction; a Clash within still undoes its own step alone."""
@@ -297,6 +370,13 @@ class Store:
                 yield
         except apsw.Error as error:
             raise StoreFailed(f"{doing} failed: {error}") from error
+
+
+def _begun(place: Place, base: Base | None) -> Place:
+    """A partition whose history begins anew: above a base what is held still counts, if nothing is missing there."""
+    floor = 0 if base is None else base.committed_id
+    known = max(place.known, floor) if floor >= place.floor else floor
+    return Place(place.number, place.cursor, known, floor)
 
 
 def _same(draft: DraftRecord, event: CommittedEvent) -> bool:

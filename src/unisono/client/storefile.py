@@ -24,7 +24,7 @@ MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x554E4943
 """Marks a SQLite file as a client's store ("UNIC")."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
@@ -51,12 +51,14 @@ CREATE TABLE events (
 ) STRICT;
 
 -- cursor: where the next sync starts. known: every event up to here is stored; it stays when a cursor goes back
--- to 0 for another model, so that the view has its history while it is fetched again.
+-- to 0 for another model, so that the view has its history while it is fetched again. floor: events up to here are
+-- not stored; the partition's base stands for them.
 CREATE TABLE partitions (
     number INTEGER PRIMARY KEY,
     name   TEXT NOT NULL UNIQUE,
     cursor INTEGER NOT NULL DEFAULT 0,
-    known  INTEGER NOT NULL DEFAULT 0
+    known  INTEGER NOT NULL DEFAULT 0,
+    floor  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE event_partitions (
@@ -72,6 +74,20 @@ CREATE TABLE snapshots (
     state         BLOB NOT NULL
 ) STRICT;
 """
+
+BASES: Final = """
+-- The state a server gave in place of the events up to the partition's floor.
+CREATE TABLE bases (
+    partition     INTEGER PRIMARY KEY,
+    model_version TEXT NOT NULL,
+    state         BLOB NOT NULL
+) STRICT;
+"""
+
+MIGRATIONS: Final = {
+    1: "ALTER TABLE partitions ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;" + BASES,
+}
+"""From each earlier schema version to the next."""
 
 CACHE_KIB: Final = 8_000
 """Enough for the upper levels of the indexes of a million events."""
@@ -90,7 +106,9 @@ class StoreFile:
             self.connection = apsw.Connection(path)
             made = _is_ours(self.connection, path, client_id)
             _configure(self.connection)
-            if not made:
+            if made:
+                _migrate(self.connection)
+            else:
                 _make(self.connection, client_id)
         except apsw.NotADBError:
             self.close()
@@ -160,7 +178,16 @@ def _is_ours(connection: apsw.Connection, path: str, client_id: str) -> bool:
 
 def _make(connection: apsw.Connection, client_id: str) -> None:
     with connection:
-        connection.execute(SCHEMA)
+        connection.execute(SCHEMA + BASES)
         connection.execute("INSERT INTO meta VALUES ('client_id', ?)", (client_id,))
         connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", SCHEMA_VERSION)
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    version = connection.pragma("user_version")
+    assert isinstance(version, int), "looked at before"
+    with connection:
+        for step in range(version, SCHEMA_VERSION):
+            connection.execute(MIGRATIONS[step])
         connection.pragma("user_version", SCHEMA_VERSION)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import UNSET
 
-from unisono.client.steps import Apply, Disconnect, NoteModel, PartitionAdded, Reset, Rewind
+from unisono.client.steps import (
+    Apply,
+    Base,
+    Disconnect,
+    NoteModel,
+    PartitionAdded,
+    Received,
+    Reset,
+    Rewind,
+)
 from unisono.client.syncstep import Cycle, Step
 from unisono.client.wire import CommittedEvent, ErrorMessage, SyncResponse
 
@@ -35,7 +46,7 @@ def _hold(step: Step, event: CommittedEvent, cycle: Cycle) -> None:
         step.set(buffer=(*state.buffer, event), buffered_bytes=size)
 
 
-def page(step: Step, told: SyncResponse) -> None:
+def page(step: Step, told: SyncResponse, received: Received) -> None:
     """A sync_response: take it, or find out that it belongs to another past than ours."""
     cycle = step.state.cycle
     if step.state.asked != "sync" or cycle is None:
@@ -57,8 +68,10 @@ def page(step: Step, told: SyncResponse) -> None:
     elif told.model_version is not None and told.model_version != step.state.model_version:
         model(step, told.model_version)
         step.flush(Apply(told.events))
+    elif unusable := [name for name in received.unusable if name in cycle.partitions]:
+        _refetch(step, cycle, unusable)
     else:
-        _take(step, told, cycle)
+        _take(step, told, cycle, received.bases)
 
 
 def _reached(step: Step, cycle: Cycle) -> int:
@@ -66,13 +79,31 @@ def _reached(step: Step, cycle: Cycle) -> int:
     return max(cycle.since, *(known.get(name, 0) for name in cycle.partitions))
 
 
-def _take(step: Step, told: SyncResponse, cycle: Cycle) -> None:
+def _refetch(step: Step, cycle: Cycle, unusable: list[str]) -> None:
+    """Snapshots that cannot be used stand for events that did not come: ask for the whole history instead."""
+    names = ", ".join(map(repr, unusable))
+    if cycle.snapshots:
+        step.report("bad_snapshot", f"the server's snapshot of {names} cannot be used; fetching all events")
+        step.set(whole=step.state.whole | set(unusable))
+        step.flush(Apply())
+    else:
+        step.report("protocol_violation", f"a snapshot of {names} that was declined")
+        step.set(failure="protocol_violation", snapshots=False)
+        step.do(Disconnect())
+
+
+def _take(step: Step, told: SyncResponse, cycle: Cycle, bases: Mapping[str, Base]) -> None:
     sync_to, reached = told.sync_to_committed_id, told.next_since_committed_id
     early = tuple(event for event in step.state.buffer if event.committed_id <= sync_to)
     kept = tuple(event for event in step.state.buffer if event.committed_id > sync_to)
     step.set(buffer=kept, buffered_bytes=sum(len(bytes(event.event)) for event in kept))
     names = [name for name in cycle.partitions if name in step.state.cursors]
-    taken = Apply((*told.events, *early), cursors=dict.fromkeys(names, reached))
+    cursors = {name: max(reached, bases[name].committed_id) if name in bases else reached for name in names}
+    starts: dict[str, Base | None] = {}
+    if cycle.sync_to is None and not cycle.since:
+        starts = {name: bases.get(name) for name in names if name in bases or name in step.state.based}
+        step.set(based=(step.state.based - set(names)) | {name for name in names if name in bases})
+    taken = Apply((*told.events, *early), cursors=cursors, starts=starts)
     if not told.has_more:
         step.set(live=step.state.live | set(names), due=step.state.due - set(names), tail=0)
         step.flush(taken)
@@ -117,6 +148,7 @@ def model(step: Step, version: int | None) -> None:
         step.do(NoteModel(version))
     else:
         step.report("model_changed", f"the server's model version is {version} now, it was {known}")
+        step.set(whole=frozenset())
         _rewind(step, Rewind(version))
 
 
@@ -137,7 +169,7 @@ def _rewind(step: Step, effect: Rewind | Reset) -> None:
     nothing: frozenset[str] = frozenset()
     step.set(cursors=dict.fromkeys(state.cursors, 0), live=nothing, due=nothing, tail=0, cycle=cycle)
     if isinstance(effect, Reset):
-        step.set(known={})
+        step.set(known={}, based=nothing)
     step.do(effect)
 
 
@@ -150,6 +182,7 @@ def added(step: Step, told: PartitionAdded) -> None:
     step.set(
         cursors=state.cursors | {name: told.cursor},
         known=state.known | {name: told.known},
+        based=state.based | {name} if told.based else state.based - {name},
         aside={other: why for other, why in state.aside.items() if other != name},
     )
     step.next()
@@ -169,6 +202,8 @@ def removed(step: Step, partition: str) -> None:
         aside={name: why for name, why in state.aside.items() if name != partition},
         live=state.live - {partition},
         due=state.due - {partition},
+        based=state.based - {partition},
+        whole=state.whole - {partition},
         cycle=cycle,
     )
     step.next()

@@ -69,7 +69,7 @@ def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Eff
     step = Step(state, now)
     match happened:
         case Received():
-            _received(step, happened.message)
+            _received(step, happened)
         case Stored():
             step.set(storing=False)
             step.next()
@@ -86,7 +86,7 @@ def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Eff
             step.set(phase=Phase.CONNECTING)
         case Opened():
             step.ask("connect")
-            step.do(SendConnect(min(state.cursors.values(), default=0)))
+            step.do(SendConnect(min(state.cursors.values(), default=0), state.snapshots))
         case Lost():
             _lost(step, happened.code)
         case Clashed():
@@ -99,7 +99,8 @@ def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Eff
     return step.state, tuple(step.effects)
 
 
-def _received(step: Step, message: ServerMessage) -> None:
+def _received(step: Step, happened: Received) -> None:
+    message: ServerMessage = happened.message
     early = isinstance(message, Connected | ErrorMessage | HeartbeatAck)
     if not early and step.state.phase not in (Phase.SYNCING, Phase.LIVE):
         step.report("unexpected", f"{type(message).__name__} before connected")
@@ -110,7 +111,7 @@ def _received(step: Step, message: ServerMessage) -> None:
         case Broadcast():
             synchistory.broadcast(step, message.event)
         case SyncResponse():
-            synchistory.page(step, message)
+            synchistory.page(step, message, happened)
         case SubmitResult():
             syncdrafts.results(step, message)
         case VersionChanged():
@@ -144,6 +145,7 @@ def _connected(step: Step, told: Connected) -> None:
         phase=Phase.SYNCING,
         limits=limits,
         ordered=capabilities.ordered_delivery,
+        started=step.state.snapshots and capabilities.snapshots is True,
         batch_max=max(1, limits.max_batch_size),
     )
     synchistory.model(step, told.model_version)

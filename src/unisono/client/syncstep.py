@@ -32,7 +32,8 @@ class Cycle(msgspec.Struct, frozen=True):
 
     `subscription` is sent with the first request, `sync_to` known from the first page on. `void`: what is still
     unanswered belongs to a past that was dropped. `over`: end after this page, because the partitions have
-    changed. `overflow`: broadcasts were dropped, so another cycle must follow.
+    changed. `overflow`: broadcasts were dropped, so another cycle must follow. `snapshots`: the first page may
+    come with snapshots.
     """
 
     partitions: tuple[str, ...]
@@ -42,12 +43,16 @@ class Cycle(msgspec.Struct, frozen=True):
     void: bool = False
     over: bool = False
     overflow: bool = False
+    snapshots: bool = False
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the sync of one client depends on; from `phase` on, what belongs to one connection.
 
     - `known`: how far each partition ever got with this server; stays when a cursor goes back for another model.
+    - `snapshots`: whether to ask for them; `started`: whether the server said that it gives them.
+    - `based`: partitions the store has from a base on; without one, a new start must drop it.
+    - `whole`: partitions whose snapshot could not be used, so that all of their history is asked for.
     - `singly`: so many drafts go out one at a time, to find the one a server refuses a batch for.
     - `aside`: partitions the server refuses to sync, with its reason; tried again on the next connection.
     - `solo`: the server does not say which partition it refuses, so they are asked for one at a time.
@@ -64,6 +69,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     batch_max: int = 100
     singly: int = 0
     storing: bool = False
+    snapshots: bool = False
+    based: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
     phase: Phase = Phase.OFFLINE
     asked: Literal["connect", "sync", "submit"] | None = None
@@ -73,6 +81,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
     limits: Limits = Limits()
     ordered: bool = False
+    started: bool = False
     aside: dict[str, str] = {}
     solo: bool = False
     live: frozenset[str] = frozenset()
@@ -113,7 +122,7 @@ class Step:
         """Store, and go on when it is stored; with nothing to store, at once. Cursors only ever rise."""
         known = self.state.cursors
         moved = {name: upto for name, upto in effect.cursors.items() if upto > known.get(name, upto)}
-        if effect.events or effect.accepted or effect.refused or moved:
+        if effect.events or effect.accepted or effect.refused or moved or effect.starts:
             reached = {name: max(upto, self.state.known.get(name, 0)) for name, upto in moved.items()}
             self.set(storing=True, cursors=known | moved, known=self.state.known | reached)
             self.do(msgspec.structs.replace(effect, cursors=moved))
@@ -154,7 +163,7 @@ class Step:
         cursors = dict(page.cursors)
         for name, upto in self.live_cursors().items():
             cursors[name] = max(upto, cursors.get(name, 0))
-        self.apply(Apply((*page.events, *waited), cursors=cursors))
+        self.apply(Apply((*page.events, *waited), cursors=cursors, starts=page.starts))
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -190,9 +199,12 @@ class Step:
         state = self.state
         since = max(state.cursors[name] for name in waiting)
         group = [name for name in waiting if state.cursors[name] == since]
+        whole = since > 0 or group[0] in state.whole
+        if not since:
+            group = [name for name in group if (name in state.whole) == whole]
         taken = tuple(group[: 1 if state.solo else ENTRIES_MAX])
         wanted = tuple(sorted({*state.live, *taken})) if state.solo else state.active
-        self.set(cycle=Cycle(taken, since, wanted))
+        self.set(cycle=Cycle(taken, since, wanted, snapshots=state.started and not whole))
         self.next()
 
     def _unsubscribe(self, active: tuple[str, ...]) -> None:
@@ -211,4 +223,5 @@ class Step:
         limits = self.state.limits
         limit = max(limits.sync_limit_min, min(limits.sync_limit_max, self.state.options.page_limit))
         self.ask("sync")
-        self.do(SendSync(cycle.partitions, cycle.since, limit, cycle.subscription))
+        first = cycle.snapshots and cycle.sync_to is None
+        self.do(SendSync(cycle.partitions, cycle.since, limit, cycle.subscription, first))

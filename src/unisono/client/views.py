@@ -10,10 +10,12 @@ import msgspec
 
 from unisono.client.errors import UnknownPartition
 from unisono.client.outbox import DraftRecord
+from unisono.client.starting import label
 from unisono.client.store import Applied, Snapshot, Store
 from unisono.client.view import Entry, Key, PartitionView, committed_key, draft_key, parse
 from unisono.model.forest import Malformed
 from unisono.model.model import Model
+from unisono.model.packing import unpack
 from unisono.model.partition import PartitionState
 from unisono.vocabulary import FieldError, Json, JsonObject
 
@@ -26,6 +28,7 @@ class Amendment(msgspec.Struct):
     added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
     removed: set[Key] = msgspec.field(default_factory=set)
     became: dict[Key, Key] = msgspec.field(default_factory=dict)
+    anew: bool = False
 
 
 class Views:
@@ -35,8 +38,9 @@ class Views:
     changes.
     """
 
-    def __init__(self, store: Store, model: Model, snapshot_every: int) -> None:
+    def __init__(self, store: Store, model: Model, snapshot_every: int, profile: str) -> None:
         self._store = store
+        self._profile = profile
         self._snapshot_every = snapshot_every
         self._lock = threading.Lock()
         self._views: dict[str, PartitionView] = {}
@@ -46,15 +50,15 @@ class Views:
 
     @property
     def fingerprint(self) -> str:
-        """Which model folded a snapshot: another name, version or content makes it void (DUR-07)."""
-        return f"{self.model.name}/{self.model.version}/{self.model.digest}"
+        """Which model folds snapshots now."""
+        return label(self._profile, self.model)
 
     # -- which there are -----------------------------------------------------------------------------------
 
     def open(self, partition: str) -> None:
-        """From the newest snapshot, the events after it, and the pending drafts."""
+        """From the newest snapshot or the partition's base, the events after it, and the pending drafts."""
         store, known = self._store, self._store.places[partition].known
-        view = self._from_snapshot(partition) or PartitionView(self.model)
+        view = self._from_snapshot(partition) or self._from_base(partition) or PartitionView(self.model)
         view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
         above = [
             Entry(committed_key(event.committed_id), parse(event.event))
@@ -81,6 +85,26 @@ class Views:
             )
             return None
         return PartitionView(self.model, state, snapshot.committed_id)
+
+    def _from_base(self, partition: str) -> PartitionView | None:
+        """From what stands for the events that are not stored.
+
+        One of another model is being fetched anew. Until that has come, its tree half is shown, which means the
+        same in every model.
+        """
+        base = self._store.base(partition)
+        if base is None:
+            return None
+        try:
+            value = unpack(base.state)
+            if base.model_version != self.fingerprint:
+                value["data"] = {}
+            state = PartitionState.load(value)
+        except (ValueError, TypeError):
+            log.warning("the base of %r cannot be read; fetching it again", partition, exc_info=True)
+            self._store.fetch_again(partition)
+            return None
+        return PartitionView(self.model, state, base.committed_id)
 
     def drop(self, partition: str) -> None:
         with self._lock:
@@ -113,6 +137,8 @@ class Views:
 
     def note(self, applied: Applied) -> None:
         """Remember what a transaction changed, to be taken in by `refresh`."""
+        for partition in applied.started:
+            self._amendment(partition).anew = True
         for partition, events in applied.events.items():
             amendment = self._amendment(partition)
             amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
@@ -131,6 +157,9 @@ class Views:
         """Bring every view up to date with the store."""
         waiting, self._waiting = self._waiting, {}
         for partition, amendment in waiting.items():
+            if amendment.anew:
+                self.open(partition)
+                continue
             view, known = self._views[partition], self._store.places[partition].known
             added = [Entry(place, parse(event)) for place, event in amendment.added]
             with self._lock:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from unisono.protocol.codec import Envelope, encode, encode_payload
 from unisono.vocabulary import FieldError, Json, JsonObject
@@ -27,6 +27,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     accepted_event_types: tuple[str, ...] = ()
     tree_policy: str | None = None
     ordered_delivery: bool = False
+    snapshots: Any = None
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -67,12 +68,22 @@ class Broadcast(msgspec.Struct, frozen=True):
 
 
 class SyncResponse(msgspec.Struct, frozen=True):
-    """One page."""
+    """One page. What `snapshots` holds is looked at where they were asked for, and only there."""
 
     events: tuple[CommittedEvent, ...]
     next_since_committed_id: int
     sync_to_committed_id: int
     has_more: bool
+    model_version: int | None = None
+    snapshots: Raw | UnsetType = UNSET
+
+
+class ServerSnapshot(msgspec.Struct, frozen=True):
+    """One entry of `sync_response.snapshots`: the state of a partition up to `committed_id`."""
+
+    partition: str
+    committed_id: int
+    state: Raw
     model_version: int | None = None
 
 
@@ -141,6 +152,17 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 }
 
 
+_decode_snapshots = msgspec.json.Decoder(tuple[ServerSnapshot, ...]).decode
+
+
+def decode_snapshots(data: Raw) -> tuple[ServerSnapshot, ...]:
+    """What a response says its history starts from; BadMessage when it cannot be told."""
+    try:
+        return _decode_snapshots(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"not a list of snapshots: {error}") from None
+
+
 def decode(data: str | bytes) -> ServerMessage | None:
     """What the server says; None for a type this client does not know; BadMessage when it is no message."""
     try:
@@ -167,7 +189,9 @@ class Speaker:
         return encode(kind, f"c{self._said}", now_ms, payload)
 
 
-def connect_payload(*, token: str, client_id: str, profile: str, last_committed_id: int) -> bytes:
+def connect_payload(
+    *, token: str, client_id: str, profile: str, last_committed_id: int, snapshots: bool
+) -> bytes:
     body: JsonObject = {
         "token": token,
         "client_id": client_id,
@@ -177,12 +201,15 @@ def connect_payload(*, token: str, client_id: str, profile: str, last_committed_
     }
     if profile == "compatibility":
         body["required_tree_policy"] = "strict"
+    if snapshots:
+        body["snapshots"] = True
     return encode_payload(body)
 
 
 def sync_payload(
-    partitions: Sequence[str], since: int, limit: int, subscription: Sequence[str] | None
+    partitions: Sequence[str], since: int, limit: int, subscription: Sequence[str] | None, *, whole: bool
 ) -> bytes:
+    """`whole`: the history and no snapshots, although they were asked for in connect."""
     body: dict[str, Json] = {
         "partitions": list(partitions),
         "since_committed_id": since,
@@ -190,6 +217,8 @@ def sync_payload(
     }
     if subscription is not None:
         body["subscription_partitions"] = list(subscription)
+    if whole:
+        body["snapshots"] = False
     return encode_payload(body)
 
 

@@ -37,20 +37,26 @@ class Ask(msgspec.Struct, frozen=True):
     subscriptions: tuple[str, ...] | None
     since: int
     limit: int
+    from_snapshots: bool = False
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """A cycle with more pages to come: how the next request must look to continue it (SYNC-04)."""
+    """A cycle with more pages to come: how the next request must look to continue it (SYNC-04).
+
+    `floors` are where the histories of its partitions started from snapshots (SYNC-12).
+    """
 
     partitions: tuple[str, ...]
     sync_to: int
     next_since: int
+    floors: dict[str, int]
 
 
 class Host(Protocol):
     """What a catch-up needs of its connection."""
 
     subscriptions: tuple[str, ...]
+    wants_snapshots: bool
 
     def denied(self, partitions: tuple[str, ...]) -> list[str]: ...
 
@@ -58,7 +64,11 @@ class Host(Protocol):
 
     def ask_head(self, then: Callable[[int], None]) -> None: ...
 
-    def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None: ...
+    def ask_page(
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+    ) -> None:
+        """`floors` of the cycle; None where the page chooses them, because histories start from snapshots."""
+        ...
 
     def answer_sync(self, payload: bytes) -> None: ...
 
@@ -113,7 +123,10 @@ class CatchUp:
             raise Forbidden(denied)
         limit = LIMIT_DEFAULT if sync.limit is None else sync.limit
         limit = max(settings.sync_limit_min, min(settings.sync_limit_max, limit))
-        return Ask(partitions, subscriptions, sync.since_committed_id, limit)
+        from_snapshots = (
+            self._host.wants_snapshots and sync.snapshots is not False and not sync.since_committed_id
+        )
+        return Ask(partitions, subscriptions, sync.since_committed_id, limit, from_snapshots)
 
     def _check_room(self, added: tuple[str, ...]) -> None:
         """SYNC-11 adds to the set sync by sync; it has the bound of a set that is sent whole (LIM-05)."""
@@ -136,7 +149,9 @@ class CatchUp:
         cycle = self._cycle
         if cycle is not None and self._continues(ask, cycle):
             self._set_subscriptions(ask)
-            self._host.ask_page(ask, cycle.sync_to, lambda page: self._answer(ask, cycle.sync_to, page))
+            self._host.ask_page(
+                ask, cycle.sync_to, cycle.floors, lambda page: self._answer(ask, cycle.sync_to, page)
+            )
         else:
             self._host.ask_head(lambda head: self._from_head(ask, head))
 
@@ -166,11 +181,22 @@ class CatchUp:
             # SYNC-07: a cursor from another life of the server gets the real maximum, and no events.
             self._answer(ask, head, PageOf(0, (), head, False))
         else:
-            self._host.ask_page(ask, head, lambda page: self._answer(ask, head, page))
+            self._ask_first(ask, head)
+
+    def _ask_first(self, ask: Ask, head: int) -> None:
+        version = self._host.model_version()
+
+        def answered(page: PageOf) -> None:
+            if page.snapshots and self._host.model_version() != version:
+                self._ask_first(ask, head)  # another model is in force by now, with snapshots of its own
+            else:
+                self._answer(ask, head, page)
+
+        self._host.ask_page(ask, head, None if ask.from_snapshots else {}, answered)
 
     def _answer(self, ask: Ask, sync_to: int, page: PageOf) -> None:
         next_since = page.last if page.has_more else sync_to
-        self._cycle = Cycle(ask.partitions, sync_to, next_since) if page.has_more else None
+        self._cycle = Cycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
         self._host.answer_sync(
             encode_sync_response(
                 partitions=ask.partitions,
@@ -180,6 +206,7 @@ class CatchUp:
                 sync_to=sync_to,
                 has_more=page.has_more,
                 model_version=self._host.model_version(),
+                snapshots=page.snapshots if ask.from_snapshots else None,
             )
         )
         self._current = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome
+from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome, Start
 from unisono.authority.channel import Submit as Submission
 from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
@@ -55,6 +55,7 @@ class Connection(WSListener):
         self.number = number
         self.session = Session()
         self.subscriptions: tuple[str, ...] = ()
+        self.wants_snapshots = False
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._requests: deque[tuple[int, int]] = deque()
@@ -247,6 +248,7 @@ class Connection(WSListener):
             self.fail()
             return
         self.identity = identity
+        self.wants_snapshots = connect.snapshots is True and front.settings.sync_snapshot_bytes_max > 0
         front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
 
     def _claimed(self, identity: Identity, profile: str, head: int) -> None:
@@ -261,6 +263,7 @@ class Connection(WSListener):
             head=head,
             limits=front.limits,
             model_version=front.model_version,
+            snapshots=self.wants_snapshots,
         )
         for effect in effects:
             self._perform(effect, 0)
@@ -320,7 +323,9 @@ class Connection(WSListener):
     def ask_head(self, then: Callable[[int], None]) -> None:
         self._front.ask_head(self._while_open(then))
 
-    def ask_page(self, ask: Ask, upto: int, then: Callable[[PageOf], None]) -> None:
+    def ask_page(
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+    ) -> None:
         def answered(page: PageOf | None) -> None:
             if page is None:
                 self.fail()
@@ -329,9 +334,15 @@ class Connection(WSListener):
 
         settings = self._front.settings
         # A page must leave room in the send buffer, or a slow link could never take one.
-        bytes_max = min(settings.sync_page_bytes_max, settings.send_buffer_bytes_max // 2)
+        room = settings.send_buffer_bytes_max // 2
+        bytes_max = min(settings.sync_page_bytes_max, room)
+        start = None
+        if floors is None:
+            start = Start(self.model_version(), min(settings.sync_snapshot_bytes_max, room), room)
         self._front.ask_page(
-            lambda ticket: AskPage(ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max),
+            lambda ticket: AskPage(
+                ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max, floors or {}, start
+            ),
             self._while_open(answered),
         )
 

@@ -141,6 +141,16 @@ def encode_event(
     )
 
 
+def encode_snapshot(partition: str, committed_id: int, model_version: int | None, state: bytes) -> bytes:
+    """One entry of `sync_response.snapshots` (SYNC-12), with the stored state spliced in."""
+    return b'{"partition":%b,"committed_id":%d,"model_version":%b,"state":%b}' % (
+        _encode(partition),
+        committed_id,
+        _encode(model_version),
+        state,
+    )
+
+
 def encode_sync_response(
     *,
     partitions: Sequence[str],
@@ -150,12 +160,14 @@ def encode_sync_response(
     sync_to: int,
     has_more: bool,
     model_version: int | None,
+    snapshots: Sequence[bytes] | None = None,
 ) -> bytes:
-    """The payload of a `sync_response`; `events` are already in the wire's shape."""
+    """The payload of a `sync_response`; `events` and `snapshots` are already in the wire's shape."""
     version = b"" if model_version is None else b',"model_version":%d' % model_version
+    started = b"" if snapshots is None else b',"snapshots":[%b]' % b",".join(snapshots)
     return (
         b'{"partitions":%b,"effective_subscriptions":%b,"events":[%b],"next_since_committed_id":%d,'
-        b'"sync_to_committed_id":%d,"has_more":%b%b}'
+        b'"sync_to_committed_id":%d,"has_more":%b%b%b}'
     ) % (
         _encode(partitions),
         _encode(subscriptions),
@@ -164,4 +176,5 @@ def encode_sync_response(
         sync_to,
         b"true" if has_more else b"false",
         version,
+        started,
     )

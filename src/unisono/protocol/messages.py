@@ -9,7 +9,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Open the session: who speaks, with which proof, in which profiles."""
+    """Open the session: who speaks, with which proof, in which profiles.
+
+    `snapshots`: let histories start from a snapshot where there is one (SYNC-12).
+    """
 
     token: str
     client_id: str
@@ -17,6 +20,7 @@ class Connect(msgspec.Struct, frozen=True):
     supported_profiles: list[str] | UnsetType = UNSET
     required_profile: str | UnsetType = UNSET
     required_tree_policy: str | UnsetType = UNSET
+    snapshots: bool | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -54,7 +58,10 @@ class SubmitEvents(msgspec.Struct, frozen=True):
 
 
 class Sync(msgspec.Struct, frozen=True):
-    """Ask for history, and optionally say what to be told of from now on."""
+    """Ask for history, and optionally say what to be told of from now on.
+
+    `snapshots`: false asks for the whole history although `connect` asked for snapshots.
+    """
 
     since_committed_id: int
     partitions: list[str] | UnsetType = UNSET
@@ -62,6 +69,7 @@ class Sync(msgspec.Struct, frozen=True):
     subscription_partitions: list[str] | UnsetType = UNSET
     limit: int | None = None
     client_id: str | None = None
+    snapshots: bool | None = None
 
 
 Message: TypeAlias = Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync

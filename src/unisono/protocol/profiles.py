@@ -40,8 +40,8 @@ def negotiate(connect: Connect, offered: Sequence[str], default: str = CANONICAL
     return chosen
 
 
-def capabilities(profile: str, accepted_event_types: Sequence[str]) -> JsonObject:
-    """`connected.capabilities` (PROF-05, BCAST-06)."""
+def capabilities(profile: str, accepted_event_types: Sequence[str], *, snapshots: bool = False) -> JsonObject:
+    """`connected.capabilities` (PROF-05, BCAST-06, SYNC-12)."""
     told: JsonObject = {
         "profile": profile,
         "accepted_event_types": list(accepted_event_types),
@@ -49,4 +49,6 @@ def capabilities(profile: str, accepted_event_types: Sequence[str]) -> JsonObjec
     }
     if profile == COMPATIBILITY:
         told["tree_policy"] = TREE_POLICY
+    if snapshots:
+        told["snapshots"] = True
     return told

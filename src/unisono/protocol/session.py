@@ -173,6 +173,7 @@ class Session:
         head: int,
         limits: JsonObject,
         model_version: int | None,
+        snapshots: bool = False,
     ) -> Sequence[Effect]:
         """The token is good and the profile settled: the connection is active (CONN-04)."""
         self._step(Input.CONNECT_ACCEPTED)
@@ -182,7 +183,7 @@ class Session:
             "client_id": client_id,
             "server_time": server_time,
             "server_last_committed_id": head,
-            "capabilities": capabilities(profile, accepted_event_types),
+            "capabilities": capabilities(profile, accepted_event_types, snapshots=snapshots),
             "limits": limits,
         }
         if model_version is not None:

@@ -1,0 +1,111 @@
+"""A sync cycle with a host played by hand: what happens when the model changes while a first page is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from unisono.authority.channel import PageOf
+from unisono.config import Settings
+from unisono.front.catchup import Ask, CatchUp
+from unisono.protocol.messages import Sync
+
+
+class Host:
+    """Answers when told to."""
+
+    def __init__(self, *, wants_snapshots: bool = True) -> None:
+        self.subscriptions: tuple[str, ...] = ()
+        self.wants_snapshots = wants_snapshots
+        self.version: int | None = 1
+        self.asked: list[tuple[Ask, int, dict[str, int] | None, Callable[[PageOf], None]]] = []
+        self.answers: list[dict[str, Any]] = []
+
+    def denied(self, partitions: tuple[str, ...]) -> list[str]:
+        return []
+
+    def subscribe(self, partitions: tuple[str, ...]) -> None:
+        self.subscriptions = partitions
+
+    def ask_head(self, then: Callable[[int], None]) -> None:
+        then(100)
+
+    def ask_page(
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+    ) -> None:
+        self.asked.append((ask, upto, floors, then))
+
+    def answer_sync(self, payload: bytes) -> None:
+        self.answers.append(msgspec.json.decode(payload))
+
+    def model_version(self) -> int | None:
+        return self.version
+
+    def page(self, page: PageOf) -> None:
+        self.asked.pop(0)[3](page)
+
+
+SNAPSHOT = b'{"partition":"p","committed_id":40,"model_version":1,"state":{}}'
+
+
+@pytest.mark.req("SYNC-12", "DUR-07", "MODEL-03")
+def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
+    host = Host()
+    catchup = CatchUp(host, Settings())
+    catchup.start(Sync(0, ["p"]))
+    ((_, upto, floors, _),) = host.asked
+    assert (upto, floors) == (100, None)
+    host.version = 2
+    host.page(PageOf(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    assert not host.answers
+    ((_, upto, floors, _),) = host.asked
+    assert (upto, floors) == (100, None), "the same watermark, snapshots of the model in force"
+    host.page(PageOf(2, (b"7",), 60, True))
+    (answer,) = host.answers
+    assert (answer["snapshots"], answer["events"], answer["model_version"]) == ([], [7], 2)
+    catchup.start(Sync(60, ["p"]))
+    assert host.asked[0][2] == {}, "this cycle has no floors"
+
+
+@pytest.mark.req("SYNC-12", "SYNC-04")
+def test_floors_belong_to_their_cycle() -> None:
+    host = Host()
+    catchup = CatchUp(host, Settings())
+    catchup.start(Sync(0, ["p", "q"]))
+    host.page(PageOf(1, (b"7",), 60, True, (SNAPSHOT,), {"p": 40}))
+    assert host.answers[-1]["snapshots"] == [msgspec.json.decode(SNAPSHOT)]
+    catchup.start(Sync(60, ["p", "q"]))
+    assert host.asked[0][2] == {"p": 40}
+    host.page(PageOf(2, (b"8",), 70, True, (), {"p": 40}))
+    assert "snapshots" not in host.answers[-1]
+    catchup.start(Sync(70, ["q", "p"]))
+    assert host.asked[0][2] == {"p": 40}, "the third page as well"
+    host.page(PageOf(3, (b"9",), 80, True, (), {"p": 40}))
+    catchup.start(Sync(80, ["p"]))
+    assert host.asked[0][2] == {}, "other partitions are another cycle"
+    host.page(PageOf(4, (), 80, False))
+    catchup.start(Sync(80, ["p", "q"]))
+    assert host.asked[0][2] == {}, "a cycle that ended is not continued"
+
+
+@pytest.mark.req("SYNC-12")
+@pytest.mark.parametrize(
+    ("wants", "sync"),
+    [
+        (False, Sync(0, ["p"])),
+        (False, Sync(0, ["p"], snapshots=True)),
+        (True, Sync(0, ["p"], snapshots=False)),
+        (True, Sync(1, ["p"])),
+        (True, Sync(1, ["p"], snapshots=True)),
+    ],
+)
+def test_who_gets_the_whole_history(wants: bool, sync: Sync) -> None:
+    host = Host(wants_snapshots=wants)
+    catchup = CatchUp(host, Settings())
+    catchup.start(sync)
+    assert host.asked[0][2] == {}
+    host.page(PageOf(1, (b"7",), 60, False))
+    assert "snapshots" not in host.answers[-1]
