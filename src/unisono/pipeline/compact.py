@@ -8,23 +8,31 @@ vacuum. Killed anywhere, nothing has happened, or a table has been compacted who
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from unisono.pipeline import thinning
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
-from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
+from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.store.delta.digests import Digest, digest, total
 from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
+from unisono.store.delta.merging import (
+    EVERY_ID,
+    FILES_MERGED_MAX,
+    Share,
+    in_file_order,
+    in_order,
+    pieces,
+    scan_share,
+)
 from unisono.store.delta.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
-from unisono.store.delta.scanning import Span, runs_of, scan_file
-from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.scanning import runs_of, scan_file
+from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.store.delta.tables import Table
 
 if TYPE_CHECKING:
@@ -39,13 +47,8 @@ FILE_BYTES_MAX: Final = 192 << 20
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Runs smaller than this are joined whatever their neighbours' size."""
 
-FILES_JOINED_MAX: Final = 256
-"""Files open at once, each with a row group in memory; more are joined in another round."""
-
 GROUPS_PER_COMMIT: Final = 16
 """Groups joined by one commit: what a kill can cost."""
-
-_EVERY_ID: Final = Span(-1, (1 << 53) - 1)
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -77,13 +80,21 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def compact(spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> list[Compacted]:
-    """Join small files in both tables; safe beside exports, readers and another compaction."""
-    return [_compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
+    """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
+
+    Of the snapshots, older ones are thinned out on the way.
+    """
+    done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
+    if lake.find(SNAPSHOTS) is not None:
+        done.append(Compacted(SNAPSHOTS, *thinning.thin(spark, lake)))
+    return done
 
 
 def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
     """Whether there is anything to join."""
-    return any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
+    return thinning.work(lake) or any(
+        _groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION)
+    )
 
 
 def vacuum(lake: Lake, hours: int) -> int:
@@ -93,12 +104,14 @@ def vacuum(lake: Lake, hours: int) -> int:
     longer than that.
     """
     return sum(
-        len(lake.table(name).delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
-        for name in (LOG, BY_PARTITION)
+        len(table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+        for name in (LOG, BY_PARTITION, SNAPSHOTS)
+        if (table := lake.find(name)) is not None
     )
 
 
-def _compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
+def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
+    """Join small files of one of the two tables of events."""
     before, rows, lost = len(lake.table(name).files()), 0, 0
     while groups := _groups(lake.table(name), rows_per_file):
         try:
@@ -142,7 +155,7 @@ def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     for run in reversed(runs):
         size = sum(file.rows for file in run)
         alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
-        if groups[-1] and (not alike or rows + size > full or files + len(run) > FILES_JOINED_MAX):
+        if groups[-1] and (not alike or rows + size > full or files + len(run) > FILES_MERGED_MAX):
             groups.append([])
             rows = files = 0
         groups[-1].append(run)
@@ -198,37 +211,19 @@ class _Counter:
 def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
     if job.table == LOG:
         for file in job.files:
-            yield from counter(scan_file(job.storage, file, _EVERY_ID, LOG_SCHEMA.names))
+            yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
-    cursors = [_pieces(job, file, counter) for file in job.files]
-    # Runs are in id order, so of equal names the one from the earlier file comes first.
-    for _, _, rows in heapq.merge(*map(_numbered, range(len(cursors)), cursors), key=lambda piece: piece[:2]):
-        yield rows
+    share = Share(job.buckets, None if job.bucket is None else (job.bucket,))
+    sources = [
+        pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, PARTITION_SCHEMA.names)), _same)
+        for number, file in enumerate(in_file_order(job.files))
+    ]
+    for _, _, batch, start, end in in_order(sources):
+        yield batch.slice(start, end - start)
 
 
-def _numbered(number: int, pieces: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, int, Any]]:
-    for name, rows in pieces:
-        yield name, number, rows
-
-
-def _pieces(job: Job, file: DataFile, counter: _Counter) -> Iterator[tuple[bytes, Any]]:
-    """A file's rows of the job's bucket, cut where the partition changes, in their order."""
-    batches = scan_file(job.storage, file, _EVERY_ID, PARTITION_SCHEMA.names)
-    if file.bucket == FRESH:
-        batches = (_of_bucket(batch, job) for batch in batches)
-    for batch in counter(batches):
-        names = batch.column("partition")
-        runs = pc.run_end_encode(names)
-        start = 0
-        for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield name.encode(), batch.slice(start, end - start)
-            start = end
-
-
-def _of_bucket(batch: pa.RecordBatch, job: Job) -> pa.RecordBatch:
-    names = batch.column("partition").dictionary_encode()
-    mine = [bucket_of(name, job.buckets) == job.bucket for name in names.dictionary.to_pylist()]
-    return batch.filter(pa.array(mine, pa.bool_()).take(names.indices))
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: Any) -> Iterator[pa.Table]:

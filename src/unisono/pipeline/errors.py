@@ -25,3 +25,19 @@ class NoSuchRange(PipelineError):
 
 class Mismatch(PipelineError):
     """A copy is not what it was copied from."""
+
+
+class NoModel(PipelineError):
+    """No model was named, or the one that was cannot be used."""
+
+
+class ModelChanged(PipelineError):
+    """A model has another content than before under the same version."""
+
+
+class NoSuchPartition(PipelineError):
+    """No event of a partition is in the lake."""
+
+
+class NoSuchMoment(PipelineError):
+    """A committed_id or a time that the lake does not reach back or forward to."""

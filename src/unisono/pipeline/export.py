@@ -180,7 +180,9 @@ def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
     by_partition = total([part.by_partition for part in written])
     if LOG in stage.tables:
         _require_whole(stage, log)
-    _require_present(lake.storage, files)
+    for name in stage.tables:
+        lake.table(name).require_head(stage.since)  # first: whoever came first may have removed these files
+    require_present(lake.storage, files)
     for name, added in ((BY_PARTITION, by_partition), (LOG, log)):
         if name in stage.tables:
             own = [file for file in files if file.table == name]
@@ -247,7 +249,7 @@ def _require_whole(stage: Stage, log: Digest) -> None:
         )
 
 
-def _require_present(storage: Storage, files: list[DataFile]) -> None:
+def require_present(storage: Storage, files: list[DataFile]) -> None:
     """Executors may have written to a directory of the same name on a machine of their own."""
     if not storage.is_local:
         return

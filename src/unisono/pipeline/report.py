@@ -8,6 +8,8 @@ from unisono.pipeline.stores import extent
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import FRESH
 from unisono.store.delta.scanning import runs_of
+from unisono.store.delta.snapshots import files_of
+from unisono.store.delta.storage import SNAPSHOTS
 from unisono.store.delta.tables import Table
 
 
@@ -24,6 +26,17 @@ class TableInfo(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class SnapshotsInfo(msgspec.Struct, frozen=True):
+    """The snapshots of one model version: up to where they hold every partition's events, and their files."""
+
+    model_version: int
+    model_digest: str
+    folded: int
+    rows: int
+    files: int
+    bytes: int
+
+
 class LakeInfo(msgspec.Struct, frozen=True):
     """The lake, and how far it is behind the log where one was named."""
 
@@ -33,6 +46,7 @@ class LakeInfo(msgspec.Struct, frozen=True):
     tables: list[TableInfo]
     store_head: int | None = None
     store_pruned_to: int | None = None
+    snapshots: list[SnapshotsInfo] = []
 
     def text(self) -> str:
         lines = [f"{self.location}: events 1 to {self.head}" if self.head else f"{self.location}: empty"]
@@ -45,6 +59,11 @@ class LakeInfo(msgspec.Struct, frozen=True):
             lines.append(
                 f"  {table.name:<13} version {table.version:>5}  head {table.head:>10}  {table.rows:>11} rows  "
                 f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {size:>9.1f} MB"
+            )
+        for part in self.snapshots:
+            lines.append(
+                f"  {'snapshots':<13} model {part.model_version:>7}  head {part.folded:>10}  {part.rows:>11} rows  "
+                f"           {part.files:>6} files  {part.bytes / 1e6:>9.1f} MB"
             )
         return "\n".join(lines)
 
@@ -59,7 +78,27 @@ def info(lake: Lake, store: str | None = None) -> LakeInfo:
         [_table(view.log), _table(view.by_partition)],
         held.head if held else None,
         held.pruned_to if held else None,
+        _snapshots(lake),
     )
+
+
+def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
+    table = lake.find(SNAPSHOTS)
+    if table is None:
+        return []
+    files = table.files()
+    return [
+        SnapshotsInfo(
+            version,
+            own[0].model_digest or "",
+            table.folded(version),
+            sum(file.rows for file in own),
+            len(own),
+            sum(file.bytes for file in own),
+        )
+        for version in sorted({file.model_version or 0 for file in files})
+        if (own := files_of(files, version))
+    ]
 
 
 def _table(table: Table) -> TableInfo:

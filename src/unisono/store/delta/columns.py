@@ -37,6 +37,32 @@ LOG_SCHEMA: Final = pa.schema(
 PARTITION_SCHEMA: Final = pa.schema([pa.field("partition", pa.string()), *LOG_SCHEMA])
 """One row per (partition, event): the files of the Delta table `by_partition`."""
 
+SNAPSHOT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.string()),
+        pa.field("committed_id", pa.int64()),
+        pa.field("state", pa.binary()),
+        pa.field("events", pa.int64()),
+        pa.field("skipped", pa.int64()),
+        pa.field("model_digest", pa.string()),
+        pa.field("created_at", pa.int64()),
+        pa.field("hash", pa.binary()),
+    ]
+)
+"""One row per folded state of a partition: the files of the Delta table `snapshots`, each of one model version."""
+
+ERASURE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("committed_id", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("erased_at", pa.int64()),
+        pa.field("selected_by", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+"""One row per erased event, written before it is erased: the Delta table `erasures`. Of how events were chosen it
+tells the kind only (`client`, `id`, `partition`): a name can be what was to be erased."""
+
 SPARK_LOG_SCHEMA: Final = (
     "committed_id BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, "
     "type STRING, schema STRING, status_updated_at BIGINT, hash BINARY"

@@ -1,7 +1,8 @@
-"""The lake: an exact copy of the log, in two Delta tables that any Delta reader can read.
+"""The lake: an exact copy of the log, in two Delta tables that any Delta reader can read, and what was made of it.
 
     log           one row per event, sorted by committed_id
     by_partition  one row per (partition, event), bucketed by partition, sorted by partition and committed_id
+    snapshots     states of partitions; there once the first was folded
 
 What always holds:
 
@@ -57,6 +58,10 @@ class Lake:
                 "`unisono lake export` makes one"
             )
         return found
+
+    def find(self, name: str) -> Table | None:
+        """One table as it is now; None when there is none."""
+        return Table.open(self.storage, name)
 
     def view(self) -> View:
         """The lake as it is now."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA, bucket_of
+from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA, bucket_of
 from unisono.store.delta.digests import Digest, digest
-from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 
 FRESH: Final = -1
 """The bucket of runs too small to be spread: one file that holds all partitions, until it is compacted."""
@@ -38,9 +38,26 @@ GROUP_BYTES: Final = 8 << 20
 _DICTIONARY: Final = ("client_id", "partitions.list.element", "type", "schema", "partition")
 _DELTAS: Final = ("committed_id", "status_updated_at")
 
+FILE_SCHEMAS: Final = {LOG: LOG_SCHEMA, BY_PARTITION: PARTITION_SCHEMA, SNAPSHOTS: SNAPSHOT_SCHEMA}
+"""What the data files of each table hold; columns that a table is partitioned by are in no file."""
+
+_WRITING_SNAPSHOTS: Final[dict[str, Any]] = {
+    "use_dictionary": ["model_digest"],
+    "column_encoding": dict.fromkeys(
+        ("committed_id", "events", "skipped", "created_at"), "DELTA_BINARY_PACKED"
+    ),
+    "compression": dict.fromkeys(SNAPSHOT_SCHEMA.names, "zstd") | {"hash": "none"},
+    "compression_level": dict.fromkeys((name for name in SNAPSHOT_SCHEMA.names if name != "hash"), 1),
+    "write_statistics": ["partition", "committed_id"],
+    "store_schema": False,
+    "version": "2.6",
+}
+
 
 def _writing(table: str) -> dict[str, Any]:
     """How a table's files are written; figures are of 100,000 events of 300 bytes."""
+    if table == SNAPSHOTS:
+        return _WRITING_SNAPSHOTS
     own = ("partition",) if table == BY_PARTITION else ()
     dictionary = [name for name in _DICTIONARY if name != "partition" or own]
     compressed = [*dictionary, *_DELTAS, "id", "event"]
@@ -69,6 +86,8 @@ class DataFile(msgspec.Struct, frozen=True):
     bucket: int | None = None
     first_partition: str | None = None
     last_partition: str | None = None
+    model_version: int | None = None
+    model_digest: str | None = None
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -82,13 +101,22 @@ class Written(msgspec.Struct, frozen=True):
 class FileWriter:
     """Makes one data file, row group by row group, in memory; `close` stores it whole."""
 
-    def __init__(self, storage: Storage, table: str, bucket: int | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        table: str,
+        bucket: int | None = None,
+        *,
+        model_version: int | None = None,
+        model_digest: str | None = None,
+    ) -> None:
         self._storage = storage
         self._table = table
         self._bucket = bucket
+        self._model_version = model_version
+        self._model_digest = model_digest
         self._sink = pa.BufferOutputStream()
-        schema = LOG_SCHEMA if table == LOG else PARTITION_SCHEMA
-        self._writer = pq.ParquetWriter(self._sink, schema, **_writing(table))
+        self._writer = pq.ParquetWriter(self._sink, FILE_SCHEMAS[table], **_writing(table))
         self._extremes: list[tuple[Any, Any]] = []
         self._names: list[tuple[str, str]] = []
         self.rows = 0
@@ -98,7 +126,7 @@ class FileWriter:
         """Append one row group; rows must follow the earlier ones in the table's order."""
         ids = pc.min_max(rows.column("committed_id")).as_py()
         self._extremes.append((ids["min"], ids["max"]))
-        if self._table == BY_PARTITION:
+        if self._table != LOG:
             names = rows.column("partition")
             self._names.append((names[0].as_py(), names[-1].as_py()))
         self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -115,7 +143,8 @@ class FileWriter:
         content = self._sink.getvalue()
         first_id = min(low for low, _ in self._extremes)
         last_id = max(high for _, high in self._extremes)
-        folder = "" if self._bucket is None else f"bucket={self._bucket}/"
+        folder = "" if self._model_version is None else f"model_version={self._model_version}/"
+        folder += "" if self._bucket is None else f"bucket={self._bucket}/"
         path = f"{folder}{first_id:012d}-{last_id:012d}-{uuid.uuid4().hex}.parquet"
         self._storage.write(self._table, path, content)
         return DataFile(
@@ -128,6 +157,8 @@ class FileWriter:
             self._bucket,
             self._names[0][0] if self._names else None,
             self._names[-1][1] if self._names else None,
+            self._model_version,
+            self._model_digest,
         )
 
 

@@ -18,6 +18,8 @@ from deltalake.fs import DeltaStorageHandler
 
 LOG: Final = "log"
 BY_PARTITION: Final = "by_partition"
+SNAPSHOTS: Final = "snapshots"
+ERASURES: Final = "erasures"
 
 _LOCAL_SCHEMES: Final = ("", "file")
 

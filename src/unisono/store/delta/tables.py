@@ -1,4 +1,4 @@
-"""The lake's two Delta tables: making them, listing their files, committing to them exactly once.
+"""The lake's Delta tables: making them, listing their files, committing to them exactly once.
 
 Who may name what:
 
@@ -6,6 +6,9 @@ Who may name what:
   adds history states the id it starts from; it is refused unless the table still stands there;
 - the application transaction `unisono.rewrite` counts commits that replace files. delta-rs lets two writers
   remove the same file, so every rewrite raises this count and of two at once one is refused;
+- the application transaction `unisono.snapshot` counts commits of snapshots, so that of two runs at once one is
+  refused, and `unisono.snapshot.V` holds how far every partition has been folded under model version V;
+- the application transaction `unisono.erase` counts records of erasures, so that each event is recorded once;
 - data files have unique names and are there before a commit names them. What a killed job leaves behind is in
   no table: nobody reads it, and a vacuum removes it.
 """
@@ -23,13 +26,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.store.delta.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.runs import DataFile
-from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 
 EXPORT: Final = "unisono.export"
 REWRITE: Final = "unisono.rewrite"
+SNAPSHOT: Final = "unisono.snapshot"
+ERASE: Final = "unisono.erase"
 
 BUCKETS: Final = 16
 """Files a full export makes per run, and the share of a table that one partition's history is looked for in."""
@@ -45,11 +50,22 @@ LAYOUT: Final = 1
 _SCHEMAS: Final[Mapping[str, Any]] = {
     LOG: LOG_SCHEMA,
     BY_PARTITION: PARTITION_SCHEMA.append(pa.field("bucket", pa.int32())),
+    SNAPSHOTS: SNAPSHOT_SCHEMA.append(pa.field("model_version", pa.int64())).append(
+        pa.field("bucket", pa.int32())
+    ),
+    ERASURES: ERASURE_SCHEMA,
 }
-_PARTITION_BY: Final[Mapping[str, list[str]]] = {LOG: [], BY_PARTITION: ["bucket"]}
+_PARTITION_BY: Final[Mapping[str, list[str]]] = {
+    LOG: [],
+    BY_PARTITION: ["bucket"],
+    SNAPSHOTS: ["model_version", "bucket"],
+    ERASURES: [],
+}
 _TITLES: Final[Mapping[str, str]] = {
     LOG: "committed events, sorted by committed_id",
     BY_PARTITION: "one row per partition and event, bucketed by partition",
+    SNAPSHOTS: "states of partitions, folded by a model up to a committed_id",
+    ERASURES: "events whose content was erased, recorded before it was",
 }
 
 
@@ -142,6 +158,8 @@ class Table:
                 action.get("partition.bucket"),
                 action.get("min.partition"),
                 action.get("max.partition"),
+                action.get("partition.model_version"),
+                action.get("min.model_digest"),
             )
             for action in actions
         ]
@@ -149,10 +167,49 @@ class Table:
 
     def append(self, files: Sequence[DataFile], since: int, upto: int, notes: Mapping[str, Any]) -> None:
         """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`."""
+        self.require_head(since)
+        adds = [_add(file, data_change=True) for file in files]
+        self._commit(adds, [], [Transaction(EXPORT, upto)], {"from": since, "to": upto, **notes})
+
+    def require_head(self, since: int) -> None:
+        """Raise Overtaken unless the table stands at `since`."""
         if self.head != since:
             raise Overtaken(f"the table {self.name} stands at {self.head}, not at {since}")
-        adds = [_add(file, data_change=True) for file in files]
-        self._commit(adds, [], Transaction(EXPORT, upto), {"from": since, "to": upto, **notes})
+
+    def folded(self, model_version: int) -> int:
+        """Up to where the snapshots of a model version hold every partition's events; 0 when there are none."""
+        return self.delta.transaction_version(f"{SNAPSHOT}.{model_version}") or 0
+
+    @property
+    def snapshot_commits(self) -> int:
+        """How many commits of snapshots there were."""
+        return self.delta.transaction_version(SNAPSHOT) or 0
+
+    def put_snapshots(
+        self,
+        new: Sequence[DataFile],
+        folded: Mapping[int, int],
+        notes: Mapping[str, Any],
+        *,
+        old: Sequence[DataFile] = (),
+    ) -> None:
+        """Add snapshots, and take `old` ones away; Overtaken when others came since this version.
+
+        `folded`: how far each of these model versions has got by it.
+        """
+        transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
+        transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
+        if old:
+            transactions.append(self._rewriting(old))
+        adds = [_add(file, data_change=True) for file in new]
+        self._commit(adds, _removes(old, data_change=True), transactions, notes)
+
+    def record_erasures(self, files: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
+        """Add records of erasures; Overtaken when others were added since this version."""
+        count = self.delta.transaction_version(ERASE) or 0
+        self._commit(
+            [_add(file, data_change=True) for file in files], [], [Transaction(ERASE, count + 1)], notes
+        )
 
     def replace(
         self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
@@ -161,23 +218,23 @@ class Table:
 
         `same_rows`: the rows are the same ones, so who follows the table's changes need not look.
         """
-        count = self.delta.transaction_version(REWRITE) or 0
+        transaction = self._rewriting(old)
+        adds = [_add(file, data_change=not same_rows) for file in new]
+        self._commit(adds, _removes(old, data_change=not same_rows), [transaction], notes)
+
+    def _rewriting(self, old: Sequence[DataFile]) -> Transaction:
+        """What a commit carries that takes these files away; they must be there."""
         present = {file.path for file in self.files()}
         gone = [file.path for file in old if file.path not in present]
         if gone:
             raise Overtaken(f"{gone[0]} is no longer in the table {self.name}")
-        adds = [_add(file, data_change=not same_rows) for file in new]
-        now = time.time_ns() // 1_000_000
-        removes = [
-            RemoveAction(file.path, not same_rows, now, file.bytes, _partition_values(file)) for file in old
-        ]
-        self._commit(adds, removes, Transaction(REWRITE, count + 1), notes)
+        return Transaction(REWRITE, (self.delta.transaction_version(REWRITE) or 0) + 1)
 
     def _commit(
         self,
         adds: list[AddAction],
         removes: list[RemoveAction],
-        transaction: Transaction,
+        transactions: list[Transaction],
         notes: Mapping[str, Any],
     ) -> None:
         try:
@@ -187,7 +244,7 @@ class Table:
                 _SCHEMAS[self.name],
                 _PARTITION_BY[self.name],
                 commit_properties=CommitProperties(
-                    custom_metadata={"unisono": dict(notes)}, app_transactions=[transaction]
+                    custom_metadata={"unisono": dict(notes)}, app_transactions=transactions
                 ),
             )
         except CommitFailedError as error:
@@ -200,6 +257,8 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
     high: dict[str, Any] = {"committed_id": file.last_id}
     if file.first_partition is not None:
         low["partition"], high["partition"] = file.first_partition, file.last_partition
+    if file.model_digest is not None:
+        low["model_digest"] = high["model_digest"] = file.model_digest
     stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
     now = time.time_ns() // 1_000_000
     return AddAction(
@@ -212,5 +271,11 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
     )
 
 
+def _removes(files: Sequence[DataFile], *, data_change: bool) -> list[RemoveAction]:
+    now = time.time_ns() // 1_000_000
+    return [RemoveAction(file.path, data_change, now, file.bytes, _partition_values(file)) for file in files]
+
+
 def _partition_values(file: DataFile) -> dict[str, str | None]:
-    return {} if file.bucket is None else {"bucket": str(file.bucket)}
+    values = {"model_version": file.model_version, "bucket": file.bucket}
+    return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,66 @@
+"""Snapshots at length: 200,000 events folded by Spark, the authority and a client, and many kills."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from tests.pipeline.equality import require_one_state
+from tests.pipeline.outline import make_outlines, shipped_outline
+from tests.pipeline.snapshot_killing import kill_drivers, kill_workers
+
+from unisono.pipeline.export import export
+from unisono.pipeline.session import context as started
+from unisono.pipeline.snapshots import snapshot
+from unisono.pipeline.stores import sqlite_uri
+from unisono.pipeline.warmup import prepare
+from unisono.store.delta.lake import Lake
+
+EVENTS = int(os.environ.get("SOAK_EVENTS", "200000"))
+DRIVER_KILLS = int(os.environ.get("SOAK_DRIVER_KILLS", "30"))
+WORKER_KILLS = int(os.environ.get("SOAK_WORKER_KILLS", "120"))
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[SparkContext]:
+    prepare()
+    running = started("local[2]", "unisono soak")
+    process = running._gateway.proc  # type: ignore[union-attr]
+    yield running
+    running.stop()
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.mark.req("TREE-11")
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("skewed", [False, True], ids=["uniform", "skewed"])
+def test_one_state_everywhere(context: SparkContext, tmp_path: Path, skewed: bool) -> None:
+    records = make_outlines(tmp_path / "data", EVENTS, 2_000, skewed=skewed)
+    store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make()
+    for upto in (EVENTS // 2, EVENTS * 99 // 100, EVENTS):
+        export(context, store, lake, to=upto)
+        snapshot(context, lake, model)
+    assert require_one_state(tmp_path / "data", lake, model, records) == 2_000 + skewed
+
+
+@pytest.mark.timeout(120 + 60 * DRIVER_KILLS)
+def test_drivers_killed(context: SparkContext, tmp_path: Path) -> None:
+    seed = time.time_ns()
+    tally = kill_drivers(context, tmp_path, DRIVER_KILLS, seed)
+    assert tally.kills == DRIVER_KILLS, seed
+    assert tally.left_over
+
+
+@pytest.mark.timeout(120 + 30 * WORKER_KILLS)
+def test_workers_killed(context: SparkContext, tmp_path: Path) -> None:
+    records = make_outlines(tmp_path / "data", 8_000, 120)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=8)
+    export(context, sqlite_uri(tmp_path / "data"), lake)
+    kill_workers(context, lake, records, WORKER_KILLS, time.time_ns())

@@ -1,0 +1,40 @@
+"""`unisono lake diff`."""
+
+from __future__ import annotations
+
+import click
+
+from unisono.cli.lake.modelled import chosen_model, model_option
+from unisono.cli.lake.place import Place, at_place
+
+
+@click.command("diff")
+@at_place
+@click.option("--partition", required=True, metavar="P", help="Whose states.")
+@click.option("--from", "since", required=True, metavar="N|TIME", help="The earlier moment.")
+@click.option("--to", "upto", metavar="N|TIME", help="The later moment. [default: the end]")
+@model_option
+@click.option("--json", "as_json", is_flag=True, help="As a JSON array of operations.")
+def diff_(
+    place: Place, partition: str, since: str, upto: str | None, model: str | None, as_json: bool
+) -> None:
+    """Show what changed in a partition between two moments.
+
+    `+` is new, `-` is gone, `~` has another value, `>` was moved within a tree. Needs no Spark.
+    """
+    from unisono.pipeline.differences import changes
+    from unisono.pipeline.jsontext import text
+    from unisono.pipeline.timetravel import state_at
+
+    chosen, view = chosen_model(place, model), place.open_lake().view()
+    old, new = state_at(view, partition, chosen, since), state_at(view, partition, chosen, upto)
+    found = list(changes(old.state, new.state))
+    if as_json:
+        click.echo(text([change.operation() for change in found]))
+        return
+    place.say(
+        f"{partition} from event {old.committed_id} to {new.committed_id}, model version {new.model_version}: "
+        f"{new.events - old.events} events, {len(found)} changes"
+    )
+    for change in found:
+        click.echo(change.line())

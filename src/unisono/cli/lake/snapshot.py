@@ -1,0 +1,78 @@
+"""`unisono lake snapshot`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.modelled import chosen_model, model_option
+from unisono.cli.lake.place import Place, at_place, sum_up
+
+if TYPE_CHECKING:
+    from unisono.pipeline.models import ShippedModel
+    from unisono.pipeline.snapshots import Snapped
+    from unisono.store.delta.lake import Lake
+
+
+@click.command("snapshot")
+@at_place
+@click.option(
+    "--partition", "partitions", multiple=True, metavar="P", help="Only of this partition. May be repeated."
+)
+@model_option
+@click.option(
+    "--publish", is_flag=True, help="Then put into the store those that are newer than what it has."
+)
+@click.option("--rebuild", is_flag=True, help="Remove those of this model version and fold everything anew.")
+def snapshot_(
+    place: Place, partitions: tuple[str, ...], model: str | None, publish: bool, rebuild: bool
+) -> None:
+    """Fold what is new in the lake into snapshots of all partitions, by the server's own reducers.
+
+    Starts from the newest snapshots of the same model version. Killed anywhere, run it again.
+    """
+    if partitions and rebuild:
+        raise click.UsageError("--rebuild makes the snapshots of all partitions anew: leave --partition out")
+    began, target = time.monotonic(), place.open_lake()
+    chosen = chosen_model(place, model)
+    done = _fold(place, target, chosen, partitions, rebuild)
+    note = f"{done.partitions} snapshots of model version {done.model_version} at event {done.upto}"
+    if done.skipped:
+        note += f", {done.skipped} events do not fit the model"
+    if publish:
+        note += f", {_publish(place, target, chosen.version)} published"
+    sum_up("folded", done.events, time.monotonic() - began, note)
+
+
+def _fold(
+    place: Place, target: Lake, model: ShippedModel, partitions: tuple[str, ...], rebuild: bool
+) -> Snapped:
+    from unisono.pipeline.snapshots import Snapped, reached, snapshot
+
+    head = target.head()
+    if not partitions and not rebuild and reached(target, model) == head:
+        return Snapped(model.version, head, head, 0, 0, 0, 0.0)
+    return snapshot(
+        place.context("unisono lake snapshot"),
+        target,
+        model,
+        partitions=partitions or None,
+        rebuild=rebuild,
+        progress=lambda rows, of: place.say(f"folded {rows} of about {of} rows") if of else None,
+    )
+
+
+def _publish(place: Place, target: Lake, model_version: int) -> int:
+    from unisono.pipeline.publishing import publish
+
+    told = time.monotonic()
+
+    def tell(count: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 1:
+            told = time.monotonic()
+            place.say(f"published {count} snapshots")
+
+    return publish(target, place.store_uri, model_version, tell).snapshots

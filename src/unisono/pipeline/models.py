@@ -1,0 +1,89 @@
+"""The model that a job folds with: chosen once by the driver, shipped to executors by its files."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from unisono.model.loading import ModelError, load_files, load_model, open_model
+from unisono.model.model import Model
+from unisono.pipeline.errors import NoModel
+
+NO_MODEL_VERSION: Final = 0
+"""The version under which snapshots are kept where no versioned model is in force."""
+
+OPEN: Final = "open"
+"""The name, and the digest, of the model that takes anything and reduces nothing."""
+
+LOADED_MAX: Final = 4
+"""Models kept in one process: a job has one, a comparison two."""
+
+_loaded: OrderedDict[tuple[int, str], Model] = OrderedDict()
+
+
+class ShippedModel(msgspec.Struct, frozen=True):
+    """A model by its content; small and picklable. Without files it is the open one."""
+
+    version: int
+    digest: str
+    files: dict[str, bytes] = {}
+
+    @classmethod
+    def open(cls) -> ShippedModel:
+        return cls(NO_MODEL_VERSION, OPEN)
+
+    @classmethod
+    def of(cls, model: Model) -> ShippedModel:
+        """A loaded model, to be sent elsewhere."""
+        if model.version is None:
+            return cls.open()
+        return cls(model.version, model.digest, dict(model.files))
+
+    def load(self) -> Model:
+        """The model itself, built once per process."""
+        key = (self.version, self.digest)
+        model = _loaded.get(key)
+        if model is None:
+            model = _loaded[key] = load_files(self.files) if self.files else open_model()
+            if len(_loaded) > LOADED_MAX:
+                _loaded.popitem(last=False)
+            # A rule that fails in replay is counted in `skipped`; a server's log is the place to say why.
+            logging.getLogger("unisono.model").setLevel(logging.CRITICAL)
+        return model
+
+
+def choose(directory: str | None, store: str | None) -> ShippedModel:
+    """The model in a directory; or, when none is named, the one in force where the log `store` is written.
+
+    `open` names the open model, which is also that of a log without a model.
+    """
+    if directory == OPEN:
+        return ShippedModel.open()
+    if directory is not None:
+        try:
+            return ShippedModel.of(load_model(Path(directory)))
+        except ModelError as error:
+            raise NoModel("; ".join(line.strip() for line in str(error).splitlines())) from error
+    if store is None:
+        raise NoModel(
+            "say which model to fold with: --model DIR, --model open, or the log that has one (--data)"
+        )
+    return in_force(store)
+
+
+def in_force(store: str) -> ShippedModel:
+    """The model that the authority of this log judges by."""
+    from unisono.pipeline.keeping import open_keeper
+
+    keeper = open_keeper(store)
+    try:
+        bundle = keeper.model_in_force()
+    finally:
+        keeper.close()
+    if bundle is None:
+        return ShippedModel.open()
+    return ShippedModel(bundle.version, bundle.digest, dict(bundle.files))

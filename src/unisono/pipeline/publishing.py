@@ -1,0 +1,86 @@
+"""The lake's snapshots put into the server's store, those that are newer than what it has.
+
+Streamed by the driver: the keys of all snapshots are read, the states of those that are wanted, and no more of them
+held than go into one transaction. Killed anywhere, the store has some of them, each of which is good by itself, and
+publishing again adds the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from unisono.pipeline.export import plan
+from unisono.pipeline.keeping import open_keeper
+from unisono.pipeline.snapshots import by_bucket
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.snapshots import Snapshots, StateRow
+from unisono.store.delta.storage import SNAPSHOTS
+from unisono.store.port import Snapshot
+
+PORTION_BYTES: Final = 4 << 20
+PORTION_ROWS: Final = 500
+"""States handed over at a time."""
+
+Progress = Callable[[int], None]
+"""Called with snapshots published so far."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What was put into the store."""
+
+    snapshots: int
+    bytes: int
+    seconds: float
+
+
+def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> Published:
+    """Put into the store each partition's newest snapshot, unless it has one that is as new."""
+    began, count, size = time.monotonic(), 0, 0
+    plan(store, lake)  # refuses the log of another lake
+    keeper = open_keeper(store)
+    try:
+        marks = keeper.watermarks(model_version)
+        for portion in _portions(_newer(lake, model_version, marks)):
+            keeper.put_snapshots([_snapshot(row, model_version) for row in portion])
+            count += len(portion)
+            size += sum(len(row.state) for row in portion)
+            if progress is not None:
+                progress(count)
+    finally:
+        keeper.close()
+    return Published(count, size, time.monotonic() - began)
+
+
+def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[StateRow]:
+    table = lake.find(SNAPSHOTS)
+    if table is None:
+        return
+    head = lake.head()
+    for share, files in by_bucket(table, model_version):
+        with Snapshots.opened(lake.storage, files, head) as held:
+            for name, ids in held.found(share):
+                if ids[-1] > marks.get(name.decode(), -1):
+                    row = held.at(name, ids[-1])
+                    row.require_sound()
+                    yield row
+
+
+def _portions(rows: Iterator[StateRow]) -> Iterator[list[StateRow]]:
+    held: list[StateRow] = []
+    size = 0
+    for row in rows:
+        if held and (len(held) >= PORTION_ROWS or size + len(row.state) > PORTION_BYTES):
+            yield held
+            held, size = [], 0
+        held.append(row)
+        size += len(row.state)
+    if held:
+        yield held
+
+
+def _snapshot(row: StateRow, model_version: int) -> Snapshot:
+    return Snapshot(row.partition, row.committed_id, model_version, row.state, row.created_at)

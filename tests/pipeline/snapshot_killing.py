@@ -1,0 +1,158 @@
+"""kill -9 of drivers and workers at random instants of `lake snapshot`, for tests and for soaking."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+from pyspark import SparkContext
+
+from tests.pipeline.equality import by_partition, replayed, require_replay
+from tests.pipeline.outline import OUTLINE, make_outlines, shipped_outline
+from tests.pipeline.processes import kill, python_workers, start, wait_until
+from unisono.pipeline import shares, snapshots
+from unisono.pipeline.export import export
+from unisono.pipeline.keeping import open_keeper
+from unisono.pipeline.publishing import publish
+from unisono.pipeline.snapshots import snapshot
+from unisono.pipeline.stores import open_reader, sqlite_uri
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import SNAPSHOTS
+from unisono.store.port import Record
+
+EVENTS, ROOMS = 3_000, 700
+
+Condition = Callable[[], object]
+
+
+class Tally(msgspec.Struct):
+    """What came of the killing: kills that hit, and files that no commit named."""
+
+    kills: int = 0
+    left_over: int = 0
+
+
+def kill_drivers(context: SparkContext, place: Path, kills: int, seed: int) -> Tally:
+    """Kill commands, half of them with --publish, until so many were hit; after each, run again and compare."""
+    tally, chance = Tally(), random.Random(seed)
+    number = 0
+    while tally.kills < kills:
+        records = make_outlines(place / f"data-{number}", EVENTS, ROOMS)
+        store, lake = sqlite_uri(place / f"data-{number}"), Lake.at(str(place / f"lake-{number}"))
+        lake.make(buckets=4)
+        for upto in (EVENTS // 2, EVENTS):
+            export(context, store, lake, to=upto)
+            _kill_one(lake, store, number, chance, tally)
+            _require_sound_so_far(lake, records)
+            number += 1
+            if tally.kills >= kills:
+                break
+        tally.left_over += _files(lake, "*.parquet") - _checkpoints(lake) - _named(lake)
+        snapshot(context, lake, shipped_outline())
+        publish(lake, store, shipped_outline().version)
+        require_replay(lake, shipped_outline(), records[: lake.head()])
+        _require_published(lake, store)
+    return tally
+
+
+def _kill_one(lake: Lake, store: str, number: int, chance: random.Random, tally: Tally) -> None:
+    writing, committed = _files(lake, "*.parquet"), _files(lake, "0*.json")
+    moments: list[Condition] = [
+        lambda: _files(lake, "*.parquet") > writing,
+        lambda: _files(lake, "0*.json") > committed + 1,
+        lambda: time.monotonic() > at,
+        lambda: _published(lake, store),
+    ]
+    at = time.monotonic() + chance.uniform(2.0, 8.0)
+    driver = start(
+        "snapshot", "--store", store, "--lake", lake.storage.location, "--model", str(OUTLINE),
+        "--master", "local[2]", *(["--publish"] if number % 2 else []),
+    )  # fmt: skip
+    reached = wait_until(moments[number % 4], driver)
+    if reached and chance.random() < 0.5:
+        time.sleep(chance.uniform(0, 0.1))
+    tally.kills += kill(driver)
+
+
+def _published(lake: Lake, store: str) -> bool:
+    """Whether the store has snapshots as new as the lake."""
+    time.sleep(0.02)
+    keeper = open_keeper(store)
+    try:
+        return lake.head() in keeper.watermarks(shipped_outline().version).values()
+    finally:
+        keeper.close()
+
+
+def _require_sound_so_far(lake: Lake, records: Sequence[Record]) -> None:
+    """Before anything is run again: each snapshot that is read is the replay of its partition up to its id."""
+    model, histories = shipped_outline(), by_partition(records)
+    for row in snapshots.latest(lake, model.version):
+        history = [record for record in histories[row.partition] if record.committed_id <= row.committed_id]
+        assert (row.state, row.skipped) == replayed(model.load(), history)
+
+
+def _require_published(lake: Lake, store: str) -> None:
+    reader = open_reader(store)
+    try:
+        for row in snapshots.latest(lake, shipped_outline().version):
+            held = reader.snapshot(row.partition, shipped_outline().version)
+            assert held is not None
+            assert (held.committed_id, held.state) == (row.committed_id, row.state)
+    finally:
+        reader.close()
+
+
+def kill_workers(
+    context: SparkContext, lake: Lake, records: Sequence[Record], kills: int, seed: int
+) -> None:
+    """Kill Python workers in the middle of runs that are cut into many tasks and several commits."""
+    java = context._gateway.proc.pid  # type: ignore[union-attr]
+    model, chance, hit = shipped_outline(), random.Random(seed), 0
+    with (
+        mock.patch.object(snapshots, "WAVE_ROWS", 500),
+        mock.patch.object(shares, "FEW_EVENTS", 10),
+        mock.patch.object(shares, "TASK_ROWS_MIN", 50),
+    ):
+        while hit < kills:
+            running = threading.Thread(target=_try, args=(context, lake))
+            running.start()
+            while running.is_alive() and hit < kills:
+                time.sleep(chance.uniform(0, 0.25))
+                workers = python_workers(java)
+                if workers and running.is_alive():
+                    try:
+                        os.kill(chance.choice(workers), signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                    hit += 1
+            running.join()
+            snapshot(context, lake, model)
+            require_replay(lake, model, records)
+
+
+def _try(context: SparkContext, lake: Lake) -> None:
+    try:
+        snapshot(context, lake, shipped_outline(), rebuild=True)
+    except Exception:
+        return  # a task that lost its worker four times: the job ends, nothing is harmed
+
+
+def _files(lake: Lake, pattern: str) -> int:
+    return sum(1 for _ in Path(lake.storage.table(SNAPSHOTS)).rglob(pattern))
+
+
+def _checkpoints(lake: Lake) -> int:
+    return _files(lake, "*.checkpoint.parquet")
+
+
+def _named(lake: Lake) -> int:
+    table = lake.find(SNAPSHOTS)
+    return 0 if table is None else len(table.files())

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark import SparkContext
+
+from tests.pipeline.equality import by_partition, replayed, require_replay
+from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outlines, shipped_outline
+from tests.pipeline.processes import run
+from unisono.authority.states import States
+from unisono.cli.lake import lake as commands
+from unisono.pipeline import publishing
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.export import export
+from unisono.pipeline.keeping import KeepingFailed, open_keeper
+from unisono.pipeline.publishing import publish
+from unisono.pipeline.snapshots import snapshot
+from unisono.pipeline.stores import open_reader, sqlite_uri
+from unisono.store.cluster import ModelBundle
+from unisono.store.delta.lake import Lake
+from unisono.store.port import Record, Snapshot
+from unisono.store.sqlite import SqliteLog
+
+VERSION = 1
+
+
+def watermarks(store: str) -> dict[str, int]:
+    keeper = open_keeper(store)
+    try:
+        return keeper.watermarks(VERSION)
+    finally:
+        keeper.close()
+
+
+def require_published(store: str, records: list[Record]) -> None:
+    model = shipped_outline().load()
+    reader = open_reader(store)
+    try:
+        for name, history in by_partition(records).items():
+            held = reader.snapshot(name, VERSION)
+            assert held is not None
+            assert (
+                held.state == replayed(model, [r for r in history if r.committed_id <= held.committed_id])[0]
+            )
+            assert held.committed_id >= history[-1].committed_id, "every event of the partition is in it"
+    finally:
+        reader.close()
+
+
+def test_what_is_newer_goes_into_the_store(
+    context: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "PORTION_ROWS", 7)
+    outlines, log = Outlines(3, 30), SqliteLog.open(tmp_path / "data")
+    records = append_outlines(log, outlines, 600)
+    log.put_snapshots([Snapshot("room-00004", 600, VERSION, b"the server's own", 1)])
+    log.close()
+    store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make(buckets=4)
+    export(context, store, lake, to=500)
+    assert publish(lake, store, VERSION).snapshots == 0, "there are none"
+    snapshot(context, lake, model)
+    told: list[int] = []
+    done = publish(lake, store, VERSION, told.append)
+    assert done.snapshots == 29, "all but the one that is as new as can be"
+    assert told == [7, 14, 21, 22, 29] or told[-1] == 29
+    assert watermarks(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
+    assert publish(lake, store, VERSION).snapshots == 0
+    export(context, store, lake)
+    snapshot(context, lake, model)
+    touched = {name for record in records[500:] for name in record.partitions} - {"room-00004"}
+    assert publish(lake, store, VERSION).snapshots == len(touched)
+    log = SqliteLog.open(tmp_path / "data")
+    try:
+        states = States(model.load(), log, bytes_max=1 << 30, snapshot_every=0, now_ms=lambda: 0)
+        assert states.load("room-00001"), "the authority starts from it"
+        while (written := states.write_snapshot("room-00001")) is None:
+            states.refill()
+        assert written.state == replayed(model.load(), by_partition(records)["room-00001"])[0]
+    finally:
+        log.close()
+
+
+def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
+    make_outlines(tmp_path / "data", 50)
+    make_outlines(tmp_path / "other", 60, seed=2)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make()
+    export(context, sqlite_uri(tmp_path / "data"), lake)
+    snapshot(context, lake, shipped_outline())
+    with pytest.raises(Mismatch, match="it is the copy of another log"):
+        publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
+    assert watermarks(sqlite_uri(tmp_path / "other")) == {}
+
+
+def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_path: Path) -> None:
+    make_outlines(tmp_path / "data", 50)
+    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
+    lake.make()
+    export(context, store, lake)
+    snapshot(context, lake, shipped_outline())
+    log = SqliteLog.open(tmp_path / "data")
+    log.record_model(ModelBundle(2, "later", {}))
+    log.close()
+    with pytest.raises(KeepingFailed):
+        publish(lake, store, VERSION)
+    assert watermarks(store) == {}
+
+
+def asked(*arguments: str) -> Result:
+    return CliRunner().invoke(commands, list(arguments))
+
+
+@pytest.mark.timeout(240)
+def test_the_command(context: SparkContext, tmp_path: Path) -> None:
+    records = make_outlines(tmp_path / "data", 700, 20)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    place = ["--data", str(tmp_path / "data"), "--lake", lake.storage.location]
+    missing = asked("snapshot", *place, "--model", str(tmp_path / "nowhere"))
+    assert missing.exit_code == 2
+    assert "is not a directory" in missing.stderr
+    assert asked("snapshot", *place, "--rebuild", "--partition", "p").exit_code == 2
+    export(context, sqlite_uri(tmp_path / "data"), lake)
+    place += ["--model", str(OUTLINE)]
+    done = run("snapshot", *place, "--publish", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr
+    rows = sum(len(record.partitions) for record in records)
+    assert done.stdout.startswith(f"folded {rows} events in ")
+    assert ": 20 snapshots of model version 1 at event 700, " in done.stdout
+    assert "events do not fit the model, 20 published\n" in done.stdout
+    assert done.stderr == "folded 700 of about 700 rows\n", "nothing of Spark's own"
+    require_replay(lake, shipped_outline(), records)
+    require_published(sqlite_uri(tmp_path / "data"), records)
+    again = asked("snapshot", *place, "--publish")
+    assert again.exit_code == 0
+    assert "folded 0 events" in again.stdout
+    assert "0 snapshots of model version 1 at event 700, 0 published" in again.stdout
+    told = asked("info", *place[:4])
+    assert "snapshots     model       1  head        700           20 rows" in told.stdout
