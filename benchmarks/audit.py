@@ -1,0 +1,127 @@
+"""How fast a history is audited, beside plain Python in one process.
+
+    python -m benchmarks.audit [--events 100000] [--rounds 3] [--cache DIR] [--only TEXT]
+
+The log is that of `benchmarks.pipeline`: events of about 250 bytes, half canonical and half tree actions, over 10,000
+partitions, one event in ten in two of them; it is made once, with its lake and its snapshots, and kept in the cache.
+Spark is up and has done a small job before anything is timed; each line is the median of the rounds.
+
+"plain, events only" is what anybody would write: every event read from the files of `log` and looked at, ids in a
+set. It leaves out by_partition, the server's log and the snapshots. "plain, all files" does the work of the audit's
+first pass in one process, with the audit's own code and no Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.pipeline import build
+from unisono.pipeline.audit import Asked, audit, first_parts, gather, listed, look, scope_of
+from unisono.pipeline.auditing.events import EventCheck
+from unisono.pipeline.auditing.findings import Tally
+from unisono.pipeline.export import export
+from unisono.pipeline.models import ShippedModel
+from unisono.pipeline.session import context
+from unisono.pipeline.snapshots import snapshot
+from unisono.pipeline.stores import no_collection, sqlite_uri
+from unisono.pipeline.warmup import prepare
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG
+
+
+def plain_events(lake: Lake) -> None:
+    """Every event of `log`, one after the other."""
+    tally = Tally(lake.head())
+    check = EventCheck(tally)
+    ids: set[str] = set()
+    reached = 0
+    with no_collection():
+        for batch in lake.scan_arrow():
+            check.look(batch)
+            ids.update(batch.column("id").to_pylist())
+            for committed_id in batch.column("committed_id").to_pylist():
+                assert committed_id == reached + 1
+                reached = committed_id
+    assert len(ids) == reached
+    assert not tally.counts
+
+
+def plain_all(lake: Lake, store: str | None) -> None:
+    """What the tasks of the first pass do, in this process."""
+    log, places = lake.table(LOG), lake.table(BY_PARTITION)
+    tally = Tally(log.head)
+    files = [*listed(log, tally), *listed(places, tally)]
+    scope = scope_of(lake, log, places, store, Asked(), tally)
+    found = list(look(scope, 1, first_parts(scope, files)))
+    (outcome,) = gather(scope, 0, [pair for pair in found if pair[0] == 0])
+    list(gather(scope, 1, [pair for pair in found if pair[0]]))
+    assert not tally.counts
+    assert not outcome.tally.counts  # type: ignore[union-attr]
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "unisono-audit-benchmark")
+    parser.add_argument("--only", default="", help="the steps whose names have this in them")
+    asked = parser.parse_args()
+    prepare()
+    data = asked.cache / f"log-{asked.events}"
+    build(data, asked.events)
+    store, lake = sqlite_uri(data), Lake.at(str(asked.cache / f"lake-{asked.events}"))
+    lake.make()
+    spark = context("local[2]", "audit benchmark")
+    export(spark, store, lake)
+    snapshot(spark, lake, ShippedModel.open())
+    steps: dict[str, Callable[[], object]] = {
+        "plain, events only": lambda: plain_events(lake),
+        "plain, all files": lambda: plain_all(lake, None),
+        "plain, all files and the log": lambda: plain_all(lake, store),
+        "Spark, lake alone": lambda: sound(audit(spark, lake, None, Asked(sample=0)).sound),
+        "Spark, lake and log": lambda: sound(audit(spark, lake, store, Asked(sample=0)).sound),
+        "Spark, also snapshots of 100 partitions": lambda: sound(audit(spark, lake, store, Asked()).sound),
+        "Spark, also all snapshots": lambda: sound(audit(spark, lake, store, Asked(sample=None)).sound),
+    }
+    print(
+        f"{asked.events} events, median of {asked.rounds}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    for name, work in steps.items():
+        if asked.only not in name:
+            continue
+        began = time.process_time()
+        seconds = statistics.median(timed(work) for _ in range(asked.rounds))
+        own = (time.process_time() - began) / asked.rounds
+        print(
+            f"{name:42} {seconds:7.2f} s {asked.events / seconds:10,.0f} events/s   "
+            f"(this process: {own:.2f} s of CPU)",
+            flush=True,
+        )
+    print(f"load afterwards {os.getloadavg()[0]:.1f}")
+    largest = max(
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    print(f"largest process {largest / 1024:.0f} MB")
+
+
+def sound(verdict: bool) -> None:
+    assert verdict, "the benchmark's history is sound"
+
+
+if __name__ == "__main__":
+    main()

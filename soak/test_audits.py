@@ -1,0 +1,33 @@
+"""Damage of random kinds to random events, again and again: the audit finds every piece of it.
+
+SOAK_ROUNDS shortens or lengthens it; a seed that failed can be run again with -k '[17]'.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+
+import pytest
+from pyspark import SparkContext
+from tests.pipeline.conftest import _quick_starts, context, history, spark  # noqa: F401 (fixtures)
+from tests.pipeline.corruptions import at_random
+from tests.pipeline.planting import Planter
+from tests.pipeline.test_audit import Damager, damager, sound  # noqa: F401 (fixtures)
+
+from unisono.pipeline.audit import Asked, audit
+
+SEEDS = range(100, 100 + int(os.environ.get("SOAK_ROUNDS", "300")) // 5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_damage_is_found(seed: int, context: SparkContext, damager: Damager) -> None:  # noqa: F811
+    chance = random.Random(seed)  # noqa: S311
+    lake, _ = damager.copies(f"soak-{seed}")
+    planter = Planter(lake)
+    expected = at_random(planter, chance, chance.randrange(1, 200))
+    planter.commit()
+    report = audit(context, lake, asked=Asked(sample=0))
+    assert expected <= {(finding.kind, finding.committed_id) for finding in report.findings}
+    shutil.rmtree(lake.storage.location)

@@ -1,0 +1,91 @@
+"""`unisono lake audit`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, brief, sum_up
+
+
+@click.command("audit")
+@at_place
+@click.option(
+    "--sample",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Replay the snapshots of N partitions. [default: 100]",
+)
+@click.option("--full", is_flag=True, help="Replay the snapshots of all partitions.")
+@click.option(
+    "--model",
+    metavar="DIR",
+    help="Also judge every event by this model (warnings), and replay snapshots of its version by it.",
+)
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the report as JSON; - for stdout instead of text."
+)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page."
+)
+def audit_(
+    place: Place,
+    sample: int | None,
+    full: bool,
+    model: str | None,
+    json_file: str | None,
+    html_file: Path | None,
+) -> None:
+    """Look at the whole history in the lake, and at the log when one is named: is all of it sound?
+
+    Reads only, names everything it finds with its committed_id, and stops at nothing. Exit code 0: sound;
+    1: findings; 2: cannot be audited.
+    """
+    if full and sample is not None:
+        raise click.UsageError("give --sample or --full, not both")
+    for file in (html_file, None if json_file in (None, "-") else Path(str(json_file))):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"{file} cannot be written: its directory is missing")
+    from unisono.pipeline.audit import SAMPLE, Asked, audit
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.errors import PipelineError
+    from unisono.pipeline.models import choose
+    from unisono.pipeline.stores import normal_uri
+    from unisono.store.delta.errors import LakeError
+
+    store = None if place.store is None else normal_uri(place.store)
+    target = place.open_lake()
+    target.view()
+    asked = Asked(
+        sample=None if full else SAMPLE if sample is None else sample,
+        model=None if model is None else choose(model, None),
+    )
+    spark = place.context("unisono lake audit")
+    if store is not None:
+        require_visible(spark, store)
+    try:
+        report = audit(spark, target, store, asked, place.say)
+    except (PipelineError, LakeError):
+        raise
+    except Exception as error:
+        if os.environ.get("UNISONO_TRACEBACK"):
+            raise
+        # Exit code 1 says that something was found; here nothing is known.
+        raise PipelineError(f"the audit could not be finished: {brief(error)}") from error
+    if html_file is not None:
+        from unisono.pipeline.auditing.page import page
+
+        html_file.write_text(page(report), "utf-8")
+    if json_file == "-":
+        click.echo(report.json().decode())
+        place.say(report.verdict())
+    else:
+        if json_file is not None:
+            Path(json_file).write_bytes(report.json() + b"\n")
+        click.echo(report.text())
+        sum_up("audited", report.events, report.seconds, report.verdict())
+    if not report.sound:
+        sys.exit(EXIT_NOT_DONE)

@@ -1,0 +1,267 @@
+"""Two copies of the same events: which of them differ, and in what.
+
+Sums over blocks of ids tell where two copies differ (`prints`). Here the rows of such blocks are brought together, as
+hashes of their columns, and compared one by one: `by_partition` with what `log` says it must hold, and the server's
+log with the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from unisono.pipeline.auditing.events import REQUIRED, whole_rows
+from unisono.pipeline.auditing.files import expected_places
+from unisono.pipeline.auditing.findings import Tally
+from unisono.pipeline.auditing.prints import (
+    EVENT_COLUMNS,
+    KIND_COLUMNS,
+    batch_hashes,
+    mix,
+    record_hashes,
+    texts,
+)
+from unisono.pipeline.auditing.reading import readable
+from unisono.pipeline.auditing.scope import Blind, Outcome, Scope
+from unisono.pipeline.stores import READ_ROWS_MAX, no_collection, open_reader
+from unisono.store.cluster import StoreLost
+from unisono.store.delta.columns import bucket_of
+from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.delta.storage import BY_PARTITION, LOG
+from unisono.store.port import LogReader, Pruned, Record, StorageError
+
+STORE_EVENTS_PER_TASK: Final = 50_000
+
+BLOCKS_PER_TASK: Final = 16
+"""Blocks whose rows one task holds, as hashes: some 70,000 rows with the usual size of a block."""
+
+BLOCKS_MAX: Final = 1_024
+"""Blocks looked at row by row: more differ only where a disk or a whole copy is lost, and are told as ranges."""
+
+Range = tuple[int, int]
+Key = tuple[int, bytes | None]
+"""committed_id, and the partition where rows have one."""
+
+Cells = tuple[int, ...]
+"""Hashes of a row's columns, in a fixed order."""
+
+_LAKE_COLUMNS: Final = (*EVENT_COLUMNS, *KIND_COLUMNS)
+
+
+class StoreRange(msgspec.Struct, frozen=True):
+    """A stretch of the server's log, read by one task."""
+
+    since: int
+    upto: int
+
+
+class Suspects(msgspec.Struct, frozen=True):
+    """Blocks in which two copies differ, the files that hold them, and rows known to be out of reach."""
+
+    ranges: tuple[Range, ...]
+    files: tuple[DataFile, ...]
+    blind: tuple[Blind, ...] = ()
+    store_dark: tuple[Range, ...] = ()
+
+    def within(self, ids: Any) -> Any:
+        """Which of these ids lie in the blocks."""
+        edges = np.array([edge for low, high in self.ranges for edge in (low, high)], np.int64)
+        return np.searchsorted(edges, ids, side="left") % 2 == 1
+
+
+def store_ranges(scope: Scope) -> list[StoreRange]:
+    starts = range(scope.store_since, scope.store_upto, STORE_EVENTS_PER_TASK)
+    return [StoreRange(low, min(low + STORE_EVENTS_PER_TASK, scope.store_upto)) for low in starts]
+
+
+def sum_store(scope: Scope, part: StoreRange, outcome: Outcome) -> None:
+    """On an executor: the prints of the log's own rows."""
+    assert scope.store is not None
+    reached = part.since
+    reader = open_reader(scope.store)
+    try:
+        with no_collection():
+            for records in _read(reader, part.since, part.upto, outcome):
+                ids = np.array([record.committed_id for record in records], np.int64)
+                outcome.stored.add(ids, mix(ids, record_hashes(records)))
+                outcome.count("stored", len(records))
+                reached = records[-1].committed_id
+    except StoreLost:
+        raise  # out of reach for now, which says nothing about it: the task is tried again
+    except StorageError as error:
+        message = f"the log cannot be read from here up to {part.upto}: {error}"
+        outcome.tally.add("copy", message, reached + 1)
+        outcome.store_dark.append((reached, part.upto))
+    finally:
+        reader.close()
+
+
+def _read(reader: LogReader, since: int, upto: int, outcome: Outcome | None = None) -> Iterator[list[Record]]:
+    """What the log holds of a range, gaps or not; what is pruned meanwhile is passed over."""
+    reached = since
+    while reached < upto:
+        try:
+            records = list(reader.scan(reached, upto, limit=READ_ROWS_MAX))
+        except Pruned as pruned:
+            if outcome is not None:
+                outcome.store_pruned_to = max(outcome.store_pruned_to, pruned.upto)
+            reached = pruned.upto
+            continue
+        if not records:
+            return
+        yield records
+        reached = records[-1].committed_id
+
+
+def suspects(
+    ranges: Sequence[Range],
+    files: Sequence[DataFile],
+    blind: Sequence[Blind],
+    store_dark: Sequence[Range] = (),
+    *,
+    most: int = BLOCKS_MAX,
+    each: int = BLOCKS_PER_TASK,
+) -> tuple[list[Suspects], list[Range]]:
+    """Tasks for the first `most` blocks that differ, `each` taking so many; and the blocks beyond those."""
+    tasks = []
+    for start in range(0, min(len(ranges), most), each):
+        some = tuple(ranges[start : min(start + each, most)])
+        low, high = some[0][0], some[-1][1]
+        own = tuple(file for file in files if file.last_id > low and file.first_id <= high)
+        dark = tuple(part for part in blind if part.last_id > low and part.first_id <= high)
+        tasks.append(Suspects(some, own, dark, tuple(store_dark)))
+    return tasks, list(ranges[most:])
+
+
+def compare_places(scope: Scope, task: Suspects) -> Tally:
+    """On an executor: rows of `by_partition` against those that `log` says must be there."""
+    tally = Tally(scope.head)
+    wanted: dict[Key, list[Cells]] = {}
+    found: dict[Key, list[Cells]] = {}
+    for rows in rows_within(scope, task):
+        ids = np.asarray(rows.column("committed_id"))
+        places, columns = expected_places(rows, batch_hashes(rows, _LAKE_COLUMNS))
+        names = texts(rows.column("partitions").flatten())
+        del columns["partition"]
+        gathered(wanted, ids[places], names, columns)
+    for rows in rows_within(scope, task, BY_PARTITION, ("partition", *REQUIRED)):
+        ids = np.asarray(rows.column("committed_id"))
+        gathered(found, ids, texts(rows.column("partition")), batch_hashes(rows, _LAKE_COLUMNS))
+    for key in sorted(wanted.keys() | found.keys(), key=_in_order):
+        if problem := difference(wanted.get(key, []), found.get(key, []), _LAKE_COLUMNS, _PLACES):
+            id, name = key[0], key[1] or b""
+            if not _explained(scope, task.blind, id, name.decode(errors="replace"), missing=key not in found):
+                tally.add("by_partition", problem, id, name.decode(errors="replace"))
+    return tally
+
+
+def compare_store(scope: Scope, task: Suspects) -> Tally:
+    """On an executor: events of the log against those of the lake."""
+    assert scope.store is not None
+    tally, outcome = Tally(scope.head), Outcome(scope)
+    lake: dict[Key, list[Cells]] = {}
+    store: dict[Key, list[Cells]] = {}
+    for rows in rows_within(scope, task):
+        ids = np.asarray(rows.column("committed_id"))
+        gathered(lake, ids, [None] * len(ids), batch_hashes(rows, EVENT_COLUMNS))
+    reader = open_reader(scope.store)
+    try:
+        for low, high in task.ranges:
+            for records in _read(reader, low, high, outcome):
+                ids = np.array([record.committed_id for record in records], np.int64)
+                gathered(store, ids, [None] * len(ids), record_hashes(records))
+    except StoreLost:
+        raise
+    except StorageError:
+        task = msgspec.structs.replace(task, store_dark=((0, task.ranges[-1][1]),))
+    finally:
+        reader.close()
+    for key in sorted(lake.keys() | store.keys(), key=_in_order):
+        problem = difference(lake.get(key, []), store.get(key, []), EVENT_COLUMNS, _STORE)
+        gone = key not in store and (
+            key[0] <= outcome.store_pruned_to or any(low < key[0] <= high for low, high in task.store_dark)
+        )
+        dark = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.blind)
+        if problem and not gone and not dark:
+            tally.add("copy", problem, key[0])
+    return tally
+
+
+class Words(msgspec.Struct, frozen=True):
+    """How a difference is told."""
+
+    missing: str
+    extra: str
+    repeated: str
+    differs: str
+
+
+_PLACES: Final = Words(
+    "its row is missing in by_partition",
+    "by_partition has a row for it that log does not know",
+    "its row is in by_partition {} times",
+    "its row in by_partition differs from log in {}",
+)
+_STORE: Final = Words(
+    "the lake has it and the log does not",
+    "the log has it and the lake does not",
+    "the log has it {} times",
+    "lake and log differ in {}",
+)
+
+
+def difference(
+    wanted: Sequence[Cells], found: Sequence[Cells], columns: Sequence[str], words: Words
+) -> str | None:
+    if not wanted:
+        return words.extra
+    if not found:
+        return words.missing
+    if len(found) > 1:
+        return words.repeated.format(len(found))
+    if found[0] in wanted:
+        return None
+    pairs = zip(columns, wanted[0], found[0], strict=True)
+    return words.differs.format(", ".join(name for name, one, other in pairs if one != other))
+
+
+def _explained(scope: Scope, blind: Sequence[Blind], id: int, name: str, *, missing: bool) -> bool:
+    """Whether a row is lacking because its file could not be read, which is a finding already."""
+    for part in blind:
+        if not part.first_id <= id <= part.last_id:
+            continue
+        if part.file.table == LOG and not missing:
+            return True
+        if part.file.table == BY_PARTITION and missing:
+            home = part.file.bucket in (FRESH, bucket_of(name, scope.buckets))
+            if home and (part.file.first_partition or "") <= name <= (part.file.last_partition or name):
+                return True
+    return False
+
+
+def rows_within(
+    scope: Scope, task: Suspects, table: str = LOG, columns: Sequence[str] = REQUIRED
+) -> Iterator[pa.RecordBatch]:
+    """Whole rows of the blocks in question; what else is wrong with them was found before."""
+    quiet = Tally(scope.head)
+    for file in task.files:
+        if file.table == table:
+            for batch in readable(scope.storage, file, (*columns, *KIND_COLUMNS)):
+                rows = whole_rows(batch, quiet, columns)
+                rows = rows.filter(pa.array(task.within(np.asarray(rows.column("committed_id")))))
+                if rows.num_rows:
+                    yield rows
+
+
+def gathered(into: dict[Key, list[Cells]], ids: Any, names: Any, columns: Mapping[str, Any]) -> None:
+    cells = zip(*(values.tolist() for values in columns.values()), strict=True)
+    for id, name, row in zip(ids.tolist(), names, cells, strict=True):
+        into.setdefault((id, name), []).append(row)
+
+
+def _in_order(key: Key) -> tuple[int, bytes]:
+    return key[0], key[1] or b""

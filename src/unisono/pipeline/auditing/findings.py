@@ -1,0 +1,126 @@
+"""What an audit finds: each thing named with its event, all of them counted, the first of each kind kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+KINDS: Final = {
+    "file": "a data file that cannot be read, or not in full",
+    "statistics": "what the table or the file says of its rows is not true",
+    "head": "the tables do not end where they say",
+    "gap": "committed ids that are missing",
+    "duplicate": "a committed id that is there more than once",
+    "order": "rows or files that are not in the order promised",
+    "bucket": "a row in the wrong bucket",
+    "column": "a column without a value, or with one that cannot be",
+    "id": "an event id that is not valid, or belongs to several events",
+    "partitions": "partitions that are not valid or not normalised",
+    "event": "event text that is not canonical JSON",
+    "hash": "a hash that is not that of event and partitions",
+    "kind": "columns type and schema that are not those of the event",
+    "shape": "an event that no profile could have accepted",
+    "time": "a time that goes back, or is none",
+    "by_partition": "rows of by_partition that are not those of log",
+    "copy": "lake and log differ",
+    "pruned": "what the log remembers of pruned events is not what the lake has",
+    "erasure": "a tombstone that no erasure explains, or an erased event that is still there",
+    "snapshot": "a snapshot that is not what a replay gives",
+    "tree": "a state with a tree that is not well formed",
+    "model": "an event that the given model would refuse",
+}
+"""Every kind of finding, in the order of the report."""
+
+WARNINGS: Final = frozenset(("model",))
+"""Kinds that say nothing against the history: it was made under other rules."""
+
+KEPT_MAX: Final = 1_000
+"""Findings of one kind that are told one by one; a lost disk can have millions, which are counted."""
+
+PLACES: Final = 200
+"""Parts of the history for which findings are counted apart: as many as a plot can show."""
+
+MESSAGE_CHARS_MAX: Final = 400
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing wrong; `committed_id` and `partition` where it has them."""
+
+    kind: str
+    message: str
+    committed_id: int | None = None
+    partition: str | None = None
+
+    def text(self) -> str:
+        event = "" if self.committed_id is None else f"event {self.committed_id}: "
+        place = "" if self.partition is None else f"partition {self.partition!r}: "
+        return f"{self.kind}: {event}{place}{self.message}"
+
+
+class Tally:
+    """Findings, counted by kind and by place in the history.
+
+    Tallies of parts add up. Of each kind those with the smallest ids are kept, whatever the order they came in.
+    """
+
+    def __init__(self, head: int) -> None:
+        self.head = max(1, head)
+        self.counts: dict[str, int] = {}
+        self.places: dict[str, Any] = {}
+        self._kept: dict[str, list[Finding]] = {}
+
+    def add(
+        self, kind: str, message: str, committed_id: int | None = None, partition: str | None = None
+    ) -> None:
+        assert kind in KINDS
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if committed_id is not None:
+            self._histogram(kind)[self._place(committed_id)] += 1
+        short = message if len(message) <= MESSAGE_CHARS_MAX else f"{message[: MESSAGE_CHARS_MAX - 1]}…"
+        self._keep(kind, [Finding(kind, short, committed_id, partition)])
+
+    def count(self, kind: str, committed_ids: Any) -> None:
+        """Findings beyond those that were added one by one."""
+        if len(committed_ids):
+            self.counts[kind] = self.counts.get(kind, 0) + len(committed_ids)
+            np.add.at(self._histogram(kind), [self._place(int(id)) for id in committed_ids], 1)
+
+    def room(self, kind: str) -> int:
+        """How many more of a kind would be kept: beyond that, count."""
+        return max(0, KEPT_MAX - len(self._kept.get(kind, ())))
+
+    def merge(self, other: Tally) -> None:
+        for kind, count in other.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
+        for kind, places in other.places.items():
+            self._histogram(kind)[:] += places
+        for kind, kept in other._kept.items():
+            self._keep(kind, kept)
+
+    def kept(self) -> list[Finding]:
+        """By kind, then by place in the history."""
+        return [
+            finding
+            for kind in KINDS
+            for finding in sorted(self._kept.get(kind, ()), key=_place_of)[:KEPT_MAX]
+        ]
+
+    def _keep(self, kind: str, new: Iterable[Finding]) -> None:
+        kept = self._kept.setdefault(kind, [])
+        kept.extend(new)
+        if len(kept) > 2 * KEPT_MAX:
+            kept.sort(key=_place_of)
+            del kept[KEPT_MAX:]
+
+    def _histogram(self, kind: str) -> Any:
+        return self.places.setdefault(kind, np.zeros(PLACES, np.int64))
+
+    def _place(self, committed_id: int) -> int:
+        return min(PLACES - 1, max(0, (committed_id - 1) * PLACES // self.head))
+
+
+def _place_of(finding: Finding) -> tuple[int, str, str]:
+    return finding.committed_id or 0, finding.partition or "", finding.message

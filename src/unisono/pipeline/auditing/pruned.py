@@ -1,0 +1,130 @@
+"""What the log remembers of events that have left it, for deduplication: is it what the lake has of them?
+
+The memory is ordered by event id, so it is read whole, in one go, by one task; like the other copies it is compared
+by prints over blocks of committed ids first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import apsw
+import msgspec
+import numpy as np
+
+from unisono.pipeline.auditing.copies import Cells, Key, Suspects, Words, difference, gathered, rows_within
+from unisono.pipeline.auditing.findings import Tally
+from unisono.pipeline.auditing.prints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
+from unisono.pipeline.auditing.scope import Outcome, Scope
+from unisono.pipeline.stores import sqlite_directory
+from unisono.store.sqlite_files import connect_reader
+
+ROWS_READ: Final = 5_000
+"""In one read: some ten milliseconds, so that a running server's WAL can start over."""
+
+BLOCKS_MAX: Final = 64
+"""Blocks looked at row by row: all in one task, since each look reads the whole memory."""
+
+_PAGE: Final = (
+    "SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned "
+    "WHERE id > ?1 ORDER BY id LIMIT ?2"
+)
+
+_WORDS: Final = Words(
+    "it has left the log, which does not remember it",
+    "the log remembers it and the lake does not have it",
+    "the log remembers it {} times",
+    "what the log remembers of it differs from the lake in {}",
+)
+
+Remembered = tuple[str, int, str, int, bytes]
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The part of the first pass that reads the memory."""
+
+    events: int
+
+
+def sum_memory(scope: Scope, outcome: Outcome) -> None:
+    """On an executor: the prints of what is remembered."""
+    for rows in _read(scope):
+        ids = np.array([row[1] for row in rows], np.int64)
+        within = (ids > 0) & (ids <= scope.store_since)
+        outcome.remembered.add(ids[within], mix(ids, _row_hashes(rows))[within])
+        outcome.count("remembered", len(rows))
+        for row in rows:
+            if not 0 < row[1] <= scope.head:
+                outcome.tally.add("pruned", "the log remembers it, and there was no such event", row[1])
+
+
+def compare_memory(scope: Scope, task: Suspects) -> Tally:
+    """On an executor: what is remembered against the lake, row by row."""
+    tally = Tally(scope.head)
+    lake: dict[Key, list[Cells]] = {}
+    memory: dict[Key, list[Cells]] = {}
+    for batch in rows_within(scope, task):
+        ids = np.asarray(batch.column("committed_id"))
+        gathered(lake, ids, [None] * len(ids), batch_hashes(batch, REMEMBERED_COLUMNS))
+    for rows in _read(scope):
+        ids = np.array([row[1] for row in rows], np.int64)
+        own = [row for row, inside in zip(rows, task.within(ids).tolist(), strict=True) if inside]
+        gathered(memory, np.array([row[1] for row in own], np.int64), [None] * len(own), _row_hashes(own))
+    for key in sorted(lake.keys() | memory.keys(), key=lambda key: key[0]):
+        problem = difference(lake.get(key, []), memory.get(key, []), REMEMBERED_COLUMNS, _WORDS)
+        dark = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.blind)
+        if problem and not dark:
+            tally.add("pruned", problem, key[0])
+    return tally
+
+
+def _row_hashes(rows: Sequence[Remembered]) -> dict[str, Any]:
+    return {
+        "id": hashes([row[0] for row in rows]),
+        "client_id": hashes([row[2] for row in rows]),
+        "status_updated_at": np.array([row[3] for row in rows], np.int64).view("u8"),
+        "hash": hashes([row[4] for row in rows]),
+    }
+
+
+def _read(scope: Scope) -> Iterator[list[Remembered]]:
+    assert scope.store is not None
+    directory = sqlite_directory(scope.store)
+    pages = _postgres_pages(scope) if directory is None else _sqlite_pages(connect_reader(directory))
+    for page in pages:
+        rows = [row for row in page if row[1] <= scope.store_since]
+        if rows:
+            yield rows
+
+
+def _sqlite_pages(connection: apsw.Connection) -> Iterator[list[Remembered]]:
+    after = ""
+    try:
+        while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
+            yield rows
+            after = rows[-1][0]
+    finally:
+        connection.close()
+
+
+def _rows(found: Any) -> list[Remembered]:
+    return list(found)
+
+
+def _postgres_pages(scope: Scope) -> Iterator[list[Remembered]]:
+    from unisono.store.postgres_connecting import Timeouts
+    from unisono.store.postgres_reading import open_line
+    from unisono.store.postgres_rows import unescape
+
+    assert scope.store is not None
+    line = open_line(scope.store, Timeouts())
+    after = ""
+    try:
+        while rows := line.ask(
+            "copied_pruned", {"after": after, "upto": scope.store_since, "limit": ROWS_READ}
+        ):
+            yield [(unescape(row[0]), row[1], unescape(row[2]), row[3], row[4]) for row in rows]
+            after = rows[-1][0]
+    finally:
+        line.close()
