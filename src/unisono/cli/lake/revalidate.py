@@ -1,0 +1,58 @@
+"""`unisono lake revalidate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place
+
+if TYPE_CHECKING:
+    from unisono.pipeline.models import ShippedModel
+
+
+@click.command("revalidate")
+@at_place
+@click.option("--model", "directory", required=True, metavar="DIR", help="The new model.")
+@click.option(
+    "--against", metavar="DIR|open", help="The model to compare with. [default: the one in force on the log]"
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a page there, the result as JSON, and the rows behind it as Parquet.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+def revalidate_(place: Place, directory: str, against: str | None, out: Path | None, as_json: bool) -> None:
+    """Judge all history under a new model before anyone deploys it; change nothing.
+
+    Tells which events would be rejected if they were submitted today in this order, which would be skipped in replay,
+    and which partitions would have another state. Exit code 0: compatible; 1: there are differences.
+    """
+    from unisono.pipeline.models import choose
+    from unisono.pipeline.revalidate import encode, revalidate, write
+    from unisono.pipeline.revalidating.page import text
+
+    now = choose(directory, None)
+    before = _before(place, against)
+    lake = place.open_lake()
+    lake.view()
+    result = revalidate(place.context("unisono lake revalidate"), lake, before, now, out=out, say=place.say)
+    if out is not None:
+        write(result, out)
+    click.echo(encode(result).decode() if as_json else f"{text(result)}\n{result.verdict}")
+    if not result.compatible:
+        sys.exit(EXIT_NOT_DONE)
+
+
+def _before(place: Place, against: str | None) -> ShippedModel:
+    from unisono.pipeline.models import choose
+
+    if against is None and place.store is None:
+        raise click.UsageError(
+            "say what to compare with: --against DIR, --against open, or the log (--data, --store)"
+        )
+    return choose(against, None if place.store is None else place.store_uri)
