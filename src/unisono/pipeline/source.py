@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -215,6 +216,8 @@ class UnisonoSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        if options.get("url") and not options.get("store"):
+            return  # to be written to: see `writer`
         if not options.get("store"):
             raise NoSuchStore('.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…')
         self._since = _number(options, "from", 0)
@@ -240,6 +243,12 @@ class UnisonoSource(DataSource):
         upto = self._held.head if self._to is None else self._to
         require_range(self._reading.store, since, upto)
         return (NarrowingReader if self._push_down else BatchReader)(self._reading, since, upto)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """`df.write.format("unisono")`: events for a server's judgement."""
+        from unisono.pipeline.sink import EventWriter
+
+        return EventWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         return StreamReader(self._reading, self._since, self._to, self._batch_max)

@@ -1,0 +1,175 @@
+"""`unisono lake import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from unisono.cli.lake.place import DATA, Place, _pairs, reporting, sum_up
+
+if TYPE_CHECKING:
+    from unisono.pipeline.importing.report import Report
+    from unisono.pipeline.models import ShippedModel
+
+STAGING = Path("unisono-import")
+
+
+@click.command("import")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR …", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), help="Into the log of this data directory.")
+@click.option("--store", metavar="URI", help="Into this log: sqlite:DIRECTORY or postgresql://…")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "parquet", "csv", "insieme-sqlite"]),
+    help="What the files are. [default: by their names]",
+)
+@click.option(
+    "--map",
+    "mapped",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    callback=_pairs,
+    help="A field that has another name in the files. May be repeated.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["keep", "assign"]),
+    default="keep",
+    show_default=True,
+    help="keep: by committed_id, or as the rows stand; assign: by time, then as they stand.",
+)
+@click.option(
+    "--model",
+    metavar="DIR",
+    help="Judge by this model, or `open`: any schema, data unchecked. [default: the one in force in the log]",
+)
+@click.option(
+    "--shape-only",
+    "--no-validate",
+    "shape_only",
+    is_flag=True,
+    help="Check each event by itself, not against the states it finds.",
+)
+@click.option(
+    "--client-id",
+    default="import",
+    show_default=True,
+    help="Whose the events are, where a row does not say.",
+)
+@click.option(
+    "--events-per-group",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Loaded in one transaction, at most. [default: 10000]",
+)
+@click.option("--dry-run", is_flag=True, help="Load nothing; tell what would become of every row.")
+@click.option(
+    "--rejects",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The Delta table for rejected rows. [default: rejects in the staging directory]",
+)
+@click.option(
+    "--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), help="All figures, as JSON."
+)
+@click.option(
+    "--staging",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=STAGING,
+    show_default=True,
+    help="Where work is kept, so that a killed import goes on. Shared by all executors.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs: local[*], local[4], spark://HOST:PORT. [default: local[*]]",
+)
+@click.option(
+    "--spark-conf", multiple=True, metavar="K=V", callback=_pairs, help="A setting of Spark. May be repeated."
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def import_(
+    paths: tuple[Path, ...],
+    data: Path | None,
+    store: str | None,
+    format_: str | None,
+    mapped: dict[str, str],
+    order: str,
+    model: str | None,
+    shape_only: bool,
+    client_id: str,
+    events_per_group: int | None,
+    dry_run: bool,
+    rejects: Path | None,
+    report_file: Path | None,
+    staging: Path,
+    master: str | None,
+    spark_conf: dict[str, str],
+    quiet: bool,
+) -> None:
+    """Bring history from elsewhere into a log: every row judged as the server would, loaded once, in order.
+
+    Files are JSON lines (also .gz), Parquet, CSV, or the SQLite store of the JavaScript library. The log may hold
+    events already; no server may run on an embedded one. Killed at any time, the same command goes on.
+
+    \b
+      unisono lake import old.jsonl --data unisono-data --dry-run
+      unisono lake import events.csv --data unisono-data --map id=uuid --map partition=room
+    """
+    if data is not None and store is not None:
+        raise click.UsageError("give --data or --store, not both")
+    if not client_id:
+        raise click.UsageError("--client-id must not be empty")
+    named = store if data is None else f"sqlite:{data}"
+    place = Place(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
+    with reporting():
+        from unisono.pipeline.importing.job import Plan, run
+        from unisono.pipeline.importing.sources import FIELDS, Mapped, find
+        from unisono.store.loading import GROUP_ROWS_MAX
+
+        unknown = sorted(set(mapped) - set(FIELDS))
+        if unknown:
+            raise click.UsageError(f"--map {unknown[0]}=…: fields are {', '.join(FIELDS)}")
+        plan = Plan(
+            place.store_uri,
+            tuple(find(paths, format_)),
+            staging.absolute(),
+            str((rejects or staging / "rejects").absolute()),
+            Mapped(mapped),
+            order,
+            not shape_only,
+            _model(model, place.store_uri),
+            client_id,
+            dry_run,
+            group_rows=events_per_group or GROUP_ROWS_MAX,
+        )
+        _tell(run(plan, lambda: place.session("unisono lake import"), place.say), report_file)
+
+
+def _model(path: str | None, store: str) -> ShippedModel:
+    from unisono.pipeline.models import ShippedModel, choose
+    from unisono.pipeline.stores import sqlite_directory
+    from unisono.store.sqlite_files import LOG_FILE
+
+    directory = sqlite_directory(store)
+    if path is None and directory is not None and not (directory / LOG_FILE).exists():
+        return ShippedModel.open()
+    return choose(path, store)
+
+
+def _tell(report: Report, file: Path | None) -> None:
+    if file is not None:
+        encoded: Any = msgspec.json.format(msgspec.json.encode(report), indent=2)
+        file.write_bytes(encoded + b"\n")
+    click.echo(report.text())
+    if report.loaded is None:
+        kept = f"prepared in {report.staging}: the same command without --dry-run loads it"
+        sum_up("read", report.prepared.totals.rows, report.seconds, kept, "rows")
+        return
+    note = f"the log ends at {report.loaded.head}"
+    if report.loaded.present:
+        note += f"; {report.loaded.present} were loaded before"
+    sum_up("loaded", report.loaded.committed, report.seconds, note)

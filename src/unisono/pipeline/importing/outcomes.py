@@ -1,0 +1,63 @@
+"""What can become of a row, in words that reports and the table of rejected rows share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+ACCEPTED: Final = "accepted"
+DUPLICATE: Final = "duplicate"
+KNOWN: Final = "known"
+REJECTED: Final = "rejected"
+OUTCOMES: Final = (ACCEPTED, DUPLICATE, KNOWN, REJECTED)
+"""Every row has exactly one: loaded; the same as an earlier row; the same as an event of the log; refused."""
+
+REASONS: Final = {
+    "unreadable": "not a row of its format",
+    "bad_id": "no id, or not a text of 1 to 128 bytes",
+    "bad_client_id": "the client's id is no text, or empty",
+    "bad_partitions": "no partitions, or outside the limits of partitions",
+    "partition_disagrees": "`partition` and `partitions` name different sets",
+    "bad_event": "no event, not an object, or not representable in canonical JSON",
+    "too_deep": "nested deeper than a server takes",
+    "too_large": "larger than a server takes",
+    "bad_time": "not a time",
+    "bad_committed_id": "not a committed id",
+    "no_committed_id": "has none, and the others are ordered by theirs",
+    "shape": "not an event of this model",
+    "refused": "does not fit the state it finds",
+    "conflict": "an earlier row has the same id and other content",
+    "conflict_in_log": "an event of the log has the same id and other content",
+}
+"""Why a row is rejected."""
+
+CONTENT_BYTES_MAX: Final = 64 << 10
+"""Of a rejected row's text kept beside its reason; the rest is in the file and line that are named."""
+
+REJECT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file", pa.int32()),
+        pa.field("row", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("field", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("content", pa.string()),
+    ]
+)
+"""A rejected row while it is being worked on: `file` is a number, `row` the line or row in it."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why one row cannot be an event."""
+
+    reason: str
+    message: str
+    field: str = ""
+
+
+def shortened(text: str) -> str:
+    """A rejected row's text, as much of it as is kept."""
+    return text if len(text) <= CONTENT_BYTES_MAX else text[:CONTENT_BYTES_MAX]
