@@ -1,0 +1,23 @@
+"""Erasures killed with -9 again and again, at other moments each time; then completed and looked for in every file.
+
+SOAK_ROUNDS shortens or lengthens it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from tests.pipeline.conftest import _quick_starts, context, spark  # noqa: F401 (fixtures)
+from tests.pipeline.test_erase_live import kill_and_complete
+
+HISTORIES = max(1, int(os.environ.get("SOAK_ROUNDS", "300")) // 30)
+KILLS = 6
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.timeout(600)
+def test_killed_anywhere(seed: int, context: SparkContext, tmp_path: Path) -> None:  # noqa: F811
+    assert kill_and_complete(context, tmp_path, KILLS, seed) >= 4

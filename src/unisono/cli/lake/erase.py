@@ -1,0 +1,115 @@
+"""`unisono lake erase`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, sum_up
+
+if TYPE_CHECKING:
+    from unisono.pipeline.erase import Done
+    from unisono.pipeline.erasing.selecting import Selector
+
+
+@click.command("erase")
+@at_place
+@click.option(
+    "--client", "clients", multiple=True, metavar="C", help="All events of this client. May be repeated."
+)
+@click.option("--id", "ids", multiple=True, metavar="ID", help="The event with this id. May be repeated.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="P",
+    help="All events of this partition. May be repeated.",
+)
+@click.option(
+    "--reason", metavar="TEXT", help="Kept with the record of the erasure, so say nothing private here."
+)
+@click.option(
+    "--reports",
+    type=click.Path(path_type=Path, file_okay=False),
+    multiple=True,
+    help="A report of `unisono lake report` to delete. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would be erased; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def erase_(
+    place: Place,
+    clients: tuple[str, ...],
+    ids: tuple[str, ...],
+    partitions: tuple[str, ...],
+    reason: str | None,
+    reports: tuple[Path, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Erase what events said, for good: in the log, in the lake, in snapshots. What is left is a tombstone.
+
+    Ids, order, partitions, clients, times and hashes stay. In the end all files are searched for what was erased;
+    exit code 1 when something of it is found. Interrupted, the same command completes it. What was sent to clients,
+    and backups, are out of its reach.
+    """
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.erase import erase, plan
+    from unisono.pipeline.erasing.old_reports import remove_report, require_report
+    from unisono.pipeline.keeping import open_keeper
+    from unisono.pipeline.lease import Lease
+
+    selector = _selector(clients, ids, partitions)
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise click.UsageError("this cannot be undone: say --yes, or --dry-run to see what would be erased")
+    store, lake = place.store_uri, place.open_lake()
+    open_keeper(store).close()
+    lake.view()
+    for directory in reports:
+        require_report(directory)
+    spark = place.context("unisono lake erase")
+    require_visible(spark, store)
+    planned = plan(spark, store, lake, selector)
+    if dry_run:
+        click.echo(planned.text())
+        return
+    place.say(planned.text())
+    if not yes:
+        click.confirm("erase them? This cannot be undone", abort=True)
+    lease = Lease(lake.storage)
+    lease.take()
+    try:
+        for directory in reports:
+            remove_report(directory)
+            place.say(f"removed the report in {directory}: `unisono lake report` makes it again")
+        done = erase(spark, store, lake, planned, reason=reason, progress=place.say, also=reports)
+    finally:
+        lease.give_back()
+    _tell(place, done)
+
+
+def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[str, ...]) -> Selector:
+    from unisono.pipeline.erasing.selecting import Selector
+    from unisono.protocol.partitions import normalise
+
+    if sum(map(bool, (clients, ids, partitions))) != 1:
+        raise click.UsageError("say which events: --client, --id or --partition, one of these")
+    if clients:
+        return Selector("client", tuple(dict.fromkeys(clients)))
+    if ids:
+        return Selector("id", tuple(dict.fromkeys(ids)))
+    try:
+        return Selector("partition", tuple(normalise(partitions)))
+    except ValueError as error:
+        raise click.UsageError(f"no such partition can be: {error}") from error
+
+
+def _tell(place: Place, done: Done) -> None:
+    place.say(done.proof.text())
+    if not done.proof.holds:
+        click.echo("unisono: erased content was found after all: run the same command again", err=True)
+        sys.exit(EXIT_NOT_DONE)
+    note = f"{done.proof.files} files searched, none holds erased content"
+    sum_up("erased", done.events, done.seconds, note)

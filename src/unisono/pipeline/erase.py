@@ -1,0 +1,187 @@
+"""Erasing what events said, everywhere: a tombstone takes the place of the text, all else of the event stays.
+
+The steps, in this order:
+
+1. what is to be erased is recorded in the lake, with the time that all its tombstones carry;
+2. the lake is brought up to the last of these events. From then on no export can add any of them: a table takes
+   events only after those it has;
+3. both tables are written anew where they hold them; a compaction that had read the old files is refused by that;
+4. the lake's snapshots of the partitions concerned go, and are folded anew where they are needed;
+5. the log gets its tombstones and lets go of its snapshots of these partitions; those folded anew take their place;
+6. the log's files are wiped, and files of the lake that no table names but that still hold erased events are deleted;
+7. everything is searched for what was erased.
+
+Every step finds out by itself what is left to do, so a run that was killed anywhere is completed by running it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unisono.pipeline.erasing.clearing import clear_events, clear_states
+from unisono.pipeline.erasing.fragments import PIECES_MAX, Pieces
+from unisono.pipeline.erasing.proof import Proof, prove
+from unisono.pipeline.erasing.records import record
+from unisono.pipeline.erasing.rewriting import Erased, rewrite
+from unisono.pipeline.erasing.selecting import Chosen, Selection, Selector, select
+from unisono.pipeline.erasing.states import fold_again, forget_states, states_of
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.export import export
+from unisono.pipeline.export import plan as plan_export
+from unisono.pipeline.keeping import Keeper, open_keeper
+from unisono.pipeline.models import ShippedModel, in_force
+from unisono.pipeline.snapshots import reached
+from unisono.pipeline.stores import extent
+from unisono.protocol.tombstones import tombstone
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS
+from unisono.store.keeping import ERASE_EVENTS_MAX
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+Progress = Callable[[str], None]
+
+
+class NothingFound(PipelineError):
+    """No event is what was asked for."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What would be erased, of everything that was committed up to `head`.
+
+    `model`: what snapshots are folded with anew, None where none are needed.
+    """
+
+    selector: Selector
+    selection: Selection
+    pruned_to: int
+    head: int
+    lake_head: int
+    model: ShippedModel | None
+
+    @property
+    def events(self) -> int:
+        return len(self.selection.events)
+
+    @property
+    def intact(self) -> int:
+        return sum(event.intact for event in self.selection.events)
+
+    def text(self) -> str:
+        ids = [event.committed_id for event in self.selection.events]
+        hot, archived = sum(id > self.pruned_to for id in ids), sum(id <= self.lake_head for id in ids)
+        partitions = sorted(self.selection.partitions)
+        shown = ", ".join(map(repr, partitions[:5])) + (", …" if len(partitions) > 5 else "")
+        return (
+            f"{self.selector.text()}: events {ids[0]} to {ids[-1]} of {self.head}, {len(ids)} in all, "
+            f"not erased yet: {self.intact}\n"
+            f"  in the log: {hot}, in the lake: {archived}\n"
+            f"  partitions concerned: {len(partitions)} ({shown})"
+        )
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a run did, and what the search at its end found."""
+
+    events: int
+    intact: int
+    lake_rows: int
+    log_events: int
+    partitions: int
+    files_removed: int
+    seconds: float
+    proof: Proof
+
+
+def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> Plan:
+    """What is meant, and whether it can be done; reads, and changes nothing."""
+    plan_export(store, lake)  # refuses a lake of another log
+    held, view = extent(store), lake.view()
+    selection = select(spark, store, view, selector, held.pruned_to, held.head)
+    _require_found(selector, selection)
+    model = None
+    if held.pruned_to or lake.find(SNAPSHOTS) is not None:
+        model = in_force(store)
+        reached(lake, model)  # refuses snapshots of another content of the same model version
+    return Plan(selector, selection, held.pruned_to, held.head, view.head, model)
+
+
+def _require_found(selector: Selector, selection: Selection) -> None:
+    if selector.kind == "id":
+        found = {event.id for event in selection.events}
+        missing = [name for name in selector.names if name not in found]
+        if missing:
+            raise NothingFound(f"no event has the id {missing[0]!r}: nothing was erased")
+    elif not selection.events:
+        raise NothingFound(f"no event is of {selector.text()}: nothing was erased")
+
+
+def erase(
+    spark: SparkContext,
+    store: str,
+    lake: Lake,
+    planned: Plan,
+    *,
+    reason: str | None = None,
+    progress: Progress | None = None,
+    also: Sequence[Path] = (),
+) -> Done:
+    """Carry out a plan. `also`: further directories to search in the end."""
+    began, say = time.monotonic(), progress or (lambda _: None)
+    selection = planned.selection
+    times = record(lake, selection.events, time.time_ns() // 1_000_000, planned.selector.kind, reason)
+    erased, names = Erased.of(times), selection.partitions
+    say(f"events recorded as to be erased: {len(times)}")
+    export(spark, store, lake, to=max(int(erased.ids[-1]), lake.head()))
+    rows = sum(rewrite(spark, lake, table, erased, names) for table in (BY_PARTITION, LOG))
+    say(f"rows erased in the lake: {rows}")
+    # Opened before folding: should others erase something meanwhile, these states will not be taken.
+    with closing(open_keeper(store)) as keeper:
+        now_ms = _forget_and_fold(spark, lake, planned.model, sorted(names))
+        hot = sum(_erase_in_log(keeper, lake, planned.model, selection.events, times))
+        keeper.reclaim()
+    say(f"events erased in the log: {hot}")
+    removed, found = clear_events(spark, lake, erased, names, selection.salt)
+    removed += clear_states(spark, lake, names, now_ms)
+    say(f"files deleted that held erased events: {removed}")
+    pieces = Pieces(sorted(selection.pieces | found)[:PIECES_MAX], selection.salt)
+    proof = prove(spark, store, lake, erased, pieces, also)
+    return Done(len(times), planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof)
+
+
+def _forget_and_fold(
+    spark: SparkContext, lake: Lake, model: ShippedModel | None, names: Sequence[str]
+) -> int:
+    """New snapshots in the place of old ones; since when a snapshot can be trusted, in milliseconds."""
+    before = 0 if model is None else reached(lake, model)
+    forget_states(lake, names)
+    now_ms = time.time_ns() // 1_000_000
+    if model is not None:
+        fold_again(spark, lake, model, names, before)
+    return now_ms
+
+
+def _erase_in_log(
+    keeper: Keeper,
+    lake: Lake,
+    model: ShippedModel | None,
+    events: Sequence[Chosen],
+    times: Mapping[int, int],
+) -> Iterator[int]:
+    """Some events at a time; each time new snapshots follow at once, on which a log rests that has lost events."""
+    for start in range(0, len(events), ERASE_EVENTS_MAX):
+        some = events[start : start + ERASE_EVENTS_MAX]
+        names = sorted({name for event in some for name in event.partitions})
+        yield keeper.erase(
+            [(event.committed_id, tombstone(times[event.committed_id])) for event in some], names
+        )
+        if model is not None:
+            for snapshots in states_of(lake, model.version, names):
+                keeper.put_snapshots(snapshots)

@@ -1,0 +1,137 @@
+"""Erasing beside a server that runs, and erasing that is killed: as good as erasing in peace."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from tests.pipeline.canaries import CULPRIT, canary, holders
+from tests.pipeline.processes import kill, start, wait_until
+from tests.pipeline.test_erase import prepare, require_erased, require_states, run
+from tests.server.harness import Server, item, running, tree_event
+from unisono.client import connect
+from unisono.pipeline.erasing.records import recorded
+from unisono.pipeline.erasing.selecting import Selector
+from unisono.pipeline.export import export
+from unisono.pipeline.stores import sqlite_uri
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.checking import check_directory
+from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG
+from unisono.store.delta.tables import REWRITE
+from unisono.store.port import Record
+from unisono.store.sqlite import SqliteReader
+
+KILLS = 2
+EVENTS = 30
+
+
+def fill(server: Server) -> list[int]:
+    """Items of two clients in one partition, the culprit's among them; the ids of the culprit's events."""
+    with server.client("alice") as alice, server.client(CULPRIT) as culprit:
+        ids = []
+        for number in range(EVENTS):
+            alice.commit(["room"], tree_event(f"a{number}", text="as good as ever"))
+            ids.append(
+                culprit.commit(["room"], tree_event(f"c{number}", text=canary(number)), f"planted-{number}")
+            )
+        return ids
+
+
+def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    arguments = ("--model", "open", "--access-default", "allow", "--snapshot-every-events", "7")
+    with running(data, *arguments) as server:
+        ids = fill(server)
+        lake.make(buckets=2)
+        export(context, sqlite_uri(data), lake, to=40)
+        done = run(context, data, lake, Selector("client", (CULPRIT,)))
+        assert done.proof.holds, done.proof.text()
+        assert done.log_events == EVENTS
+        assert list(holders(data, tmp_path / "lake")) == [], "while the server runs"
+        with server.client("bob") as bob:
+            history = bob.history(["room"])
+            assert [event["committed_id"] for event in history] == list(range(1, 2 * EVENTS + 1))
+            erased = [event for event in history if event["event"]["type"] == "erased"]
+            assert [event["committed_id"] for event in erased] == ids
+            assert {event["client_id"] for event in erased} == {CULPRIT}
+            assert len({event["event"]["payload"]["erased_at"] for event in erased}) == 1
+            (again,) = bob.submit(item(["room"], tree_event("a3")))
+            assert again["status"] == "rejected", "alice's items are there"
+            bob.commit(["room"], tree_event("c3", text="somebody else's"))
+        with server.client(CULPRIT) as culprit:
+            (retried,) = culprit.submit(item(["room"], tree_event("c5", text=canary(5)), "planted-5"))
+            assert (retried["status"], retried["committed_id"]) == ("committed", ids[5]), (
+                "it is known by its hash"
+            )
+            (other,) = culprit.submit(item(["room"], tree_event("c5", text="another"), "planted-5"))
+            assert other["status"] == "rejected"
+        with connect(
+            server.url,
+            token=server.token("carol"),
+            client_id="carol",
+            partitions=["room"],
+            profile="compatibility",
+        ) as carol:
+            carol.caught_up(20)
+            shown = repr(carol.view("room"))
+        assert "'a29'" in shown
+        assert "'c3'" in shown
+        assert "'c4'" not in shown
+        assert "CANARY" not in shown
+        assert server.stop() == 0
+    assert check_directory(data).ok, check_directory(data).text()
+    assert list(holders(data, tmp_path / "lake")) == [], "nor did the retry bring anything back"
+
+
+def reached(data: Path, lake: Lake, baseline: dict[str, int], records: list[Record]) -> int:
+    """How many of the steps of an erasure have been done, at least in part."""
+    steps = [bool(recorded(lake))]
+    steps += [
+        (lake.table(name).delta.transaction_version(REWRITE) or 0) > baseline[name] for name in baseline
+    ]
+    with closing(SqliteReader.open(data)) as reader:
+        (first,) = reader.scan(319, 320, limit=1)
+    steps.append(is_tombstone(first.event))
+    return sum(steps)
+
+
+def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: int) -> int:
+    """Erase, killed so many times at different moments, and then in peace; how many times it was killed alive."""
+    chance = random.Random(seed)
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    records = prepare(context, data, lake)
+    baseline = {
+        name: lake.table(name).delta.transaction_version(REWRITE) or 0 for name in (BY_PARTITION, LOG)
+    }
+    killed = 0
+    for number in range(kills):
+        stage = min(reached(data, lake, baseline, records), 3) if number else 0
+        process = start(
+            "erase", "--data", str(data), "--lake", lake.storage.location, "--client", CULPRIT, "--yes",
+            "--master", "local[2]",
+        )  # fmt: skip
+        wait_until(lambda stage=stage: reached(data, lake, baseline, records) > stage, process)  # type: ignore[misc]
+        time.sleep(chance.choice((0.0, 0.05, 0.3, 1.0)))
+        killed += kill(process)
+        assert check_directory(data).ok, check_directory(data).text()
+        seen = [
+            id for batch in lake.scan_arrow(columns=["committed_id"]) for id in batch.column(0).to_pylist()
+        ]
+        assert seen == list(range(1, lake.head() + 1))
+    done = run(context, data, lake)
+    assert done.proof.holds, done.proof.text()
+    require_erased(context, data, lake, records)
+    require_states(data, lake, records)
+    return killed
+
+
+@pytest.mark.timeout(240)
+def test_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
+    assert kill_and_complete(context, tmp_path, KILLS, seed=int.from_bytes(os.urandom(4), "big")) > 0
