@@ -1,6 +1,6 @@
 """Run the measurements one after the other: all of them, or those named.
 
-python -m benchmarks [canonical tree submit client loading postgres nodes]
+python -m benchmarks [canonical tree submit client firstsync loading archive postgres nodes]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-DEFAULT = ("canonical", "tree", "submit", "client", "loading", "postgres", "nodes")
+DEFAULT = ("canonical", "tree", "submit", "client", "firstsync", "loading", "archive", "postgres", "nodes")
 
 
 def main(names: list[str]) -> int:

@@ -12,6 +12,7 @@ from msgspec import Meta
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS
 from unisono.cli.main import main
 from unisono.config import FIELDS, Settings, section_and_help
+from unisono.front import pipelines
 from unisono.front.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 WIDTH: Final = 100
@@ -95,6 +96,22 @@ def metrics_page() -> str:
         "",
         f"- of seconds: {', '.join(f'{bound:g}' for bound in SECONDS_BUCKETS)}",
         f"- of sizes: {', '.join(f'{bound:g}' for bound in SIZE_BUCKETS)}",
+        "",
+        "## The pipeline beside the server",
+        "",
+        "While `unisono lake run` keeps its status in the server's data directory, `GET /pipeline` shows it whole,",
+        "and `/metrics` has these. They have no label `process`; those of a stage have the label `stage`.",
+        "",
+        "| metric | tells |",
+        "| --- | --- |",
+    ]
+    lines += [f"| `unisono_pipeline_{name}` | {_cell(text)} |" for name, text in pipelines.GAUGES.items()]
+    lines += [
+        f"| `unisono_pipeline_stage_{name}_total` | {_cell(text)} |"
+        for name, text in pipelines.STAGE_COUNTERS.items()
+    ]
+    lines += [
+        f"| `unisono_pipeline_stage_{name}` | {_cell(text)} |" for name, text in pipelines.STAGE_GAUGES.items()
     ]
     return "\n".join(lines) + "\n"
 
@@ -140,6 +157,8 @@ def _kind(hint: Any, bounds: list[Meta]) -> str:
         return _kind(inner, bounds + [note for note in notes if isinstance(note, Meta)])
     if origin in (Union, UnionType):
         return _kind(next(part for part in get_args(hint) if part is not NoneType), bounds)
+    if origin is dict:
+        return "table of text"
     if origin is tuple:
         return f"list of {_kind(get_args(hint)[0], [])}"
     if origin is Literal:

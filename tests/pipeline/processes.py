@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "unisono", "lake")
-WAIT_S = 60.0
+WAIT_S = 100.0
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -28,7 +28,11 @@ def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`unisono lake …`, to its end."""
     process = start(*arguments, **variables)
-    out, err = process.communicate(timeout=WAIT_S * 2)
+    try:
+        out, err = process.communicate(timeout=WAIT_S * 2)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

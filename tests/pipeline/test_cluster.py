@@ -17,6 +17,8 @@ from tests.pipeline.cluster import Cluster, running_cluster
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import run, start, wait_until
 from unisono.pipeline.packing import pack
+from unisono.pipeline.snapshots import latest
+from unisono.pipeline.status import read
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import BY_PARTITION
 
@@ -83,6 +85,26 @@ def test_the_package_travels_with_spark_submit(cluster: Cluster, tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "the lake has all events up to 500" in done.stdout
+    require_exact(lake, records)
+
+
+@pytest.mark.timeout(300)
+def test_the_whole_pipeline_in_one_application(cluster: Cluster, tmp_path: Path) -> None:
+    """Export, snapshot, publish, retain, compact, audit and report: each has work for the executors."""
+    records = make_store(tmp_path / "data", 3_000)
+    lake, out = Lake.at(str(tmp_path / "lake")), tmp_path / "out"
+    done = run(
+        "run", "--data", str(tmp_path / "data"), "--lake", lake.storage.location, "--master", cluster.master,
+        "--cycles", "1", "--keep-events", "1000", "--out", str(out), *settings(cluster, "--spark-conf"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = read(tmp_path / "data" / "pipeline.json")
+    assert told is not None
+    assert {name: stage.error for name, stage in told.stages.items() if stage.error} == {}
+    assert told.stages["audit"].items == 3_000
+    assert (told.log_pruned_to, told.log_head, told.lake_head) == (2_000, 3_000, 3_000)
+    names = {name for record in records for name in record.partitions}
+    assert {row.partition for row in latest(lake, 0)} == names
     require_exact(lake, records)
 
 

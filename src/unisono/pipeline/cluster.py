@@ -36,7 +36,7 @@ def require_visible(spark: SparkContext, store: str) -> None:
             raise StoreNotVisible(
                 f"the executor on {host} cannot read the log in {directory} ({problem}): {advice}"
             )
-        if boot != _boot():
+        if boot != boot_id():
             raise StoreNotVisible(
                 f"the executor on {host} is another machine than this one, and the embedded log in {directory} "
                 f"can only be read where it is: {advice}"
@@ -53,10 +53,10 @@ class _Probe:
             problem = ""
         except NoSuchStore as error:
             problem = str(error)
-        yield socket.gethostname(), _boot(), problem
+        yield socket.gethostname(), boot_id(), problem
 
 
-def _boot() -> str:
+def boot_id() -> str:
     """Tells machines apart; empty where the system does not say."""
     try:
         return _BOOT.read_text("ascii").strip()

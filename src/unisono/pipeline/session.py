@@ -53,6 +53,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": DRIVER_MEMORY,
 }
 
+SHUFFLES: Final = "spark.sql.shuffle.partitions"
+TASKS_PER_CORE: Final = 2
+"""Of a shuffle: 200 in all is Spark's default, each of them a task, and far too many for a few cores."""
+
 _LOCAL_MASTER: Final = re.compile(r"^local(?:\[(\*|\d+)\])?$")
 
 
@@ -73,8 +77,11 @@ def session(
     `quick`: Java compiles plainly and starts sooner; for work that Python does. SQL over much data is faster
     without.
     """
-    context(master, app, conf=conf, progress=progress, quick=quick)
-    return SparkSession.builder.getOrCreate()
+    started = context(master, app, conf=conf, progress=progress, quick=quick)
+    spark = SparkSession.builder.getOrCreate()
+    if not is_local(str(started.master)) and not started.getConf().contains(SHUFFLES):
+        spark.conf.set(SHUFFLES, str(TASKS_PER_CORE * max(1, started.defaultParallelism)))
+    return spark
 
 
 def context(
@@ -110,8 +117,7 @@ def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str,
     settings = dict(SETTINGS)
     if is_local(master):
         count = os.cpu_count() or 2
-        # 200 by default, each a task; a few per core are plenty for what one machine holds.
-        settings["spark.sql.shuffle.partitions"] = str(max(2, min(8, 2 * count)))
+        settings[SHUFFLES] = str(max(2, min(8, TASKS_PER_CORE * count)))
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     if progress:
         settings["spark.ui.showConsoleProgress"] = "true"

@@ -68,10 +68,10 @@ def verify(
             lake.storage,
             low,
             high,
-            _touching(view.log_files, low, high),
-            _touching(view.partition_files, low, high),
+            touching(view.log_files, low, high),
+            touching(view.partition_files, low, high),
         )
-        for low, high in _edges(view.partition_files, first, last)
+        for low, high in ranges_of(view.partition_files, first, last)
     ]
     return list(spark.parallelize(tasks, len(tasks)).map(check).collect())
 
@@ -87,7 +87,8 @@ def check(task: _Range) -> Checked:
     )
 
 
-def _edges(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
+def ranges_of(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
+    """`(since, upto]` cut where the runs of `files` end, so that each file is read by one task."""
     low = since
     for run in runs_of(files):
         high = min(upto, max(file.last_id for file in run))
@@ -98,7 +99,8 @@ def _edges(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[i
         yield low, upto
 
 
-def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
+def touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
+    """The files that may hold some of `(since, upto]`."""
     return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
 
 
@@ -113,12 +115,19 @@ def _of_store(task: _Range) -> tuple[Digest, Digest]:
     reader = open_reader(task.store)
     try:
         for records in read_range(reader, task.since, task.upto):
-            log += digest(_rows(records, None))
-            places = [(record, name) for record in records for name in record.partitions]
-            by_partition += digest(_rows([record for record, _ in places], [name for _, name in places]))
+            of_log, of_partitions = store_digest(records)
+            log += of_log
+            by_partition += of_partitions
     finally:
         reader.close()
     return log, by_partition
+
+
+def store_digest(records: Sequence[Record]) -> tuple[Digest, Digest]:
+    """What both tables of the lake must have for these records."""
+    places = [(record, name) for record in records for name in record.partitions]
+    by_partition = _rows([record for record, _ in places], [name for _, name in places])
+    return digest(_rows(records, None)), digest(by_partition)
 
 
 def _rows(records: Sequence[Record], names: Sequence[str] | None) -> Any:

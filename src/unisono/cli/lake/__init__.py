@@ -12,6 +12,16 @@ COMMANDS: Final = {
     "export": "lake.export:export_",
     "compact": "lake.compact:compact_",
     "info": "lake.info:info_",
+    "audit": "lake.audit:audit_",
+    "snapshot": "lake.snapshot:snapshot_",
+    "state": "lake.state:state_",
+    "diff": "lake.diff:diff_",
+    "erase": "lake.erase:erase_",
+    "import": "lake.import_:import_",
+    "retain": "lake.retain:retain_",
+    "report": "lake.report:report_",
+    "revalidate": "lake.revalidate:revalidate_",
+    "run": "lake.run:run_",
 }
 
 

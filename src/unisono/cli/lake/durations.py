@@ -1,0 +1,25 @@
+"""Spans of time as people write them: 30d, 12h, 90m, 45s."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import click
+
+_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+_SPAN: Final = re.compile(r"^(\d+(?:\.\d+)?)([dhms])$")
+
+
+class Span(click.ParamType[int]):
+    """Milliseconds, from a number and its unit."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SPAN.match(value)
+        if match is None:
+            self.fail(f"{value!r} is no span of time: write 30d, 12h, 90m or 45s", param, ctx)
+        return int(float(match[1]) * _UNITS_MS[match[2]])

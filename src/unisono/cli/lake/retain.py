@@ -1,0 +1,55 @@
+"""`unisono lake retain`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from unisono.cli.lake.durations import Span
+from unisono.cli.lake.place import Place, at_place, sum_up
+
+
+@click.command("retain")
+@at_place
+@click.option("--keep", type=Span(), metavar="SPAN", help="Keep events younger than this: 30d, 12h, 90m.")
+@click.option("--keep-events", type=click.IntRange(min=0), metavar="N", help="Keep the newest N events.")
+@click.option(
+    "--keep-newest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Never let go of these, whatever --keep says. [default: 1000]",
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would go and what keeps the rest; change nothing.")
+def retain_(
+    place: Place, keep: int | None, keep_events: int | None, keep_newest: int | None, dry_run: bool
+) -> None:
+    """Move old events out of the log into the lake's care; clients still get their whole history.
+
+    An event goes when all its partitions have a snapshot at or past it in the store, and its copy in the lake was
+    compared with it and hashed anew just before. A server on the log goes on meanwhile.
+    """
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.keeping import open_keeper
+    from unisono.pipeline.retention import KEEP_NEWEST, Keep, plan, retain
+
+    if keep is None and keep_events is None:
+        raise click.UsageError("say what to keep: --keep SPAN, --keep-events N, or both")
+    wanted = Keep(keep, keep_events, KEEP_NEWEST if keep_newest is None else keep_newest)
+    began, store, lake = time.monotonic(), place.store_uri, place.open_lake()
+    keeper = open_keeper(store)
+    try:
+        lake.view()
+        spark = place.context("unisono lake retain")
+        require_visible(spark, store)
+        if dry_run:
+            click.echo(plan(spark, store, keeper, lake, wanted).text())
+            return
+        done = retain(spark, store, keeper, lake, wanted, place.say)
+        held = keeper.extent()
+    finally:
+        keeper.close()
+    if not done.events:
+        place.say(done.plan.text())
+    note = f"the log holds events {held.pruned_to + 1} to {held.head}"
+    sum_up("let go of", done.events, time.monotonic() - began, note)

@@ -1,0 +1,169 @@
+"""`unisono lake run`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.durations import Span
+from unisono.cli.lake.place import DATA, EXIT_NOT_DONE, Place, at_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from unisono.pipeline.stages import Wanted
+
+
+@click.command("run")
+@at_place
+@click.option(
+    "--every", type=Span(), default="60s", show_default=True, metavar="SPAN", help="From cycle to cycle."
+)
+@click.option("--keep", type=Span(), metavar="SPAN", help="Retain: keep events younger than this in the log.")
+@click.option(
+    "--keep-events", type=click.IntRange(min=0), metavar="N", help="Retain: keep the newest N in the log."
+)
+@click.option(
+    "--keep-newest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Retain: never let go of these, whatever --keep says. [default: 1000]",
+)
+@click.option(
+    "--compact-every", type=Span(), default="1h", show_default=True, metavar="SPAN", help="Join small files."
+)
+@click.option(
+    "--vacuum-hours",
+    type=click.IntRange(min=0),
+    default=24,
+    show_default=True,
+    metavar="H",
+    help="When compacting, remove files that no version of the last H hours names.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Audit and report into this directory."
+)
+@click.option(
+    "--audit-every", type=Span(), default="24h", show_default=True, metavar="SPAN", help="With --out."
+)
+@click.option(
+    "--report-every", type=Span(), default="24h", show_default=True, metavar="SPAN", help="With --out."
+)
+@click.option(
+    "--status",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to keep the status. [default: pipeline.json in the data directory, where the admin port shows it]",
+)
+@click.option("--no-wait", is_flag=True, help="End at once when another service is at work on the lake.")
+@click.option("--cycles", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+def run_(
+    place: Place,
+    every: int,
+    keep: int | None,
+    keep_events: int | None,
+    keep_newest: int | None,
+    compact_every: int,
+    vacuum_hours: int,
+    out: Path | None,
+    audit_every: int,
+    report_every: int,
+    status: Path | None,
+    no_wait: bool,
+    cycles: int | None,
+) -> None:
+    """Keep the lake up to date: export, snapshot, publish, and with --keep or --keep-events retain, in cycles.
+
+    At longer intervals compact, audit and report. One Spark session for all of it; only one of these at a time
+    works on a lake. Ends on SIGTERM or ctrl-c after the stage at work; killed anywhere, start it again.
+    """
+    from unisono.pipeline.retention import KEEP_NEWEST, Keep
+    from unisono.pipeline.stages import Wanted
+    from unisono.pipeline.stores import extent, sqlite_directory
+
+    store = place.store_uri
+    extent(store)
+    newest = KEEP_NEWEST if keep_newest is None else keep_newest
+    retained = None if keep is None and keep_events is None else Keep(keep, keep_events, newest)
+    wanted = Wanted(
+        retained, compact_every / 1_000, vacuum_hours, audit_every / 1_000, report_every / 1_000, out
+    )
+    directory = sqlite_directory(store)
+    file = status or ((directory or DATA) / "pipeline.json")
+    if not _serve(place, store, wanted, every / 1_000, file, cycles, no_wait):
+        sys.exit(EXIT_NOT_DONE)
+
+
+def _serve(
+    place: Place,
+    store: str,
+    wanted: Wanted,
+    every_s: float,
+    file: Path,
+    cycles: int | None,
+    no_wait: bool,
+) -> bool:
+    from unisono.pipeline.cluster import require_visible
+    from unisono.pipeline.lease import Lease
+    from unisono.pipeline.service import Service
+    from unisono.pipeline.stages import stages
+    from unisono.store.delta.tables import BUCKETS
+
+    began, lake = time.monotonic(), place.open_lake()
+    lake.make(BUCKETS)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    lease = Lease(lake.storage)
+    lease.take(None if no_wait else _waiting(place, stop))
+    try:
+        spark = place.session("unisono lake run")
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which takes SIGINT for itself
+            signal.signal(number, lambda *_: stop.set())
+        require_visible(spark.sparkContext, store)
+        service = Service(
+            store,
+            lake,
+            stages(spark, store, lake, wanted),
+            every_s=every_s,
+            status_file=file,
+            say=place.say,
+            lease=lease,
+            alive=lambda: _is_alive(spark),
+        )
+        place.say(f"at work on {lake.storage.location}, status in {file}")
+        good = service.run(stop, cycles)
+    finally:
+        lease.give_back()
+    told = service.status
+    click.echo(
+        f"{told.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds {told.log_pruned_to + 1} to "
+        f"{told.log_head}, the lake 1 to {told.lake_head}"
+    )
+    return good
+
+
+def _is_alive(spark: SparkSession) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # Java is gone, in one of several ways
+        return False
+
+
+def _waiting(place: Place, stop: threading.Event) -> Callable[[float], bool]:
+    told = False
+
+    def wait(seconds: float) -> bool:
+        nonlocal told
+        if not told:
+            place.say("another service holds the lake: waiting for it to end")
+            told = True
+        return stop.wait(seconds)
+
+    return wait

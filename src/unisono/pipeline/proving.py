@@ -1,0 +1,137 @@
+"""Proof, before an event leaves the log, that the lake has it: every column of it, in both tables, and a hash that
+fits what is there.
+
+Stronger than `verify`, which compares the hashes that both sides carry: here each event of the lake is hashed anew,
+in the table by partition too, from which it will be served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from unisono.pipeline.stores import open_reader, read_range
+from unisono.pipeline.verify import ranges_of, store_digest, touching
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.delta.columns import LOG_SCHEMA, to_batch
+from unisono.store.delta.digests import Digest, digest
+from unisono.store.delta.lake import View
+from unisono.store.delta.runs import DataFile
+from unisono.store.delta.scanning import Span, scan_file, scan_log
+from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.port import LogReader, Record
+from unisono.vocabulary import Json
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+STRETCH: Final = 8_192
+"""Events compared at once: both sides of them are in memory."""
+
+_HASHED: Final = ("committed_id", "partitions", "event", "hash", "partition")
+
+
+class Proved(msgspec.Struct, frozen=True):
+    """One range; `problem` names the first event whose copy is not what the log has, None when all are."""
+
+    since: int
+    upto: int
+    events: int
+    problem: str | None = None
+
+
+class _Range(msgspec.Struct, frozen=True):
+    store: str
+    storage: Storage
+    since: int
+    upto: int
+    log: tuple[DataFile, ...]
+    by_partition: tuple[DataFile, ...]
+
+
+def prove(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[Proved]:
+    """Compare every event of `(since, upto]`, which log and lake both hold."""
+    tasks = [
+        _Range(
+            store,
+            view.storage,
+            low,
+            high,
+            touching(view.log_files, low, high),
+            touching(view.partition_files, low, high),
+        )
+        for low, high in ranges_of(view.partition_files, since, upto)
+    ]
+    return list(spark.parallelize(tasks, len(tasks)).map(prove_range).collect()) if tasks else []
+
+
+def prove_range(task: _Range) -> Proved:
+    """On an executor."""
+    reader = open_reader(task.store)
+    try:
+        problem, places = _compare_log(task, reader)
+    finally:
+        reader.close()
+    problem = problem or _compare_places(task, places)
+    return Proved(task.since, task.upto, task.upto - task.since, problem)
+
+
+def _compare_log(task: _Range, reader: LogReader) -> tuple[str | None, Digest]:
+    """The table `log` beside the store; and the digest that the table by partition must have."""
+    places = Digest()
+    for since in range(task.since, task.upto, STRETCH):
+        upto = min(since + STRETCH, task.upto)
+        records = list(chain.from_iterable(read_range(reader, since, upto)))
+        places += store_digest(records)[1]
+        there = pa.Table.from_batches([to_batch(records)])
+        here = pa.Table.from_batches(list(scan_log(task.storage, task.log, since, upto)), LOG_SCHEMA)
+        if not here.equals(there):
+            return _first_difference(here, records), places
+        if (problem := _misfit(LOG, here.to_batches())) is not None:
+            return problem, places
+    return None, places
+
+
+def _compare_places(task: _Range, expected: Digest) -> str | None:
+    span = Span(task.since, task.upto)
+    found = Digest()
+    for file in task.by_partition:
+        for batch in scan_file(task.storage, file, span, _HASHED):
+            found += digest(batch)
+            if (problem := _misfit(BY_PARTITION, [batch])) is not None:
+                return problem
+    if found != expected:
+        return f"the table {BY_PARTITION} differs from the log within events {task.since + 1} to {task.upto}"
+    return None
+
+
+def _misfit(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
+    """The first event whose hash is not its own. Of a tombstone the hash is that of what was erased."""
+    for batch in batches:
+        for committed_id, partitions, event, kept in _rows(batch):
+            text = event.encode()
+            if content_hash(text, canonical(partitions)) != kept and not is_tombstone(text):
+                return f"event {committed_id} in the lake's table {table} does not fit its hash"
+    return None
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, list[Json], str, bytes]]:
+    columns = (batch.column(name).to_pylist() for name in ("committed_id", "partitions", "event", "hash"))
+    return zip(*columns, strict=True)
+
+
+def _first_difference(here: pa.Table, records: Sequence[Record]) -> str:
+    rows = {row["committed_id"]: row for row in here.to_pylist()}
+    for record in records:
+        (wanted,) = to_batch([record]).to_pylist()
+        if rows.get(record.committed_id) != wanted:
+            missing = record.committed_id not in rows
+            return (
+                f"event {record.committed_id} {'is not in the lake' if missing else 'is another in the lake'}"
+            )
+    return f"the lake holds events twice among {records[0].committed_id} to {records[-1].committed_id}"

@@ -1,0 +1,68 @@
+"""How a running pipeline stands, in a file for people and for the server's admin port.
+
+The file is one JSON object, replaced whole, so that a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+STATUS_FILE: Final = "pipeline.json"
+"""Its name in a server's data directory, where the admin port looks for it."""
+
+
+class StageStatus(msgspec.Struct):
+    """One stage of the cycle. Times are milliseconds; `note` is what its last run came to."""
+
+    runs: int = 0
+    failures: int = 0
+    last_began_ms: int = 0
+    last_done_ms: int = 0
+    last_seconds: float = 0.0
+    items: int = 0
+    note: str = ""
+    error: str = ""
+
+
+class Status(msgspec.Struct):
+    """The whole of it. `running` is False after a proper end."""
+
+    lake: str
+    store: str
+    host: str
+    pid: int
+    started_ms: int
+    updated_ms: int = 0
+    running: bool = True
+    cycles: int = 0
+    at_work: str = ""
+    log_head: int = 0
+    log_pruned_to: int = 0
+    lake_head: int = 0
+    stages: dict[str, StageStatus] = {}
+
+
+def write(path: Path, status: Status) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Status | None:
+    """What the file says; None when there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Status)
+    except (OSError, msgspec.DecodeError):
+        return None
