@@ -18,7 +18,7 @@ DRIVER_KILLS = 4
 WORKER_KILLS = 12
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_drivers_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
     seed = time.time_ns()
     tally = kill_drivers(context, tmp_path, DRIVER_KILLS, seed)
