@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup setup-dev run test test-pipeline lint bench soak clean
+.PHONY: setup setup-dev run test lint bench soak clean
 
 setup: $(VENV)/.server
 setup-dev: $(VENV)/.dev
@@ -35,11 +35,9 @@ lint: setup-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two at a time, file by file: much of a test's time is waiting for processes to start and to end.
 test: lint
-	$(BIN)/python -m pytest
-
-test-pipeline: setup-dev
-	$(BIN)/python -m pytest -o addopts="-ra --strict-markers --strict-config" tests/pipeline
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: setup-dev
 	$(BIN)/python -m benchmarks

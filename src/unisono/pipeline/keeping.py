@@ -39,6 +39,10 @@ STEP_S: Final = 0.5
 SERVER_WAIT_S: Final = 20.0
 """For a server that starts, ends or is busy to be of use."""
 
+REST: Final = 2.0
+"""Beside a server: between two steps of pruning, so many times as long as the last one took belongs to those who
+commit. Nobody waits for events to leave."""
+
 _POLL_S: Final = 0.05
 
 T = TypeVar("T")
@@ -140,7 +144,7 @@ class EmbeddedKeeper:
         self._write(lambda log: log.set_archive(location), lambda port: port.archive(location))
 
     def prune(self, upto: int) -> int:
-        return self._write(lambda log: _prune(log, upto), lambda port: port.prune(upto))
+        return self._write(lambda log: _prune(log, upto), lambda port: _prune_gently(port, upto))
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0
@@ -207,6 +211,14 @@ def _prune(log: SqliteLog, upto: int) -> int:
     while (step := log.prune(upto)) and time.monotonic() < until:
         gone += step
     return gone + step
+
+
+def _prune_gently(port: AdminPort, upto: int) -> int:
+    started = time.monotonic()
+    gone = port.prune(upto)
+    if gone:
+        time.sleep(REST * (time.monotonic() - started))
+    return gone
 
 
 def _erase(log: SqliteLog, erasure: Erasure) -> tuple[int, int]:
