@@ -241,7 +241,7 @@ def test_changes_to_a_value_taken_out_are_undone_and_weigh_nothing() -> None:
         ({1: "x"}, "keys are strings"),
         ([[[{"deep": [print]}]]], "'builtin_function_or_method'"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__ if type(value) is object else repr(value),
 )
 def test_only_json_is_held(value: object, says: str) -> None:
     journal = Journal()

@@ -110,9 +110,7 @@ def _require_published(lake: Lake, store: str) -> None:
         reader.close()
 
 
-def kill_workers(
-    context: SparkContext, lake: Lake, records: Sequence[Record], kills: int, seed: int
-) -> None:
+def kill_workers(context: SparkContext, lake: Lake, records: Sequence[Record], kills: int, seed: int) -> None:
     """Kill Python workers in the middle of runs that are cut into many tasks and several commits."""
     java = context._gateway.proc.pid  # type: ignore[union-attr]
     model, chance, hit = shipped_outline(), random.Random(seed), 0
