@@ -1,6 +1,7 @@
 """Run the measurements one after the other: all of them, or those named.
 
-python -m benchmarks [canonical tree submit client firstsync loading archive postgres nodes]
+python -m benchmarks [canonical tree submit client firstsync loading pruning postgres nodes pipeline snapshots audit
+                      archive importing]
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-DEFAULT = ("canonical", "tree", "submit", "client", "firstsync", "loading", "archive", "postgres", "nodes")
+DEFAULT = (
+    "canonical", "tree", "submit", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
+    "pipeline", "snapshots", "audit", "archive", "importing",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -13,23 +13,12 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "protocol" / "requirements.md"
-LATER = "## Later: "
-"""Rules under such a heading belong to parts that are not built yet."""
-
 _RULE = re.compile(r"- \*\*([A-Z]+-\d{2})\*\* ")
 
 
-def rules(page: str) -> tuple[list[str], list[str]]:
-    """The ids that need a test, and those that stand under a "Later" heading."""
-    due: list[str] = []
-    later: list[str] = []
-    section = due
-    for line in page.splitlines():
-        if line.startswith("## "):
-            section = later if line.startswith(LATER) else due
-        elif match := _RULE.match(line):
-            section.append(match[1])
-    return due, later
+def rules(page: str) -> list[str]:
+    """The ids of a page, in its order."""
+    return [match[1] for line in page.splitlines() if (match := _RULE.match(line))]
 
 
 def marks(source: str) -> Iterator[tuple[int, str | None]]:
@@ -51,29 +40,26 @@ def _named() -> dict[str, list[str]]:
 
 
 def test_every_rule_has_a_test() -> None:
-    due, _ = rules(PAGE.read_text(encoding="utf-8"))
+    due = rules(PAGE.read_text(encoding="utf-8"))
     named = _named()
     missing = [id for id in due if id not in named]
     assert not missing, f"{len(missing)} of {len(due)} rules have no test: {' '.join(missing)}"
 
 
 def test_tests_name_only_rules_there_are() -> None:
-    due, later = rules(PAGE.read_text(encoding="utf-8"))
-    strangers = {id: places for id, places in _named().items() if id not in {*due, *later}}
+    due = set(rules(PAGE.read_text(encoding="utf-8")))
+    strangers = {id: places for id, places in _named().items() if id not in due}
     assert not strangers, f"these marks are not strings, or name rules that {PAGE.name} lacks: {strangers}"
 
 
 def test_no_rule_stands_twice() -> None:
-    due, _ = rules(PAGE.read_text(encoding="utf-8"))
+    due = rules(PAGE.read_text(encoding="utf-8"))
     assert len(due) == len(set(due))
 
 
 def test_the_page_is_read_as_meant() -> None:
-    due, later = rules(
-        "## A: a\n- **A-01** x\n  y\n## Later: b\n\n- **B-01** x\n- B-02 x\n## C: c\n- **C-01** z\n"
-    )
-    assert due == ["A-01", "C-01"]
-    assert later == ["B-01"]
+    page = "## A: a\n- **A-01** x\n  y\n## B: b\n\n- **B-01** x\n- B-02 x\n"
+    assert rules(page) == ["A-01", "B-01"]
 
 
 def test_marks_are_found_wherever_they_stand() -> None:

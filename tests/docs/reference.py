@@ -111,7 +111,8 @@ def metrics_page() -> str:
         for name, text in pipelines.STAGE_COUNTERS.items()
     ]
     lines += [
-        f"| `unisono_pipeline_stage_{name}` | {_cell(text)} |" for name, text in pipelines.STAGE_GAUGES.items()
+        f"| `unisono_pipeline_stage_{name}` | {_cell(text)} |"
+        for name, text in pipelines.STAGE_GAUGES.items()
     ]
     return "\n".join(lines) + "\n"
 

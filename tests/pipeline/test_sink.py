@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.history import read_store
 from tests.pipeline.processes import python_workers
 from tests.server.harness import Server, running
-from unisono.pipeline.sinking.exchange import Exchange, Speaking
+from unisono.pipeline.sinking.answers import Speaking
+from unisono.pipeline.sinking.exchange import Exchange
 from unisono.pipeline.sinking.items import Item, to_items
 from unisono.pipeline.sinking.tokens import Tokens
 from unisono.pipeline.stores import open_reader, sqlite_uri

@@ -49,7 +49,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.sinking.exchange import Exchange, Rejection, Speaking
+from unisono.pipeline.sinking.answers import Rejection, Speaking
+from unisono.pipeline.sinking.exchange import Exchange
 from unisono.pipeline.sinking.items import Item, to_items
 from unisono.pipeline.sinking.tokens import Tokens
 

@@ -71,11 +71,10 @@ class SqliteReader:
     def extent(self) -> Extent:
         self._check()
         try:
-            for pruned_to, head, archive in self._rows("extent"):
-                return Extent(pruned_to, head, archive)
-        except READ_ERRORS as error:
+            ((pruned_to, head, archive),) = self._rows("extent")
+        except (*READ_ERRORS, ValueError) as error:  # ValueError: the head row is missing
             self._fail("reading the extent", error)
-        self._fail("reading the extent", StorageError("the head row is missing"))
+        return Extent(pruned_to, head, archive)
 
     def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()

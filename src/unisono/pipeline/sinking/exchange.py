@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.sinking.answers import Limits, Payload, Rejection, Result, Speaking, decode
 from unisono.pipeline.sinking.items import Item, encoded
 from unisono.pipeline.sinking.tokens import Source
 from unisono.protocol.codec import encode, encode_payload
@@ -36,9 +37,6 @@ ANSWER_S: Final = 30.0
 
 ENVELOPE_BYTES: Final = 256
 """Of a message beside its events, and more than enough."""
-
-MESSAGE_BYTES: Final = 1 << 20
-"""What a server takes that does not say (LIM-01)."""
 
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between tries to reach a server; the last one repeats."""
@@ -63,67 +61,15 @@ class _Lost(Exception):
     """The connection is gone; another one may do."""
 
 
-class Speaking(msgspec.Struct, frozen=True):
-    """Whom to speak to, and how."""
-
-    url: str
-    profile: str
-    batch: int
-    in_flight: int
-    timeout_s: float
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """An event that was not committed, and why."""
-
-    item: Item
-    reason: str
-    errors: list[FieldError] = []
-
-    def text(self) -> str:
-        told = ", ".join(f"{error.field}: {error.message}" for error in self.errors)
-        return f"{self.item.id!r} {self.reason}" + (f" ({told})" if told else "")
-
-
-class _Result(msgspec.Struct):
-    id: str
-    status: str
-    reason: str = ""
-    errors: list[FieldError] = []
-
-
-class _Limits(msgspec.Struct):
-    max_batch_size: int = 100
-    max_message_bytes: int = MESSAGE_BYTES
-    max_in_flight_drafts: int = 100
-
-
-class _Payload(msgspec.Struct):
-    """What is looked at in any answer."""
-
-    results: list[_Result] = []
-    code: str = ""
-    message: str = ""
-    retry_after_ms: int = 0
-    limits: _Limits = msgspec.field(default_factory=_Limits)
-
-
-class _Message(msgspec.Struct):
-    type: str
-    payload: _Payload
-
-
 class _Request:
     """Items under way; `results` when they are answered."""
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
-        self.results: list[_Result] | None = None
+        self.results: list[Result] | None = None
 
 
 T = TypeVar("T")
-
-_decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 class Exchange:
@@ -138,7 +84,7 @@ class Exchange:
         self._source = source
         self._socket: ClientConnection | None = None
         self._held = ExitStack()
-        self._limits = _Limits()
+        self._limits = Limits()
         self._depth = speaking.in_flight
         self._window: deque[_Request] = deque()
         self._refused = 0
@@ -267,14 +213,14 @@ class Exchange:
                 half = len(items) // 2
                 return [*self._alone(items[:half]), *self._alone(items[half:])]
 
-    def _asked(self, items: list[Item]) -> _Payload:
-        def ask() -> _Payload:
+    def _asked(self, items: list[Item]) -> Payload:
+        def ask() -> Payload:
             self._send(items)
             return self._receive()
 
         return self._try(ask)
 
-    def _concluded(self, items: Sequence[Item], results: Sequence[_Result]) -> list[Rejection]:
+    def _concluded(self, items: Sequence[Item], results: Sequence[Result]) -> list[Rejection]:
         by_id = {item.id: item for item in items}
         rejected = [result for result in results if result.status != "committed"]
         self.committed += len(results) - len(rejected)
@@ -358,13 +304,13 @@ class Exchange:
     def _message(self, kind: str, payload: bytes) -> bytes:
         return encode(kind, f"s{next(self._numbers)}", time.time_ns() // 1_000_000, payload)
 
-    def _receive(self, kind: str = "submit_events_result") -> _Payload:
+    def _receive(self, kind: str = "submit_events_result") -> Payload:
         """The next answer: of this kind, or an error that concerns one request only."""
         if self._socket is None:
             raise _Lost("not connected")
         while True:
             try:
-                message = _decode(self._socket.recv(timeout=ANSWER_S))
+                message = decode(self._socket.recv(timeout=ANSWER_S))
             except ConnectionClosed as closed:
                 self._explain(closed)
             except TimeoutError:
@@ -378,7 +324,7 @@ class Exchange:
             if message.type == "error":
                 return self._erred(message.payload)
 
-    def _erred(self, payload: _Payload) -> _Payload:
+    def _erred(self, payload: Payload) -> Payload:
         if payload.code in ("rate_limited", "bad_request"):
             return payload
         if payload.code == "server_error" or (payload.code == "auth_failed" and self._renewable()):

@@ -1,0 +1,21 @@
+"""Reading a lake in Python, with Spark and without: python examples/lake_reading.py LAKE PARTITION"""
+
+# ruff: noqa: T201
+
+import sys
+
+from unisono.pipeline.frames import read_log, read_partitions
+from unisono.pipeline.session import session
+from unisono.store.delta.lake import Lake
+
+location, partition = sys.argv[1:]
+spark = session()
+
+lake = Lake.at(location)  # a directory, or "s3://bucket/lake" and {"aws_region": "…"}
+view = lake.view()  # the lake at one moment; `lake` itself answers from the newest each time
+newer = read_log(spark, view, since=1_000)  # a DataFrame, in the columns of the table log
+own = read_partitions(spark, view, [partition])  # a DataFrame, with the column partition
+first = view.scan_arrow([partition], limit=500)  # record batches without Spark, ascending, each event once
+
+print(f"{view.head} events in the lake, {newer.count()} of them after 1000, {own.count()} in {partition}")
+print(f"the first {sum(batch.num_rows for batch in first)} were read without Spark")
