@@ -24,6 +24,8 @@ $(VENV)/.dev: $(VENV)/.server
 	@tools/ensure-java
 	@echo "installing everything, PySpark and the development tools among it, into $(VENV): some minutes"
 	$(PIP) install --constraint constraints.txt --editable '.[dev,postgres,pipeline,terminal]'
+	@echo "preparing quick starts of Spark: half a minute"
+	$(BIN)/python -m unisono.pipeline.warmup
 	@touch $@
 
 run: setup

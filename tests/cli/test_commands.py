@@ -83,10 +83,16 @@ def commands(
 # -- help ------------------------------------------------------------------------------------------------------
 
 
+LAKE = (
+    "export", "compact", "info", "snapshot", "state", "diff", "audit", "retain", "erase", "import", "revalidate",
+    "report", "run",
+)  # fmt: skip
+
+
 def test_there_is_one_command_for_each_thing_to_do() -> None:
     assert [" ".join(path) for path, _ in commands(main)] == [
         "serve", "token", "tail", "submit", "client", "check", "model", "model check", "model reload", "snapshot",
-        "db", "db init", "db migrate", "db status", "copy", "lake", "lake compact", "lake export", "lake info",
+        "db", "db init", "db migrate", "db status", "copy", "lake", *(f"lake {name}" for name in LAKE),
     ]  # fmt: skip
     told = unisono("--version")
     assert told.exit_code == 0

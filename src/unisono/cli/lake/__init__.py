@@ -12,15 +12,15 @@ COMMANDS: Final = {
     "export": "lake.export:export_",
     "compact": "lake.compact:compact_",
     "info": "lake.info:info_",
-    "audit": "lake.audit:audit_",
     "snapshot": "lake.snapshot:snapshot_",
     "state": "lake.state:state_",
     "diff": "lake.diff:diff_",
+    "audit": "lake.audit:audit_",
+    "retain": "lake.retain:retain_",
     "erase": "lake.erase:erase_",
     "import": "lake.import_:import_",
-    "retain": "lake.retain:retain_",
-    "report": "lake.report:report_",
     "revalidate": "lake.revalidate:revalidate_",
+    "report": "lake.report:report_",
     "run": "lake.run:run_",
 }
 
