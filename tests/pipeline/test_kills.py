@@ -25,7 +25,7 @@ from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import Record
 
-DRIVER_KILLS = 6
+DRIVER_KILLS = 5
 WORKER_KILLS = 22
 
 
