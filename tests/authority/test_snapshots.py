@@ -14,11 +14,12 @@ from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
 from tests.model.oracle import same
 from unisono.authority.channel import Order, Outcome, Report
-from unisono.authority.states import NO_MODEL_VERSION, SNAPSHOT_WEIGHT_MAX
+from unisono.authority.states import SNAPSHOT_WEIGHT_MAX
 from unisono.model.loading import load_model
 from unisono.model.model import CANONICAL, Model
 from unisono.model.packing import unpack
 from unisono.samples import sample_model
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import Snapshot
 
 SAMPLE = load_model(sample_model())

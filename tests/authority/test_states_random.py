@@ -10,8 +10,8 @@ import pytest
 
 from tests.authority.history import History, Verdict, replay
 from tests.authority.seat import Seat, reading, seated
-from unisono.authority.states import NO_MODEL_VERSION
 from unisono.model.packing import unpack
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.sqlite import SqliteLog
 
 PARTITIONS = "abcdefgh"

@@ -14,9 +14,12 @@ from tests.pipeline.test_source import ids, load
 from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.export import export
+from unisono.pipeline.retention import Keep
+from unisono.pipeline.stages import Wanted, stages
 from unisono.pipeline.stores import Extent, extent, open_reader
 from unisono.pipeline.verify import verify
 from unisono.store.delta.lake import Lake
+from unisono.store.port import Pruned
 from unisono.store.postgres import PostgresLog
 
 
@@ -39,6 +42,33 @@ def test_source_and_export(
         export(context, database, lake)
     require_exact(lake, records)
     assert all(part.equal for part in verify(context, database, lake))
+
+
+@pytest.mark.req("DUR-05")
+def test_every_stage_of_the_service(
+    spark: SparkSession,
+    database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    wanted = Wanted(keep=Keep(events=200, newest=10), out=tmp_path / "out")
+    with closing(PostgresLog.open(database, "node")) as log:
+        records = append(log, 900)
+        for stage in stages(spark, database, lake, wanted):
+            assert stage.work().items > 0 or stage.name == "compact", stage.name
+        assert log.extent() == Extent(700, 900, lake.storage.location)
+        assert list(log.scan(700, 900, limit=1_000)) == records[700:]
+        with pytest.raises(Pruned):
+            log.scan(0, 900, limit=1)
+        known = log.begin([records[0].id]).known
+        log.abandon()
+        assert known[records[0].id].committed_id == 1
+        append(log, 100)
+    require_exact(lake, records)
+    for stage in stages(spark, database, lake, wanted):
+        stage.work()
+    assert extent(database) == Extent(800, 1_000, lake.storage.location)
 
 
 def test_no_database_there_and_no_password_told() -> None:

@@ -29,7 +29,7 @@ from unisono.pipeline import snapshots
 from unisono.pipeline.compact import compact, vacuum, work
 from unisono.pipeline.errors import ModelChanged, NoModel, NoSuchPartition
 from unisono.pipeline.export import export
-from unisono.pipeline.models import NO_MODEL_VERSION, ShippedModel, choose
+from unisono.pipeline.models import ShippedModel, choose
 from unisono.pipeline.report import info
 from unisono.pipeline.snapshots import forget, latest, snapshot
 from unisono.pipeline.stores import sqlite_uri
@@ -42,6 +42,7 @@ from unisono.store.delta.runs import FRESH
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.store.delta.storage import SNAPSHOTS, Storage
 from unisono.store.delta.tables import Table
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import Record
 from unisono.store.sqlite import SqliteLog
 

@@ -20,11 +20,11 @@ from unisono.authority.channel import (
 )
 from unisono.authority.coldpages import ColdPages
 from unisono.authority.floors import page_above, starting_points
-from unisono.authority.states import NO_MODEL_VERSION
 from unisono.authority.stats import Counters
 from unisono.protocol.codec import encode_event, encode_snapshot
 from unisono.store.archive import ArchiveFailed
 from unisono.store.cluster import StoreLost
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import LogReader, Pruned, Snapshot, StorageError, StoreUnusable
 
 _logger = logging.getLogger("unisono.reader")

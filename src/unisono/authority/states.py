@@ -28,6 +28,7 @@ from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.store.archive import Archive
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import CommitLog, Record, Snapshot
 from unisono.vocabulary import FieldError, JsonObject
 
@@ -48,9 +49,6 @@ LOADS_AT_ONCE: Final = 4
 SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
 """States up to this size are written as snapshots between two groups, some ten milliseconds of work. Larger
 ones are left to an order or to the pipeline."""
-
-NO_MODEL_VERSION: Final = 0
-"""The version under which snapshots of a server without a versioned model are kept."""
 
 _decode_event = orjson.loads
 """Linear also on texts full of extreme numbers, which the other decoder is not."""

@@ -12,9 +12,7 @@ import msgspec
 from unisono.model.loading import ModelError, load_files, load_model, open_model
 from unisono.model.model import Model
 from unisono.pipeline.errors import NoModel
-
-NO_MODEL_VERSION: Final = 0
-"""The version under which snapshots are kept where no versioned model is in force."""
+from unisono.store.keeping import NO_MODEL_VERSION
 
 OPEN: Final = "open"
 """The name, and the digest, of the model that takes anything and reduces nothing."""

@@ -10,12 +10,13 @@ from unisono.pipeline.auditing.report import Checked
 from unisono.pipeline.auditing.scope import Outcome, Scope
 from unisono.pipeline.auditing.states import Replayed, StateTask, replay_share
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.models import NO_MODEL_VERSION, ShippedModel, in_force
+from unisono.pipeline.models import ShippedModel, in_force
 from unisono.pipeline.shares import cut
 from unisono.pipeline.stores import open_reader
 from unisono.store.delta.merging import Share
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import BY_PARTITION, SNAPSHOTS
+from unisono.store.keeping import NO_MODEL_VERSION
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

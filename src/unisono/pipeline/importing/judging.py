@@ -17,8 +17,8 @@ from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing.rows import profile_of
-from unisono.pipeline.models import NO_MODEL_VERSION
 from unisono.pipeline.stores import read_partitions
+from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import LogReader, Pruned
 from unisono.vocabulary import FieldError
 
