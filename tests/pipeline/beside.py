@@ -29,7 +29,9 @@ PARTITIONS = 12
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """What a run went through. `log_bytes`: the largest that the database file was after a cycle."""
+    """What a run went through. `log_bytes`: of the database's file, at times, without the states in its snapshots,
+    which are as large as what the clients have made.
+    """
 
     events: int
     service_kills: int
@@ -65,7 +67,7 @@ def run_beside(
                 working.append(pool.submit(listen, servers.current, ledger))
                 for _ in range(services):
                     service_kills += _kill_at_random(command, data, dice, load_s)
-                    sizes.append((data / "log.db").stat().st_size)
+                    sizes.append(_log_bytes(data))
                 servers.prepare()
                 kill_server(servers.current, dice.choice(["group", "authority", "node"]))
                 for future in working:
@@ -75,7 +77,7 @@ def run_beside(
                 future.result(timeout=60)
             last = run(*command, "--cycles", "2")
             assert last.returncode == 0, last.stderr
-            sizes.append((data / "log.db").stat().st_size)
+            sizes.append(_log_bytes(data))
             _require_whole_history(servers.current, ledger)
             _require_status(servers.current)
             assert servers.current.stop() == 0
@@ -98,6 +100,12 @@ def _kill_at_random(command: list[str], data: Path, dice: random.Random, load_s:
         assert service.poll() is None, _ended(service)
         time.sleep(0.05)
     return kill(service)
+
+
+def _log_bytes(data: Path) -> int:
+    with closing(SqliteReader.open(data)) as reader:
+        states = reader._connection.execute("SELECT coalesce(sum(length(state)), 0) FROM snapshots").get
+    return (data / "log.db").stat().st_size - int(states)
 
 
 def _ended(service: subprocess.Popen[str]) -> str:

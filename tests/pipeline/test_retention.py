@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkContext
 
-from tests.pipeline.history import append, make_store, read_store
+from tests.pipeline.history import START_MS, append, make_store, read_store
 from tests.pipeline.processes import kill, run, start, wait_until
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.export import export
@@ -23,13 +23,16 @@ from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.retention import Keep, plan, retain
 from unisono.pipeline.snapshots import latest, snapshot
 from unisono.pipeline.stores import sqlite_uri
+from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.checking import check_directory
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import BY_PARTITION, LOG
-from unisono.store.port import Pruned, Record, Snapshot
+from unisono.store.port import Extent, Pruned, Record, Snapshot
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
 EVENTS = 3_000
+REMEMBERED_BYTES = 200
+"""Of an event that has left: its id, number, hash, client and time, in an index that is two thirds full."""
 
 
 def publish(keeper: Keeper, lake: Lake, names: set[str] | None = None) -> None:
@@ -187,6 +190,42 @@ def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
     assert place.keeper.extent().pruned_to == 0
     retain(context, place.store, place.keeper, place.lake, Keep(events=EVENTS - 1_000, newest=0))
     assert place.keeper.extent().pruned_to == 1_000, "what comes before it can go"
+
+
+def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_path: Path) -> None:
+    """Ten times the events over the same settings: what grows is what deduplication remembers, and no more."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    sizes: list[int] = []
+    with closing(SqliteLog.open(data)):
+        pass
+    with closing(open_keeper(sqlite_uri(data))) as keeper:
+        for upto in (2_000, 20_000):
+            settings(data, upto)
+            export(context, sqlite_uri(data), lake)
+            snapshot(context, lake, ShippedModel.open())
+            publish(keeper, lake)
+            retain(context, sqlite_uri(data), keeper, lake, Keep(events=500, newest=0))
+            assert keeper.extent() == Extent(upto - 500, upto, lake.storage.location)
+            sizes.append(sum(file.stat().st_size for file in data.glob("log.db*")))
+    assert sizes[1] < sizes[0] + 18_000 * REMEMBERED_BYTES
+
+
+def settings(data: Path, upto: int) -> None:
+    """Events up to `upto`, each of which sets one of a hundred settings again."""
+    chance = random.Random(upto)
+    with closing(SqliteLog.open(data)) as log:
+        while (head := log.begin([]).head) < upto:
+            log.commit([set_again(head + place + 1, chance) for place in range(500)])
+            log.maintain()
+
+
+def set_again(committed_id: int, chance: random.Random) -> Record:
+    target, value = f"key{chance.randrange(100)}", "x" * 500
+    event = {"type": "set", "payload": {"target": target, "value": value, "options": {"replace": True}}}
+    body, partitions = canonical(event), (f"room-{chance.randrange(10)}",)  # type: ignore[arg-type]
+    hash = content_hash(body, canonical(list(partitions)))
+    return Record(committed_id, f"{chance.getrandbits(128):032x}", "c", partitions, body, hash, START_MS)
 
 
 @pytest.mark.timeout(180)
