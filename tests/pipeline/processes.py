@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +56,22 @@ def kill(process: subprocess.Popen[str]) -> bool:
     process.kill()
     process.communicate()
     return alive
+
+
+def kill_workers(java: int, job: threading.Thread, chance: random.Random, pause_s: float, most: int) -> int:
+    """kill -9 of Python workers at random, while the job runs; how many, at most `most`."""
+    kills = 0
+    while job.is_alive() and kills < most:
+        time.sleep(chance.uniform(0, pause_s))
+        workers = python_workers(java)
+        if workers and job.is_alive():
+            try:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            kills += 1
+    job.join()
+    return kills
 
 
 def python_workers(java: int) -> list[int]:

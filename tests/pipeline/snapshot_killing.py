@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +12,10 @@ from unittest import mock
 import msgspec
 from pyspark import SparkContext
 
+from tests.pipeline import processes
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, make_outlines, shipped_outline
-from tests.pipeline.processes import kill, python_workers, start, wait_until
+from tests.pipeline.processes import kill, start, wait_until
 from unisono.pipeline import shares, snapshots
 from unisono.pipeline.export import export
 from unisono.pipeline.keeping import open_keeper
@@ -122,16 +121,7 @@ def kill_workers(context: SparkContext, lake: Lake, records: Sequence[Record], k
         while hit < kills:
             running = threading.Thread(target=_try, args=(context, lake))
             running.start()
-            while running.is_alive() and hit < kills:
-                time.sleep(chance.uniform(0, 0.25))
-                workers = python_workers(java)
-                if workers and running.is_alive():
-                    try:
-                        os.kill(chance.choice(workers), signal.SIGKILL)
-                    except ProcessLookupError:
-                        continue
-                    hit += 1
-            running.join()
+            hit += processes.kill_workers(java, running, chance, 0.25, kills - hit)
             snapshot(context, lake, model)
             require_replay(lake, model, records)
 

@@ -6,9 +6,7 @@ real cluster in test_cluster.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import pytest
 from pyspark import SparkContext
 
 from tests.pipeline.history import make_store, require_exact
-from tests.pipeline.processes import kill, python_workers, start, wait_until
+from tests.pipeline.processes import kill, kill_workers, start, wait_until
 from unisono.pipeline.export import export
 from unisono.pipeline.stores import sqlite_uri
 from unisono.store.delta.lake import Lake
@@ -122,15 +120,6 @@ def test_workers_killed_anywhere(
 
         exporting = threading.Thread(target=run)
         exporting.start()
-        while exporting.is_alive() and kills < WORKER_KILLS:
-            time.sleep(chance.uniform(0, 0.3))
-            workers = python_workers(java)
-            if workers and exporting.is_alive():
-                try:
-                    os.kill(chance.choice(workers), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                kills += 1
-        exporting.join()
+        kills += kill_workers(java, exporting, chance, 0.3, WORKER_KILLS - kills)
         export(context, store, lake, events_per_file=500)
         require_exact(lake, records)

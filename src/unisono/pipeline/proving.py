@@ -15,15 +15,14 @@ import msgspec
 import pyarrow as pa
 
 from unisono.pipeline.stores import open_reader, read_range
-from unisono.pipeline.verify import ranges_of, store_digest, touching
+from unisono.pipeline.verify import Range, ranges, store_digest
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.delta.columns import LOG_SCHEMA, to_batch
 from unisono.store.delta.digests import Digest, digest
 from unisono.store.delta.lake import View
-from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import Span, scan_file, scan_log
-from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import LogReader, Record
 from unisono.vocabulary import Json
 
@@ -45,32 +44,13 @@ class Proved(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-class _Range(msgspec.Struct, frozen=True):
-    store: str
-    storage: Storage
-    since: int
-    upto: int
-    log: tuple[DataFile, ...]
-    by_partition: tuple[DataFile, ...]
-
-
 def prove(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[Proved]:
     """Compare every event of `(since, upto]`, which log and lake both hold."""
-    tasks = [
-        _Range(
-            store,
-            view.storage,
-            low,
-            high,
-            touching(view.log_files, low, high),
-            touching(view.partition_files, low, high),
-        )
-        for low, high in ranges_of(view.partition_files, since, upto)
-    ]
+    tasks = ranges(store, view, since, upto)
     return list(spark.parallelize(tasks, len(tasks)).map(prove_range).collect()) if tasks else []
 
 
-def prove_range(task: _Range) -> Proved:
+def prove_range(task: Range) -> Proved:
     """On an executor."""
     reader = open_reader(task.store)
     try:
@@ -81,7 +61,7 @@ def prove_range(task: _Range) -> Proved:
     return Proved(task.since, task.upto, task.upto - task.since, problem)
 
 
-def _compare_log(task: _Range, reader: LogReader) -> tuple[str | None, Digest]:
+def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, Digest]:
     """The table `log` beside the store; and the digest that the table by partition must have."""
     places = Digest()
     for since in range(task.since, task.upto, STRETCH):
@@ -97,7 +77,7 @@ def _compare_log(task: _Range, reader: LogReader) -> tuple[str | None, Digest]:
     return None, places
 
 
-def _compare_places(task: _Range, expected: Digest) -> str | None:
+def _compare_places(task: Range, expected: Digest) -> str | None:
     span = Span(task.since, task.upto)
     found = Digest()
     for file in task.by_partition:

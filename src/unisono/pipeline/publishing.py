@@ -20,6 +20,7 @@ from unisono.store.delta.lake import Lake
 from unisono.store.delta.snapshots import Snapshots, StateRow
 from unisono.store.delta.storage import SNAPSHOTS
 from unisono.store.port import Snapshot
+from unisono.store.portions import in_portions
 
 PORTION_BYTES: Final = 4 << 20
 PORTION_ROWS: Final = 500
@@ -44,7 +45,10 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     keeper = open_keeper(store)
     try:
         marks = keeper.watermarks(model_version)
-        for portion in _portions(_newer(lake, model_version, marks)):
+        newer = _newer(lake, model_version, marks)
+        for portion in in_portions(
+            newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
+        ):
             keeper.put_snapshots([_snapshot(row, model_version) for row in portion])
             count += len(portion)
             size += sum(len(row.state) for row in portion)
@@ -67,19 +71,6 @@ def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[St
                     row = held.at(name, ids[-1])
                     row.require_sound()
                     yield row
-
-
-def _portions(rows: Iterator[StateRow]) -> Iterator[list[StateRow]]:
-    held: list[StateRow] = []
-    size = 0
-    for row in rows:
-        if held and (len(held) >= PORTION_ROWS or size + len(row.state) > PORTION_BYTES):
-            yield held
-            held, size = [], 0
-        held.append(row)
-        size += len(row.state)
-    if held:
-        yield held
 
 
 def _snapshot(row: StateRow, model_version: int) -> Snapshot:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from unisono.pipeline.errors import NoSuchRange
 from unisono.pipeline.stores import extent, open_reader, read_range
 from unisono.store.delta.digests import Digest, digest
-from unisono.store.delta.lake import Lake
+from unisono.store.delta.lake import Lake, View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import Span, runs_of, scan_file
 from unisono.store.delta.storage import Storage
@@ -39,7 +39,9 @@ class Checked(msgspec.Struct, frozen=True):
         return self.log == self.store_log and self.by_partition == self.store_by_partition
 
 
-class _Range(msgspec.Struct, frozen=True):
+class Range(msgspec.Struct, frozen=True):
+    """One task's part of a comparison: where log and lake are, and the files of the lake that hold the range."""
+
     store: str
     storage: Storage
     since: int
@@ -62,21 +64,26 @@ def verify(
         if since < last:
             raise NoSuchRange(f"the log has nothing left of ({since}, {last}] to compare the lake with")
         return []
-    tasks = [
-        _Range(
-            store,
-            lake.storage,
-            low,
-            high,
-            touching(view.log_files, low, high),
-            touching(view.partition_files, low, high),
-        )
-        for low, high in ranges_of(view.partition_files, first, last)
-    ]
+    tasks = ranges(store, view, first, last)
     return list(spark.parallelize(tasks, len(tasks)).map(check).collect())
 
 
-def check(task: _Range) -> Checked:
+def ranges(store: str, view: View, since: int, upto: int) -> list[Range]:
+    """`(since, upto]` cut where the runs of the table by partition end, so that each file is read by one task."""
+    return [
+        Range(
+            store,
+            view.storage,
+            low,
+            high,
+            _touching(view.log_files, low, high),
+            _touching(view.partition_files, low, high),
+        )
+        for low, high in _edges(view.partition_files, since, upto)
+    ]
+
+
+def check(task: Range) -> Checked:
     """On an executor: one range from both sides."""
     return Checked(
         task.since,
@@ -87,8 +94,7 @@ def check(task: _Range) -> Checked:
     )
 
 
-def ranges_of(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
-    """`(since, upto]` cut where the runs of `files` end, so that each file is read by one task."""
+def _edges(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
     low = since
     for run in runs_of(files):
         high = min(upto, max(file.last_id for file in run))
@@ -99,18 +105,17 @@ def ranges_of(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tupl
         yield low, upto
 
 
-def touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
-    """The files that may hold some of `(since, upto]`."""
+def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
     return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
 
 
-def _of_files(task: _Range, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
+def _of_files(task: Range, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
     span = Span(task.since, task.upto)
     batches = chain.from_iterable(scan_file(task.storage, file, span, columns) for file in files)
     return sum(map(digest, batches), Digest())
 
 
-def _of_store(task: _Range) -> tuple[Digest, Digest]:
+def _of_store(task: Range) -> tuple[Digest, Digest]:
     log, by_partition = Digest(), Digest()
     reader = open_reader(task.store)
     try:

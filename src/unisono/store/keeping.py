@@ -18,6 +18,7 @@ import msgspec
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import Extent, Snapshot
+from unisono.store.portions import in_portions
 
 NO_MODEL_VERSION: Final = 0
 """The version under which snapshots are kept where no versioned model is in force."""
@@ -150,15 +151,9 @@ def require_publishable(snapshots: Sequence[Snapshot], head: int, model_version:
 
 def portions(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
     """`snapshots` in stretches that are stored in one transaction each."""
-    portion: list[Snapshot] = []
-    size = 0
-    for snapshot in snapshots:
-        if portion and (
-            len(portion) == PUBLISH_SNAPSHOTS_MAX or size + len(snapshot.state) > PUBLISH_BYTES_MAX
-        ):
-            yield portion
-            portion, size = [], 0
-        portion.append(snapshot)
-        size += len(snapshot.state)
-    if portion:
-        yield portion
+    return in_portions(
+        snapshots,
+        lambda snapshot: len(snapshot.state),
+        count_max=PUBLISH_SNAPSHOTS_MAX,
+        bytes_max=PUBLISH_BYTES_MAX,
+    )

@@ -17,6 +17,7 @@ import msgspec
 from unisono.store import sqlite_files as files
 from unisono.store.copying import directory_of, is_dsn
 from unisono.store.port import CommitLog, Known, Opening, Record, StoreUnusable
+from unisono.store.portions import in_portions
 from unisono.store.sqlite import SqliteLog
 from unisono.store.statements import load_queries
 
@@ -124,16 +125,7 @@ def _is(row: Prepared, known: Known | None) -> bool:
 
 def groups(rows: Iterator[Prepared], rows_max: int = GROUP_ROWS_MAX) -> Iterator[list[Prepared]]:
     """Rows in transactions of a bounded size."""
-    group: list[Prepared] = []
-    size = 0
-    for row in rows:
-        group.append(row)
-        size += len(row.event)
-        if len(group) == rows_max or size >= GROUP_BYTES_MAX:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    return in_portions(rows, lambda row: len(row.event), count_max=rows_max, bytes_max=GROUP_BYTES_MAX)
 
 
 def open_log(store: str) -> CommitLog:

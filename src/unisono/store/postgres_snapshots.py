@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from unisono.store.port import Snapshot
+from unisono.store.portions import in_portions
 from unisono.store.postgres_line import Line
 from unisono.store.postgres_rows import Blobs, Integers, Texts, escape
 
@@ -40,13 +41,9 @@ def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
         key = (snapshot.partition, snapshot.model_version)
         if key not in newest or newest[key].committed_id <= snapshot.committed_id:
             newest[key] = snapshot
-    batch: list[Snapshot] = []
-    size = 0
-    for key in sorted(newest):
-        batch.append(newest[key])
-        size += len(newest[key].state)
-        if len(batch) == PER_STATEMENT_MAX or size >= BYTES_PER_STATEMENT_MAX:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return in_portions(
+        (newest[key] for key in sorted(newest)),
+        lambda snapshot: len(snapshot.state),
+        count_max=PER_STATEMENT_MAX,
+        bytes_max=BYTES_PER_STATEMENT_MAX,
+    )

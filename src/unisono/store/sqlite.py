@@ -18,6 +18,7 @@ from unisono.store import sqlite_keeping as keeping
 from unisono.store.cluster import ModelBundle
 from unisono.store.keeping import PRUNE_EVENTS_MAX, Erased, KeepRefused, Reclaimed, Tombstone
 from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
+from unisono.store.portions import in_portions
 from unisono.store.sqlite_reading import SqliteReader, unusable
 from unisono.store.sqlite_wal import WalKeeper
 from unisono.store.statements import load_queries
@@ -277,13 +278,9 @@ def _encode_names(partitions: Sequence[str]) -> str:
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    batch: list[Snapshot] = []
-    size = 0
-    for snapshot in snapshots:
-        batch.append(snapshot)
-        size += len(snapshot.state)
-        if len(batch) == SNAPSHOTS_PER_TRANSACTION_MAX or size >= SNAPSHOT_BYTES_PER_TRANSACTION_MAX:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return in_portions(
+        snapshots,
+        lambda snapshot: len(snapshot.state),
+        count_max=SNAPSHOTS_PER_TRANSACTION_MAX,
+        bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
+    )
