@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -23,8 +22,9 @@ import apsw
 import click
 import jwt
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from tests.commands import unisono
 from tests.server.harness import SECRET, Server, new_id, running
 from unisono import __version__
 from unisono.cli.main import main
@@ -51,11 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def part() -> str:
     return new_id("part")
-
-
-def unisono(*arguments: str, **options: Any) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, list(arguments), **options)
 
 
 def at(server: Server, part: str, client_id: str = "carol") -> list[str]:

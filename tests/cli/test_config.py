@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from unisono.cli.main import main
+from tests.commands import unisono
 from unisono.cli.serve import serve
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
 
@@ -116,7 +116,7 @@ def root_logger() -> Iterator[None]:
 
 
 def run_serve(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
-    return CliRunner(env=dict(env or {})).invoke(main, ["serve", *arguments])
+    return unisono("serve", *arguments, env=env)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from tests.commands import unisono
 from tests.store.postgres_server import Postgres, database, postgres
 from tests.store.records import append, append_many
-from unisono.cli.db import copy, db
 from unisono.store.postgres import PostgresLog
 from unisono.store.sqlite import SqliteLog
 
@@ -29,7 +29,7 @@ def empty(postgres: Postgres) -> Iterator[str]:
 
 
 def run_db(*arguments: str) -> Result:
-    return CliRunner().invoke(db, arguments)
+    return unisono("db", *arguments)
 
 
 def test_init_twice_and_status(empty: str) -> None:
@@ -63,7 +63,7 @@ def test_pending_migrations_are_an_exit_code(empty: str, monkeypatch: pytest.Mon
 
 
 def test_the_store_may_stand_in_the_environment(empty: str) -> None:
-    outcome = CliRunner().invoke(db, ["init"], env={"UNISONO_STORE": empty})
+    outcome = unisono("db", "init", env={"UNISONO_STORE": empty})
     assert outcome.exit_code == 0
 
 
@@ -80,12 +80,12 @@ def test_a_log_is_copied_both_ways(database: str, tmp_path: Path) -> None:
     source, back = tmp_path / "source", tmp_path / "back"
     with closing(SqliteLog.open(source)) as log:
         append_many(log, 1_200)
-    outcome = CliRunner().invoke(copy, ["--from", f"sqlite:{source}", "--to", database])
+    outcome = unisono("copy", "--from", f"sqlite:{source}", "--to", database)
     assert (outcome.exit_code, outcome.stderr.count("verifying")) == (0, 1), outcome.output
     assert "copied 1200 events and 0 snapshots; verified up to 1200\nsha256" in outcome.stdout
-    outcome = CliRunner().invoke(copy, ["--from", database, "--to", f"sqlite:{back}", "--quiet"])
+    outcome = unisono("copy", "--from", database, "--to", f"sqlite:{back}", "--quiet")
     assert (outcome.exit_code, outcome.stderr) == (0, "")
-    outcome = CliRunner().invoke(copy, ["--from", database, "--to", f"sqlite:{back}", "--quiet"])
+    outcome = unisono("copy", "--from", database, "--to", f"sqlite:{back}", "--quiet")
     assert "copied 0 events and 0 snapshots (1200 events were there)" in outcome.stdout
 
 
@@ -95,7 +95,7 @@ def test_a_copy_that_cannot_be_is_refused(database: str, tmp_path: Path) -> None
         (f"sqlite:{tmp_path}", database, 2, "holds no log"),
         (database, database, 2, "the same"),
     ):
-        outcome = CliRunner().invoke(copy, ["--from", source, "--to", target])
+        outcome = unisono("copy", "--from", source, "--to", target)
         assert (outcome.exit_code, why in outcome.stderr) == (code, True), outcome.output
 
 

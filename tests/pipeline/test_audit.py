@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from pyspark import SparkContext
 
+from tests.commands import unisono
 from tests.pipeline.corruptions import BUCKETS, GROUPS, HALF, SPREAD_TO, Found, at_random
 from tests.pipeline.planting import Planter
-from unisono.cli.main import main
 from unisono.model.loading import load_model
 from unisono.pipeline.audit import Asked, audit
 from unisono.pipeline.auditing.report import AuditReport
@@ -191,8 +190,7 @@ def test_random_damage_is_found(context: SparkContext, damager: Damager, seed: i
 
 def test_the_command(context: SparkContext, damager: Damager, sound: Path, tmp_path: Path) -> None:
     """In this process, so that it uses the Spark that runs; test_cli starts commands of their own."""
-    run = CliRunner()
-    done = run.invoke(main, ["lake", "audit", "--lake", str(sound), "--json", "-", "--quiet"])
+    done = unisono("lake", "audit", "--lake", str(sound), "--json", "-", "--quiet")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["sound"]
     lake, data = damager.copies("command")
@@ -201,16 +199,16 @@ def test_the_command(context: SparkContext, damager: Damager, sound: Path, tmp_p
     planter.commit()
     page, plain = tmp_path / "audit.html", tmp_path / "audit.json"
     files = ["--json", str(plain), "--html", str(page)]
-    done = run.invoke(main, ["lake", "audit", "--lake", lake.storage.location, "--data", str(data), *files])
+    done = unisono("lake", "audit", "--lake", lake.storage.location, "--data", str(data), *files)
     assert done.exit_code == 1, done.output
     assert "event 76: its columns say type 'set'" in done.stdout
     assert "NOT SOUND, 1 finding" in done.stdout.splitlines()[-1]
     told = json.loads(plain.read_text())
     assert [(finding["kind"], finding["committed_id"]) for finding in told["findings"]] == [("kind", 76)]
     assert "<svg" in page.read_text("utf-8")
-    done = run.invoke(main, ["lake", "audit", "--lake", str(tmp_path / "none")])
+    done = unisono("lake", "audit", "--lake", str(tmp_path / "none"))
     assert done.exit_code == 2
     assert "there is no lake" in done.stderr
     for wrong in (["--full", "--sample", "3"], ["--html", str(tmp_path / "no" / "where.html")]):
-        done = run.invoke(main, ["lake", "audit", "--lake", str(sound), *wrong])
+        done = unisono("lake", "audit", "--lake", str(sound), *wrong)
         assert done.exit_code == 2

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import run, start
-from unisono.cli.lake import lake
 from unisono.cli.lake.place import brief
 from unisono.store.delta.lake import Lake
 
@@ -79,15 +78,12 @@ def test_clear_errors(tmp_path: Path) -> None:
 
 
 def test_usage() -> None:
-    runner = CliRunner()
     assert (
         "give --data or --store"
-        in runner.invoke(lake, ["info", "--data", "a", "--store", "b", "--lake", "c"]).output
+        in unisono("lake", "info", "--data", "a", "--store", "b", "--lake", "c").output
     )
-    assert "is not K=V" in runner.invoke(lake, ["info", "--lake", "c", "--spark-conf", "x"]).output
-    told = runner.invoke(
-        lake, ["export", "--follow", "--store", "postgresql://u:secret@h/x", "--lake", "s3://l"]
-    )
+    assert "is not K=V" in unisono("lake", "info", "--lake", "c", "--spark-conf", "x").output
+    told = unisono("lake", "export", "--follow", "--store", "postgresql://u:secret@h/x", "--lake", "s3://l")
     assert told.exit_code == 2
     assert "secret" not in told.output
 
@@ -98,7 +94,7 @@ def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         name for name in sys.modules if name.startswith(("unisono.pipeline", "unisono.store.delta"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    told = CliRunner().invoke(lake, ["info", "--lake", str(tmp_path)])
+    told = unisono("lake", "info", "--lake", str(tmp_path))
     assert told.exit_code == 2
     assert "pip install 'unisono[pipeline]'" in told.output
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from pyspark import SparkContext
 
+from tests.commands import unisono
 from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, holders, planted
 from tests.pipeline.history import require_exact, row_of
 from tests.pipeline.processes import run as run_command
 from tests.pipeline.s3 import object_store
 from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
-from unisono.cli.lake import lake as cli
 from unisono.pipeline.compact import Job, compact, join
 from unisono.pipeline.erase import Done, NothingFound, erase, plan
 from unisono.pipeline.erasing.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
@@ -276,7 +276,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
     place = ["--data", str(data), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
 
     def call(*arguments: str) -> Result:
-        return CliRunner().invoke(cli, ["erase", *place, *arguments])
+        return unisono("lake", "erase", *place, *arguments)
 
     for arguments, text in {
         ("--client", CULPRIT, "--yes"): "`unisono lake export` makes one",
@@ -327,7 +327,7 @@ def test_command_that_finds_something(context: SparkContext, tmp_path: Path) -> 
     export(context, sqlite_uri(data), lake)
     (tmp_path / "lake" / "left behind").write_text(canary(40))
     place = ["--data", str(data), "--lake", str(tmp_path / "lake")]
-    told = CliRunner().invoke(cli, ["erase", *place, "--id", "planted-40", "--yes"])
+    told = unisono("lake", "erase", *place, "--id", "planted-40", "--yes")
     assert told.exit_code == 1
     assert "left behind: " in told.output
     assert "erased content was found after all: run the same command again" in told.output

@@ -3,14 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from pyspark import SparkContext
 
+from tests.commands import unisono
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outlines, shipped_outline
 from tests.pipeline.processes import run
 from unisono.authority.states import States
-from unisono.cli.lake import lake as commands
 from unisono.pipeline import publishing
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import export
@@ -110,7 +110,7 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
 
 
 def asked(*arguments: str) -> Result:
-    return CliRunner().invoke(commands, list(arguments))
+    return unisono("lake", *arguments)
 
 
 @pytest.mark.timeout(240)

@@ -13,14 +13,13 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.pipeline.processes import run
 from tests.pipeline.test_charts import read_page
 from tests.server.harness import item, running, set_event, tree_event
-from unisono.cli.lake import lake as lake_command
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export
 from unisono.pipeline.reporting.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_MS, step_of, step_start
@@ -433,8 +432,8 @@ def test_clear_errors(arguments: list[str], message: str, tmp_path: Path) -> Non
     filled = [part.format(file=tmp_path / "file") for part in arguments]
     if "--out" in filled:
         Lake.at(str(tmp_path / "lake")).make(4)
-    result = CliRunner().invoke(
-        lake_command, ["report", "--lake", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), *filled]
+    result = unisono(
+        "lake", "report", "--lake", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), *filled
     )
     assert result.exit_code == 2
     assert message.format(file=tmp_path / "file") in result.output

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.pipeline.equality import by_partition, replayed
 from tests.pipeline.outline import HOT, OUTLINE, START_MS, make_outlines, shipped_outline
 from tests.pipeline.processes import run
-from unisono.cli.lake import lake as commands
 from unisono.model.packing import pack
 from unisono.pipeline.compact import compact
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
@@ -124,7 +124,7 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
 
 
 def asked(*arguments: str) -> Result:
-    return CliRunner().invoke(commands, list(arguments))
+    return unisono("lake", *arguments)
 
 
 def test_commands(past: tuple[Lake, list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

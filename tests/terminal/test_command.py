@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from tests.commands import unisono
 from tests.server.harness import Server
-from unisono.cli.client import client, default_store
+from unisono.cli.client import default_store
 
 PATIENCE_S = 20.0
 SHOW_CURSOR = "\x1b[?25h"
@@ -34,7 +34,7 @@ def token(server: Server) -> str:
 
 def refused(*arguments: str, **environment: str | None) -> str:
     """What it says instead of starting; never a traceback."""
-    result = CliRunner().invoke(client, arguments, env={"UNISONO_TOKEN": None, **environment})
+    result = unisono("client", *arguments, env={"UNISONO_TOKEN": None, **environment})
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit)
     return result.output
