@@ -7,7 +7,7 @@ two partitions; `--skewed` puts half of all into a single one. Spark is up and h
 is timed. "plain" reads the lake in committed_id order, keeps all states in one dict, and writes one sorted file of
 snapshots with the lake's own writer; it runs in a process of its own. Seconds are of the wall; behind them the
 processor's, of all workers together, which others on the machine disturb less. Memory is the highest resident
-size of a worker, once it has done its part.
+size of a worker while it folds, its memory after the export that came before included.
 """
 
 from __future__ import annotations
@@ -124,11 +124,22 @@ class Workers:
         self._java = java
 
     def peak_mb(self) -> float:
-        return max((self._status(pid, "VmHWM:") for pid in python_workers(self._java)), default=0) / 1024
+        return self._most_mb("VmHWM:")
+
+    def resident_mb(self) -> float:
+        return self._most_mb("VmRSS:")
+
+    def forget_peaks(self) -> None:
+        """Of what workers needed for something else, only what they still hold counts."""
+        for pid in python_workers(self._java):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def cpu(self) -> float:
         ticks = os.sysconf("SC_CLK_TCK")
         return sum(sum(map(int, _stat(pid)[11:15])) for pid in python_workers(self._java)) / ticks
+
+    def _most_mb(self, key: str) -> float:
+        return max((self._status(pid, key) for pid in python_workers(self._java)), default=0) / 1024
 
     def _status(self, pid: int, key: str) -> int:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -168,6 +179,8 @@ def measure(data: Path, events: int, more: int, rounds: int, folder: Path, skewe
         export(spark, store, lake, to=events)
         alone = plain_apart(lake.storage.location, events, place)
         taken.setdefault("plain Python, full", []).append((events, alone.seconds, alone.cpu))
+        before = workers.resident_mb()
+        workers.forget_peaks()
         full = timed(workers, lambda lake=lake: snapshot(spark, lake, model))  # type: ignore[misc]
         taken.setdefault("Spark, full", []).append((events, *full))
         peak = workers.peak_mb()
@@ -184,7 +197,7 @@ def measure(data: Path, events: int, more: int, rounds: int, folder: Path, skewe
         taken.setdefault("one state of the past", []).append((found.replayed, time.perf_counter() - began, 0))
         size = sum(file.bytes for file in lake.table("snapshots").files())
         print(
-            f"  peak memory: a Spark worker {peak:.0f} MB, plain {alone.peak_mb:.0f} MB; "
+            f"  peak memory: a Spark worker {peak:.0f} MB ({before:.0f} before), plain {alone.peak_mb:.0f} MB; "
             f"snapshots {size / 1e6:.0f} MB, published {done.bytes / 1e6:.0f} MB"
         )
         shutil.rmtree(place)
