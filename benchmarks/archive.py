@@ -22,13 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from tests.server.harness import Server, running
 from tests.store.lakes import export_to
 
-from unisono.protocol.canonical import canonical, content_hash
+from benchmarks.notes import added, item, record
 from unisono.store.archive import Archive, ArchivedReader
 from unisono.store.delta.lake import Lake
 from unisono.store.port import LogReader, Record
@@ -38,19 +37,6 @@ PARTITIONS = tuple(f"room-{number:02d}" for number in range(64))
 PAGE = 500
 GROUP = 2_000
 PRUNED_AT_ONCE = 3_000
-WORDS = (
-    "lorem",
-    "ipsum",
-    "dolor",
-    "sit",
-    "amet",
-    "consectetur",
-    "adipiscing",
-    "elit",
-    "sed",
-    "do",
-    "eiusmod",
-)
 
 
 class Page(msgspec.Struct):
@@ -77,16 +63,10 @@ class Reading(msgspec.Struct):
 _decode = msgspec.json.Decoder(Answer).decode
 
 
-def record(number: int, chance: random.Random) -> Record:
-    item: dict[str, Any] = {"id": f"n{number}", "text": " ".join(chance.choices(WORDS, k=22))}
-    event: Any = {"type": "event", "payload": {"schema": "note.added", "data": item}}
+def made(number: int, chance: random.Random) -> Record:
+    event = added(item(number, chance))
     names = sorted({chance.choice(PARTITIONS) for _ in range(1 if number % 10 else 2)})
-    body = canonical(event)
-    digest = content_hash(body, canonical(list(names)))
-    identity = f"{chance.getrandbits(128):032x}"
-    return Record(
-        number, identity, f"client-{number % 500}", tuple(names), body, digest, 1_700_000_000_000 + number
-    )
+    return record(number, event, names, chance)
 
 
 def build(folder: Path, events: int, archived: int) -> tuple[Path, Path]:
@@ -97,7 +77,7 @@ def build(folder: Path, events: int, archived: int) -> tuple[Path, Path]:
         log = SqliteLog.open(whole)
         chance = random.Random(1)
         while (head := log.begin([]).head) < events:
-            log.commit([record(number, chance) for number in range(head + 1, min(head + GROUP, events) + 1)])
+            log.commit([made(number, chance) for number in range(head + 1, min(head + GROUP, events) + 1)])
             log.maintain()
         log.abandon()
         log.close()

@@ -10,56 +10,19 @@ run; medians are shown, and each beside the embedded one of the same round.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-import picows
-import uvloop
 from tests.nodes.cluster import SERVE, cluster
 from tests.server.harness import Server, running
 from tests.store.postgres_server import shared_server
 
-from benchmarks.submit import Writer, raw_fdatasync
+from benchmarks.load import Round, group_size, load, raw_fdatasync
 
 OPTIONS = ("--model", "open", "--log-level", "warning")
-
-
-class Round(msgspec.Struct, frozen=True):
-    """What one measurement found; latencies in milliseconds."""
-
-    rate: float
-    p50: float
-    p99: float
-
-
-async def load(servers: Sequence[Server], connections: int, seconds: float, batch: int) -> Round:
-    """The connections in turn to the servers, each as a client of its own."""
-    writers: list[Writer] = []
-    for number in range(connections):
-        server = servers[number % len(servers)]
-        writer = Writer(number, server.token(f"writer-{number}"), "canonical", batch)
-        await picows.ws_connect(lambda w=writer: w, server.url)
-        writers.append(writer)
-    await asyncio.gather(*(writer.connected for writer in writers))
-    started = time.perf_counter()
-    for writer in writers:
-        writer.submit()
-    await asyncio.sleep(seconds)
-    for writer in writers:
-        writer.running = False
-    elapsed = time.perf_counter() - started
-    total = sum(writer.answered for writer in writers)
-    await asyncio.sleep(0.2)
-    for writer in writers:
-        writer.transport.disconnect()
-    latencies = sorted(latency * 1000 for writer in writers for latency in writer.latencies)
-    return Round(total / elapsed, statistics.median(latencies), latencies[int(len(latencies) * 0.99)])
 
 
 @contextlib.contextmanager
@@ -73,11 +36,6 @@ def contenders(directory: Path) -> Iterator[dict[str, Sequence[Server]]]:
         cluster(directory / "shared", shared, "ab", *OPTIONS) as two,
     ):
         yield {"embedded": [embedded], "PostgreSQL, one node": one, "PostgreSQL, two nodes": two}
-
-
-def group_size(servers: Sequence[Server]) -> float:
-    events = sum(server.metric("unisono_group_events_sum") for server in servers)
-    return events / max(1.0, sum(server.metric("unisono_group_events_count") for server in servers))
 
 
 def main() -> None:
@@ -96,8 +54,7 @@ def main() -> None:
         for _ in range(chosen.rounds):
             syncs.append(raw_fdatasync(Path(folder), 0.5))
             for name, servers in all_of_them.items():
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    measured = runner.run(load(servers, chosen.connections, chosen.seconds, chosen.batch))
+                measured = load(servers, chosen.connections, chosen.seconds, "canonical", chosen.batch)
                 found.setdefault(name, []).append(measured)
         sizes = {name: group_size(servers) for name, servers in all_of_them.items()}
     print(f"{chosen.connections} connections, batches of {chosen.batch}, {chosen.rounds} rounds")

@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.notes import added, item, record
 from unisono.pipeline.compact import compact
 from unisono.pipeline.export import BOTH, EVENTS_PER_FILE, Task, export, run_task
 from unisono.pipeline.session import session
@@ -34,7 +35,6 @@ from unisono.pipeline.source import UnisonoSource
 from unisono.pipeline.stores import no_collection, open_reader, read_range, sqlite_uri
 from unisono.pipeline.verify import verify
 from unisono.pipeline.warmup import prepare
-from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.delta.columns import LOG_SCHEMA, to_batch
 from unisono.store.delta.lake import Lake
 from unisono.store.port import Record
@@ -42,19 +42,6 @@ from unisono.store.sqlite import SqliteLog
 
 GROUP = 1_000
 PARTITIONS = 10_000
-WORDS = (
-    "lorem",
-    "ipsum",
-    "dolor",
-    "sit",
-    "amet",
-    "consectetur",
-    "adipiscing",
-    "elit",
-    "sed",
-    "do",
-    "eiusmod",
-)
 
 
 def build(directory: Path, events: int) -> None:
@@ -62,26 +49,21 @@ def build(directory: Path, events: int) -> None:
     log = SqliteLog.open(directory)
     chance = random.Random(log.head())
     while (head := log.begin([]).head) < events:
-        log.commit([record(number, chance) for number in range(head + 1, min(head + GROUP, events) + 1)])
+        log.commit([made(number, chance) for number in range(head + 1, min(head + GROUP, events) + 1)])
         log.maintain()
     log.abandon()
     log.close()
 
 
-def record(number: int, chance: random.Random) -> Record:
-    item: dict[str, Any] = {"id": f"n{number}", "text": " ".join(chance.choices(WORDS, k=22))}
+def made(number: int, chance: random.Random) -> Record:
+    note = item(number, chance)
     if number % 2:
-        event: Any = {"type": "event", "payload": {"schema": "note.added", "data": item}}
+        event = added(note)
     else:
         options = {"parent": "_root", "position": "last"}
-        event = {"type": "treePush", "payload": {"target": "doc", "value": item, "options": options}}
+        event = {"type": "treePush", "payload": {"target": "doc", "value": note, "options": options}}
     names = sorted({f"room-{chance.randrange(PARTITIONS):05d}" for _ in range(1 if number % 10 else 2)})
-    body = canonical(event)
-    identity = f"{chance.getrandbits(128):032x}"
-    digest = content_hash(body, canonical(list(names)))
-    return Record(
-        number, identity, f"client-{number % 500}", tuple(names), body, digest, 1_700_000_000_000 + number
-    )
+    return record(number, event, names, chance)
 
 
 def plain_log(store: str, events: int, folder: Path) -> None:
