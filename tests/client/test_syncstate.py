@@ -10,6 +10,7 @@ from unisono.client.steps import (
     Apply,
     Disconnect,
     DraftsWaiting,
+    Input,
     NoteModel,
     PartitionAdded,
     PartitionRemoved,
@@ -345,6 +346,22 @@ def test_a_partition_removed_and_added_again_is_not_credited_with_the_page_under
     effects = drive.page(3, 9, to=9)
     assert one(Apply, effects).cursors == {"p": 9}
     assert asked(effects) == (("q",), 0)
+
+
+@pytest.mark.parametrize("happened", [PartitionAdded("q", 0), Received(VersionChanged(2, 1))])
+def test_a_client_with_something_to_fetch_is_not_live_while_it_waits_for_another_answer(
+    happened: Input,
+) -> None:
+    drive = Drive(cursors={"p": 0, "q": 0})
+    drive.live(to=9)
+    drive.feed(PartitionRemoved("q"))
+    assert drive.state.asked == "sync"
+    drive.feed(happened)
+    assert drive.phase() is Phase.SYNCING
+    drive.page(to=9)
+    assert drive.phase() is Phase.SYNCING
+    drive.page(to=9)
+    assert drive.phase() is Phase.LIVE
 
 
 def test_what_waited_is_not_lost_when_a_cycle_ends_early() -> None:

@@ -176,14 +176,17 @@ class Step:
         state = self.state
         if state.phase not in (Phase.SYNCING, Phase.LIVE) or state.failure is not None:
             return
+        active = state.active
+        behind = [name for name in active if name not in state.live]
+        if behind:
+            self.set(phase=Phase.SYNCING)
         if state.asked is not None or state.storing or state.retry_at is not None:
             return
         if state.cycle is not None:
             self._go_on(state.cycle)
             return
-        active = state.active
-        behind = [name for name in active if name not in state.live]
-        self.set(phase=Phase.SYNCING if behind else Phase.LIVE)
+        if not behind:
+            self.set(phase=Phase.LIVE)
         waiting = behind or [name for name in active if name in state.due]
         if waiting:
             self._start_cycle(waiting)
