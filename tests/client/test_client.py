@@ -672,3 +672,53 @@ async def test_pause_and_resume(server: Server, part: str, who: str) -> None:
         assert one.status.phase is Phase.OFFLINE
         await one.resume()
         assert isinstance(await draft.settled(WAIT_S), Committed)
+
+
+@asynchronous
+async def test_a_pause_ends_dialling_at_once(part: str, who: str) -> None:
+    """A server that takes the call and says nothing would be waited for as long as `connect_timeout_s`."""
+    called, gone = asyncio.Event(), asyncio.Event()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        called.set()
+        assert await reader.read() == b""
+        gone.set()
+        writer.close()
+
+    silent = await asyncio.start_server(take, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    patient = Options(connect_timeout_s=3600.0)
+    async with silent, client(f"ws://127.0.0.1:{port}/sync", who, part, options=patient) as one:
+        await called.wait()
+        await asyncio.gather(one.pause(), one.pause())
+        assert one.status.phase is Phase.OFFLINE
+        await gone.wait()
+        assert one.status.last_error is None
+        called.clear()
+        await one.resume()
+        await called.wait()
+        await one.pause()
+
+
+@asynchronous
+async def test_a_pause_ends_waiting_for_a_token_at_once(server: Server, part: str, who: str) -> None:
+    gate = Gate(server.token(who))
+    async with of(server, who, part, token=gate) as one:
+        await until(lambda: one.status.phase is not Phase.OFFLINE)
+        await one.pause()
+        assert one.status.phase is Phase.OFFLINE
+        assert one.status.last_error is None
+        gate.open()
+        await one.resume()
+        await one.caught_up(WAIT_S)
+
+
+@asynchronous
+async def test_a_client_may_be_paused_before_it_dials_and_while_it_waits_to(part: str, who: str) -> None:
+    async with client(NOWHERE, who, part, options=Options(backoff_base_s=3600.0)) as one:
+        await one.pause()
+        await one.resume()
+        await until(lambda: one.status.last_error is not None and one.status.phase is Phase.OFFLINE)
+        await one.pause()
+        assert one.status.phase is Phase.OFFLINE

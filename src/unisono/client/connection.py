@@ -65,6 +65,8 @@ class Connection:
         self._may_dial.set()
         self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
+        self._idle.set()
+        self._dialling: asyncio.Timeout | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[object] | None = None
         self._life: asyncio.Task[None] | None = None
@@ -126,11 +128,13 @@ class Connection:
     # -- what the program asks -------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Go offline and stay there; done when the core knows that it is."""
+        """Go offline and stay there, also in the middle of dialling; done when the core knows that it is."""
         self._may_dial.clear()
-        if self._socket is not None:
-            self.hang_up()
-            await self._idle.wait()
+        self.hang_up()
+        dialling, self._dialling = self._dialling, None
+        if dialling is not None:
+            dialling.reschedule(self._loop.time())
+        await self._idle.wait()
 
     def resume(self) -> None:
         """Go online now, also after having been stopped."""
@@ -176,29 +180,42 @@ class Connection:
 
     async def _once(self, session: aiohttp.ClientSession) -> tuple[float, int | None]:
         """One socket from its opening to its end; how long it was open, and its close code."""
-        try:
-            self._token = await self._tokens.get()
-            async with asyncio.timeout(self._options.connect_timeout_s):
-                socket = await session.ws_connect(
-                    self._config.url,
-                    timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
-                    max_msg_size=self._options.message_bytes_max,
-                    decode_text=False,
-                )
-        except TokenFailed as error:
-            self.core.report("token_failed", str(error))
-            return 0.0, None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            self.core.report("unreachable", f"{type(error).__name__}: {str(error) or 'no answer in time'}")
+        socket = await self._dial(session)
+        if socket is None:
             return 0.0, None
         opened_at = self._loop.time()
-        if not self._may_dial.is_set():
-            await socket.close()
-            return 0.0, None
         async with self._companions(socket):
             self.core.feed(Opened())
             code = await self._listen(socket)
         return self._loop.time() - opened_at, code
+
+    async def _dial(self, session: aiohttp.ClientSession) -> Socket | None:
+        """Get a token and a socket; None, and the program was told why, unless it paused meanwhile."""
+        dialling = self._dialling = asyncio.timeout(None)
+        try:
+            async with dialling:
+                self._token = await self._tokens.get()
+                async with asyncio.timeout(self._options.connect_timeout_s):
+                    socket = await session.ws_connect(
+                        self._config.url,
+                        timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+                        max_msg_size=self._options.message_bytes_max,
+                        decode_text=False,
+                    )
+        except TokenFailed as error:
+            self.core.report("token_failed", str(error))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if dialling.when() is None:
+                self.core.report(
+                    "unreachable", f"{type(error).__name__}: {str(error) or 'no answer in time'}"
+                )
+        else:
+            if dialling.when() is None:
+                return socket
+            await socket.close()  # the pause came with the answer
+        finally:
+            self._dialling = None
+        return None
 
     @contextlib.asynccontextmanager
     async def _companions(self, socket: Socket) -> AsyncIterator[None]:
