@@ -1,4 +1,4 @@
-"""`unisono db` and `unisono copy`, as a person uses them."""
+"""`unisono db`, `unisono copy` and `unisono check` on a shared log, as a person uses them."""
 
 from __future__ import annotations
 
@@ -72,6 +72,9 @@ def test_errors_say_what_to_do_and_no_password() -> None:
     assert outcome.exit_code == 2
     assert "cannot be opened" in outcome.stderr
     assert "hunter2" not in outcome.output
+    outcome = run_db("status", "--store", "postgresql://me:hunter2@[bad")
+    assert (outcome.exit_code, "is not valid: end of string" in outcome.stderr) == (2, True)
+    assert "hunter2" not in outcome.output
     outcome = run_db("init", "--store", "sqlite:/tmp/x")
     assert (outcome.exit_code, "must be postgresql://" in outcome.stderr) == (2, True)
 
@@ -99,9 +102,39 @@ def test_a_copy_that_cannot_be_is_refused(database: str, tmp_path: Path) -> None
         assert (outcome.exit_code, why in outcome.stderr) == (code, True), outcome.output
 
 
+def test_a_shared_log_is_checked(database: str, tmp_path: Path) -> None:
+    with closing(PostgresLog.open(database, "a")) as log:
+        append(log, [["p"]] * 3)
+    sound = unisono("check", "--store", database)
+    assert (sound.exit_code, sound.stderr.count("checking")) == (0, 1)
+    assert "sound (3 events, head 3)" in sound.stdout
+    assert unisono("check", "--quiet", env={"UNISONO_STORE": database}).stdout == sound.stdout
+    with closing(psycopg.connect(database, autocommit=True)) as connection:
+        connection.execute("UPDATE unisono.events SET event = '{}' WHERE committed_id = 2")
+    damaged = unisono("check", "--quiet", "--store", database)
+    assert (damaged.exit_code, damaged.stderr) == (1, "")
+    assert "NOT SOUND, 1 findings (hash 1)" in damaged.stdout
+    assert "  hash: event 2: its hash is not that of its content" in damaged.stdout
+
+
+def test_the_log_to_check_is_named_once(empty: str, tmp_path: Path) -> None:
+    SqliteLog.open(tmp_path).close()
+    assert unisono("check", str(tmp_path), env={"UNISONO_STORE": empty}).exit_code == 0
+    for arguments, why in (
+        ([], "name one log"),
+        ([str(tmp_path), "--store", empty], "name one log"),
+        (["--store", f"sqlite:{tmp_path}"], "an embedded log is a directory"),
+        (["--store", empty], "unisono db init"),
+        (["--store", "postgresql://me:hunter2@127.0.0.1:1/x"], "cannot be opened"),
+    ):
+        refused = unisono("check", *arguments)
+        assert (refused.exit_code, why in refused.stderr) == (2, True), refused.output
+        assert "hunter2" not in refused.output
+
+
 def test_the_driver_is_loaded_only_when_it_is_needed() -> None:
     program = (
-        "import sys, unisono.cli.db, unisono.store.copying; "
+        "import sys, unisono.cli.check, unisono.cli.db, unisono.store.copying; "
         "sys.exit(any(name.split('.')[0] == 'psycopg' for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -9,10 +9,12 @@ import apsw
 import pytest
 
 from tests.store.records import START_MS, append, append_many, make_record
-from unisono.store import checking
-from unisono.store.checking import SqliteAuditor, check_directory
-from unisono.store.port import Auditor, Snapshot, StoreUnusable
+from unisono.store import checking, sqlite_checking
+from unisono.store.checking import check_directory
+from unisono.store.checking_log import LogAuditor
+from unisono.store.port import Snapshot, StoreUnusable
 from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite_checking import open_directory
 
 EVENTS = 40
 
@@ -84,7 +86,7 @@ def test_damage_to_what_is_remembered_is_found(directory: Path, damage: str) -> 
 
 
 def test_a_log_can_be_checked_while_events_leave_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "BATCH_ROWS", 50)
+    monkeypatch.setattr(sqlite_checking, "BATCH_ROWS", 50)
     with closing(SqliteLog.open(directory)) as log:
         log.set_archive("file:///lake")
         append_many(log, 2_000)
@@ -130,6 +132,12 @@ DAMAGE = {
         "id",
         3,
         "belongs to 2 events",
+    ),
+    "id not text": (
+        "UPDATE events SET id = CAST(x'ff69642d35' AS TEXT) WHERE committed_id = 5",
+        "file",
+        None,
+        "not UTF-8: b'\\xffid-5'",
     ),
     "index gone": ("DROP INDEX events_by_id", "schema", None, "index events_by_id is missing"),
     "table gone": ("DROP TABLE snapshots", "schema", None, "table snapshots is missing"),
@@ -245,6 +253,9 @@ DAMAGE = {
         5,
         "the time of the event before it",
     ),
+    "archive not named": ("UPDATE head SET pruned_to = 1", "keeping", None, "no archive is named"),
+    "keeping gone": ("DELETE FROM keeping", "keeping", None, "row that names the archive is missing"),
+    "model gone": ("UPDATE keeping SET model_version = 3", "model", None, "the model in force is not"),
     "snapshot of the future": ("UPDATE snapshots SET committed_id = 41", "snapshot", 41, "past the head"),
     "snapshot of no partition": ("UPDATE snapshots SET partition = 9", "snapshot", 40, "number 9, unknown"),
 }
@@ -332,5 +343,5 @@ def test_names_of_any_kind_are_sound(tmp_path: Path) -> None:
 
 def test_an_auditor_can_be_left_halfway(directory: Path) -> None:
     plant(directory, "UPDATE events SET hash = zeroblob(32)")
-    auditor: Auditor = SqliteAuditor(directory)
+    auditor = LogAuditor(lambda: open_directory(directory))
     assert next(auditor.findings()).committed_id == 1

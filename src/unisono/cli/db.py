@@ -11,50 +11,18 @@ from typing import Any
 
 import click
 
-from unisono.store.copying import Copied, CopyRefused, copy_log
-from unisono.store.port import StorageError, StoreUnusable
+from unisono.cli.stores import needing_driver, store_option, telling
+from unisono.store.copying import Copied, copy_log
 
 EXIT_NOT_READY = 1
-EXIT_UNUSABLE = 2
 
 DOING = {"compare": "comparing", "copy": "copying", "snapshots": "snapshots", "verify": "verifying"}
 
 
 def _schema() -> ModuleType:
-    """The PostgreSQL driver is installed only where it is used."""
-    try:
+    with needing_driver():
         from unisono.store import postgres_schema
-    except ImportError as error:
-        raise click.ClickException(
-            f"this needs the PostgreSQL driver: pip install 'unisono[postgres]' ({error})"
-        ) from None
     return postgres_schema
-
-
-@contextmanager
-def _telling() -> Iterator[None]:
-    try:
-        yield
-    except (StoreUnusable, StorageError, CopyRefused) as error:
-        click.echo(f"unisono: {error}", err=True)
-        sys.exit(EXIT_UNUSABLE)
-
-
-def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--store",
-        required=True,
-        envvar="UNISONO_STORE",
-        metavar="DSN",
-        callback=_only_postgres,
-        help="The database, postgresql://…; the variable UNISONO_STORE keeps a password out of sight.",
-    )(command)
-
-
-def _only_postgres(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if not value.startswith(("postgresql://", "postgres://")):
-        raise click.BadParameter("must be postgresql://…; an embedded log is made by `unisono serve` itself")
-    return value
 
 
 def _role_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +40,7 @@ def db() -> None:
 
 
 @db.command()
-@_store_option
+@store_option(required=True)
 @_role_option
 def init(store: str, runtime_role: str | None) -> None:
     """Make an empty log in a database. Does nothing to one that is there.
@@ -80,13 +48,13 @@ def init(store: str, runtime_role: str | None) -> None:
     \b
       unisono db init --store postgresql://owner@db.example/unisono --runtime-role unisono_node
     """
-    with _telling():
+    with telling():
         done = _schema().initialise(store, runtime_role=runtime_role)
     click.echo(f"made a log: {', '.join(done)}" if done else "there is a log already; nothing was done")
 
 
 @db.command()
-@_store_option
+@store_option(required=True)
 @_role_option
 @click.option("--finish", is_flag=True, help="Also take away what only nodes of older versions needed.")
 def migrate(store: str, runtime_role: str | None, finish: bool) -> None:
@@ -95,19 +63,19 @@ def migrate(store: str, runtime_role: str | None, finish: bool) -> None:
     First run it without --finish, which only adds: nodes of the version before go on. Upgrade the nodes one by
     one. Then run it with --finish; it refuses while a node that needs the old form gives signs of life.
     """
-    with _telling():
+    with telling():
         done = _schema().migrate(store, finish=finish, runtime_role=runtime_role)
     click.echo(f"applied {', '.join(done)}" if done else "nothing to apply")
 
 
 @db.command()
-@_store_option
+@store_option(required=True)
 def status(store: str) -> None:
     """Tell how the log stands: its schema, its head, and the nodes.
 
     Exit code 0: ready; 1: migrations are pending; 2: no log, or no way to it.
     """
-    with _telling():
+    with telling():
         found = _schema().status(store)
     click.echo(f"{found.database}, PostgreSQL {found.server_version}")
     click.echo(f"schema     {found.applied} migrations applied" + _pending(found.pending))
@@ -150,7 +118,7 @@ def copy(source: str, target: str, quiet: bool) -> None:
             raise click.UsageError(f"{place!r} is no store: give sqlite:DIR or postgresql://…")
         if place.startswith("postgres"):
             _schema()
-    with _telling(), _bars(quiet) as progress:
+    with telling(), _bars(quiet) as progress:
         done = copy_log(source, target, progress)
     click.echo(_outcome(done))
 

@@ -17,7 +17,7 @@ What every implementation keeps:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -179,9 +179,3 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str
     message: str
     committed_id: int | None = None
-
-
-class Auditor(Protocol):
-    """Reads a whole log and tells what is wrong with it."""
-
-    def findings(self) -> Iterator[Finding]: ...

@@ -6,6 +6,7 @@ socket closes, after `lock_hold_s` when its machine vanished. Others wait `lock_
 
 from __future__ import annotations
 
+import re
 from typing import Final, NoReturn
 
 import msgspec
@@ -48,6 +49,9 @@ SQL: Final = {name: text.encode() for name, text in load_queries("postgres").ite
 """The named queries, as psycopg takes text that is not written out in the program."""
 
 
+_QUOTED: Final = re.compile('".*"')
+
+
 class Timeouts(msgspec.Struct, frozen=True):
     """How long to wait for what, in seconds."""
 
@@ -68,6 +72,10 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     answer_s: float = 30.0
     """For the answer to a batch of statements, whatever keeps the server: longer than all it may wait for."""
+
+
+WHOLE_LOG: Final = Timeouts(statement_s=3600.0, answer_s=3700.0)
+"""For a statement that looks at every row."""
 
 
 def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[Row]:
@@ -130,7 +138,9 @@ def raise_unusable(dsn: str, error: Exception) -> NoReturn:
             "`unisono db migrate --runtime-role ROLE` as the owner does it"
         ) from error
     if isinstance(error, psycopg.ProgrammingError) and state is None:
-        raise StoreUnusable(f"the DSN of the store is not valid: {one_line(error)}") from error
+        # libpq quotes what it could not read, and that may be the password.
+        what = _QUOTED.sub("…", one_line(error))
+        raise StoreUnusable(f"the DSN of the store is not valid: {what}") from None
     raise StoreUnusable(f"{place} cannot be opened: {one_line(error)}") from error
 
 

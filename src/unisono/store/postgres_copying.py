@@ -12,14 +12,11 @@ from unisono.store.copying import Extent
 from unisono.store.copying_pruned import READ_ROWS, Place, Remembered
 from unisono.store.port import Known, Snapshot
 from unisono.store.postgres import PostgresLog, PostgresReader, Timeouts
-from unisono.store.postgres_connecting import SQL, connect, raise_unusable
+from unisono.store.postgres_connecting import SQL, WHOLE_LOG, connect, raise_unusable
 from unisono.store.postgres_rows import Blobs, Integers, Texts, escape, unescape
 
 NODE: Final = "copy"
 """What the copy is called among the nodes while it runs."""
-
-COUNTING: Final = Timeouts(statement_s=3600.0, answer_s=3700.0)
-"""Counting looks at every row."""
 
 
 class PostgresSource:
@@ -96,7 +93,7 @@ class PostgresTarget:
         self._as_owner("set_archive", {"location": location})
 
     def count_places(self, since: int) -> int:
-        with closing(PostgresReader.open(self._dsn, timeouts=COUNTING)) as reader:
+        with closing(PostgresReader.open(self._dsn, timeouts=WHOLE_LOG)) as reader:
             return int(reader.ask("count_places", {"since": since})[0])
 
     def close(self) -> None:

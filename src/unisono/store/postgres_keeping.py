@@ -216,5 +216,5 @@ def _last_to_go(work: _Work, since: int, upto: int, limit: int) -> int:
             break
         last = committed_id
     if last == since < upto:
-        raise KeepRefused(f"event {since + 1} is missing from the log")
+        raise KeepRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
     return last

@@ -1,7 +1,8 @@
-"""SQL from files: the named queries and the numbered migrations of one engine.
+"""SQL from files: the named queries and the numbered migrations of one engine, and what these make.
 
 A query begins at its line `-- name: …` and ends at the next one. A migration is a file `0001_what.sql`; its
-number is the schema version it leads to, and the numbers have no holes.
+number is the schema version it leads to, and the numbers have no holes. `schema.tsv` lists what there is after all
+of them, for an engine that cannot make it aside to compare with.
 """
 
 from __future__ import annotations
@@ -51,3 +52,10 @@ def load_migrations(engine: str) -> tuple[Migration, ...]:
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         raise ValueError(f"the migrations in sql/{engine} are not numbered 1, 2, 3, … without holes")
     return tuple(found)
+
+
+@cache
+def load_schema(engine: str) -> tuple[tuple[str, ...], ...]:
+    """What the migrations of `engine` make, as its query `check_schema` tells it."""
+    text = files("unisono.store").joinpath("sql", engine, "schema.tsv").read_text("utf-8")
+    return tuple(tuple(line.split("\t")) for line in text.splitlines())

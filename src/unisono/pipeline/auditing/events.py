@@ -23,7 +23,7 @@ from unisono.pipeline.auditing.prints import joined, texts
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.protocol.tombstones import ERASED_TYPE, is_tombstone
-from unisono.store.checking import ID_BYTES_MAX, TIME_MAX_MS
+from unisono.store.checking_rows import ID_BYTES_MAX, TIME_MAX_MS
 from unisono.store.delta.columns import kind_of
 from unisono.store.delta.digests import HASH_BYTES
 from unisono.vocabulary import FieldError, Json

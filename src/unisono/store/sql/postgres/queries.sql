@@ -378,3 +378,98 @@ SELECT count(*) FROM unisono.snapshots;
 
 -- name: count_places
 SELECT count(*) FROM unisono.event_partitions WHERE committed_id > %(since)b;
+
+-- The rest reads for `unisono check`: along indexes, some rows at a time, so that nothing beside it waits.
+
+-- name: check_schema
+-- Everything the migrations make, as the catalogue tells it in every version of PostgreSQL: kind, table, name, form.
+SELECT CASE relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, relname::text, relname::text,
+       CASE relpersistence WHEN 'p' THEN 'logged' ELSE 'not logged' END
+FROM pg_class WHERE relnamespace = to_regnamespace('unisono') AND relkind IN ('r', 'S')
+UNION ALL
+SELECT 'column', owner.relname::text, owner.relname || '.' || attname,
+       concat_ws(' ', format_type(atttypid, atttypmod), 'COLLATE ' || nullif(collname, 'default'),
+                 CASE WHEN attnotnull THEN 'NOT NULL' END, 'DEFAULT ' || pg_get_expr(adbin, adrelid))
+FROM pg_class AS owner
+JOIN pg_attribute ON attrelid = owner.oid AND attnum > 0 AND NOT attisdropped
+LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+WHERE owner.relnamespace = to_regnamespace('unisono') AND owner.relkind = 'r'
+UNION ALL
+SELECT 'index', owner.relname::text, made.relname::text,
+       pg_get_indexdef(made.oid) || CASE WHEN indisvalid THEN '' ELSE ' INVALID' END
+FROM pg_class AS made
+JOIN pg_index ON indexrelid = made.oid
+JOIN pg_class AS owner ON owner.oid = indrelid
+WHERE made.relnamespace = to_regnamespace('unisono')
+UNION ALL
+SELECT 'constraint', owner.relname::text, owner.relname || '.' || conname, pg_get_constraintdef(pg_constraint.oid)
+FROM pg_constraint JOIN pg_class AS owner ON owner.oid = conrelid
+WHERE connamespace = to_regnamespace('unisono') AND contype = 'c'
+ORDER BY 2, 1 DESC, 3;
+
+-- name: check_head
+SELECT head.committed_id, head.pruned_to, head.status_updated_at,
+       (SELECT min(committed_id) FROM unisono.events), (SELECT max(committed_id) FROM unisono.events)
+FROM unisono.head;
+
+-- name: check_extent
+SELECT (SELECT min(committed_id) FROM unisono.events), (SELECT max(committed_id) FROM unisono.events);
+
+-- name: check_keeping
+SELECT keeping.archive,
+       NOT EXISTS (SELECT 1 FROM unisono.head WHERE model_version IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM unisono.models WHERE models.version = head.model_version))
+FROM unisono.keeping;
+
+-- name: check_index_size
+-- What the last VACUUM counted.
+SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('unisono.event_partitions');
+
+-- name: check_events
+-- Event text is measured without being read, and read only for the events that fit; at least one.
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+FROM (
+    SELECT *, sum(octet_length(event)) OVER nearest AS reached, row_number() OVER nearest AS place
+    FROM (
+        SELECT * FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b
+        ORDER BY committed_id LIMIT %(limit)b
+    ) AS next_ones
+    WINDOW nearest AS (ORDER BY committed_id ROWS UNBOUNDED PRECEDING)
+) AS sized
+WHERE place = 1 OR reached <= %(bytes_max)b
+ORDER BY committed_id;
+
+-- name: check_events_of
+SELECT events.id, events.committed_id
+FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C";
+
+-- name: check_remembered_of
+SELECT pruned.id FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
+
+-- name: check_unlisted
+SELECT asked.partition, asked.committed_id
+FROM unnest(%(partitions)b, %(committed_ids)b) AS asked (partition, committed_id)
+WHERE NOT EXISTS (
+    SELECT 1 FROM unisono.event_partitions
+    WHERE event_partitions.partition = asked.partition COLLATE "C"
+      AND event_partitions.committed_id = asked.committed_id
+);
+
+-- name: check_duplicates
+SELECT id, min(committed_id), count(*) FROM unisono.events GROUP BY id HAVING count(*) > 1;
+
+-- name: check_pruned
+SELECT id, committed_id, octet_length(hash) FROM unisono.pruned
+WHERE id > %(after)b ORDER BY id LIMIT %(limit)b;
+
+-- name: check_index
+SELECT event_partitions.partition, event_partitions.committed_id, events.partitions
+FROM unisono.event_partitions LEFT JOIN unisono.events ON events.committed_id = event_partitions.committed_id
+WHERE (event_partitions.partition, event_partitions.committed_id) > (%(partition)b, %(committed_id)b)
+ORDER BY event_partitions.partition, event_partitions.committed_id LIMIT %(limit)b;
+
+-- name: check_snapshots
+SELECT partition, model_version, committed_id, (SELECT head.committed_id FROM unisono.head WHERE head.one)
+FROM unisono.snapshots WHERE (partition, model_version) > (%(partition)b, %(version)b)
+ORDER BY partition, model_version LIMIT %(limit)b;

@@ -178,18 +178,23 @@ SELECT (SELECT min(committed_id) FROM events), (SELECT max(committed_id) FROM ev
 -- name: check_duplicates
 SELECT id, min(committed_id), count(*) FROM events GROUP BY id HAVING count(*) > 1;
 
+-- name: check_keeping
+SELECT archive, model_version IS NULL OR EXISTS (SELECT 1 FROM models WHERE version = keeping.model_version)
+FROM keeping;
+
 -- name: check_pruned
 SELECT id, committed_id, length(hash) FROM pruned WHERE id > ?1 ORDER BY id LIMIT ?2;
-
--- name: check_twice
-SELECT events.id, events.committed_id FROM events CROSS JOIN pruned ON pruned.id = events.id;
 
 -- name: check_pruned_partitions
 SELECT name, pruned_to FROM partitions WHERE pruned_to > (SELECT pruned_to FROM head);
 
--- name: check_indexed
-SELECT 1 FROM partitions CROSS JOIN event_partitions ON event_partitions.partition = partitions.number
-WHERE partitions.name = ?1 AND event_partitions.committed_id = ?2;
+-- name: check_unlisted
+-- ?1: JSON array of [name, committed_id].
+SELECT asked.value ->> 0, asked.value ->> 1 FROM json_each(?1) AS asked
+WHERE NOT EXISTS (
+    SELECT 1 FROM partitions CROSS JOIN event_partitions ON event_partitions.partition = partitions.number
+    WHERE partitions.name = asked.value ->> 0 AND event_partitions.committed_id = asked.value ->> 1
+);
 
 -- name: check_index_size
 SELECT count(*) FROM event_partitions;

@@ -1,0 +1,106 @@
+"""What single rows of a log say about themselves, and what is wrong with it; the same for every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.partitions import normalise
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.port import Finding
+
+Row = tuple[Any, ...]
+
+ID_BYTES_MAX: Final = 128
+"""UTF-8 bytes of an event id (SUBMIT-10)."""
+
+HASH_BYTES: Final = 32
+"""Of SHA-256."""
+
+TIME_MAX_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: what is later was never a clock's answer."""
+
+
+def record_findings(row: Row) -> Iterator[Finding]:
+    """What one event says about itself: id, partitions, canonical form, hash.
+
+    An erased event keeps the hash of what it said, which nobody can compare any more.
+    """
+    committed_id, id, _client_id, partitions, event, hash, _time = row
+    if not 0 < len(id.encode()) <= ID_BYTES_MAX:
+        yield Finding("id", f"its id has {len(id.encode())} bytes", committed_id)
+    if complaint := _partitions_complaint(partitions):
+        yield Finding("partitions", complaint, committed_id)
+    try:
+        _, text = parse_canonical(event)
+    except NotCanonical as error:
+        yield Finding("event", f"its JSON cannot be read: {error}", committed_id)
+    else:
+        if text != event:
+            yield Finding("event", "its JSON is not in canonical form", committed_id)
+    if not is_tombstone(event) and hash != content_hash(event, partitions.encode()):
+        yield Finding("hash", "its hash is not that of its content", committed_id)
+
+
+def time_findings(committed_id: int, time: int, before: int) -> Iterator[Finding]:
+    """`before`: the time of the event before this one."""
+    if not 0 < time <= TIME_MAX_MS:
+        yield Finding("time", f"{time} is not a time in milliseconds", committed_id)
+    elif time < before:
+        yield Finding("time", f"{time} is before {before}, the time of the event before it", committed_id)
+
+
+def name_complaint(name: str) -> str | None:
+    """What is wrong with the name of a partition."""
+    return _partitions_complaint(canonical([name]).decode())
+
+
+@lru_cache(maxsize=4096)
+def names_of(partitions: str) -> tuple[str, ...]:
+    """The names in a stored set; none when it cannot be read, which is a finding of its own."""
+    try:
+        return msgspec.json.decode(partitions, type=tuple[str, ...])
+    except msgspec.MsgspecError:
+        return ()
+
+
+@lru_cache(maxsize=4096)
+def _partitions_complaint(partitions: str) -> str | None:
+    try:
+        normal = normalise(names_of(partitions))
+    except ValueError as error:
+        return f"its partitions {partitions[:200]} are not valid: {error}"
+    if canonical(list(normal)).decode() != partitions:
+        return f"its partitions {partitions[:200]} are not normalised"
+    return None
+
+
+class Remembered:
+    """Which of the events that left are remembered: one bit for each, whatever order they come in."""
+
+    def __init__(self, pruned_to: int) -> None:
+        self._pruned_to = pruned_to
+        self._bits = bytearray(pruned_to // 8 + 1)
+
+    def __contains__(self, committed_id: int) -> bool:
+        return bool(self._bits[committed_id >> 3] >> (committed_id & 7) & 1)
+
+    def add(self, committed_id: int) -> None:
+        self._bits[committed_id >> 3] |= 1 << (committed_id & 7)
+
+    def forgotten(self) -> Iterator[tuple[int, int]]:
+        """The stretches that nobody remembers, each by its first and last event."""
+        if sum(map(int.bit_count, self._bits)) == self._pruned_to:
+            return
+        first = None
+        for committed_id in range(1, self._pruned_to + 2):
+            missing = committed_id <= self._pruned_to and committed_id not in self
+            if missing and first is None:
+                first = committed_id
+            elif not missing and first is not None:
+                yield first, committed_id - 1
+                first = None
