@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,7 +25,18 @@ NOT_SETTINGS = frozenset({"config", "token"})
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400 * 366)]
+Patience = Annotated[float, Meta(ge=0.1, le=86_400)]
+WholePatience = Annotated[int, Meta(ge=2, le=3_600)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+STORE_LIMITS = (
+    "store_group_timeout_s",
+    "store_lock_timeout_s",
+    "store_statement_timeout_s",
+    "store_answer_timeout_s",
+)
+"""Each waits for what the one before limits, and must outlast it: else a node gives up what was about to come."""
 
 
 class ConfigError(Exception):
@@ -140,6 +152,33 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Seconds, about("Timers", "On SIGTERM, finish queued work for at most this long.")
     ] = 10.0
 
+    store_connect_timeout_s: Annotated[
+        WholePatience,
+        about("Shared log", "Wait so long for one host of the database to accept a connection."),
+    ] = 5
+    store_peer_timeout_s: Annotated[
+        WholePatience,
+        about("Shared log", "Take the other side for gone when the network has been silent for so long."),
+    ] = 10
+    store_group_timeout_s: Annotated[
+        Patience,
+        about(
+            "Shared log", "From a group's opening to its commit; then the database ends it, and others go on."
+        ),
+    ] = 5.0
+    store_lock_timeout_s: Annotated[
+        Patience, about("Shared log", "Wait so long for the groups of other nodes; longer than one may last.")
+    ] = 10.0
+    store_statement_timeout_s: Annotated[
+        Patience, about("Shared log", "For one statement, its waiting for other nodes included.")
+    ] = 15.0
+    store_answer_timeout_s: Annotated[
+        Patience,
+        about(
+            "Shared log", "Give up a connection whose answer has not come after so long, whatever keeps it."
+        ),
+    ] = 30.0
+
     max_batch_size: Annotated[Count, about("Limits", "Events in one submit_events.")] = 100
     sync_limit_min: Annotated[Count, about("Limits", "Smallest page a client can ask for.")] = 50
     sync_limit_max: Annotated[Count, about("Limits", "Largest page a client can ask for.")] = 1000
@@ -212,6 +251,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("profiles names none")
         if self.store is not None and not self.store.startswith(("postgresql://", "postgres://")):
             raise ValueError("store must be a postgresql:// address")
+        for shorter, longer in pairwise(STORE_LIMITS):
+            if getattr(self, shorter) >= getattr(self, longer):
+                raise ValueError(f"{longer} must be longer than {shorter}, which it contains")
         if sum(key is not None for key in (self.jwt_secret_file, self.jwt_public_key, self.jwks)) > 1:
             raise ValueError("give one of jwt_secret_file, jwt_public_key and jwks, not several")
 

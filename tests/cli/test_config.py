@@ -15,6 +15,8 @@ from click.testing import Result
 from tests.commands import unisono
 from unisono.cli.serve import serve
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
+from unisono.front.processes import store_timeouts
+from unisono.store.timeouts import Timeouts
 
 NAMES = list(FIELDS)
 HINTS = get_type_hints(Settings)
@@ -294,3 +296,25 @@ def test_what_a_setting_points_to_is_checked_at_once(tmp_path: Path) -> None:
         assert words in refused.output, (arguments, refused.output)
         assert isinstance(refused.exception, SystemExit)
     assert not (tmp_path / "data").exists()
+
+
+def test_limits_towards_the_shared_log_contain_each_other() -> None:
+    assert store_timeouts(Settings()) == Timeouts(), "one set of defaults"
+    assert store_timeouts(Settings(store_answer_timeout_s=16, store_peer_timeout_s=3)) == Timeouts(
+        answer_s=16, peer_s=3
+    )
+    for name, value, said in (
+        (
+            "store_answer_timeout_s",
+            15.0,
+            "store_answer_timeout_s must be longer than store_statement_timeout_s",
+        ),
+        (
+            "store_statement_timeout_s",
+            9.0,
+            "store_statement_timeout_s must be longer than store_lock_timeout_s",
+        ),
+        ("store_group_timeout_s", 11.0, "store_lock_timeout_s must be longer than store_group_timeout_s"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load(None, {}, {name: value})

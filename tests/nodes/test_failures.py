@@ -230,3 +230,33 @@ def test_the_network_fails_again_and_again(tmp_path: Path, postgres: Postgres, d
                 expect_let_go(peer)
         with client_again(a, "x") as peer:
             assert len(peer.history(["p"])) == 6
+
+
+BRIEFLY = (
+    ("--store-connect-timeout-s", "2"),
+    ("--store-group-timeout-s", "2"),
+    ("--store-lock-timeout-s", "2.2"),
+    ("--store-statement-timeout-s", "2.4"),
+    ("--store-answer-timeout-s", "2.6"),
+)
+
+
+@pytest.mark.req("DUR-04")
+def test_a_silent_network_is_not_waited_for_longer_than_set(
+    tmp_path: Path, postgres: Postgres, database: str
+) -> None:
+    """Everything is taken and nothing passed on: no keepalive notices, only the clock of the answer does."""
+    name = database.rsplit("/", 1)[1]
+    options = [word for pair in BRIEFLY for word in pair]
+    with (
+        proxied(postgres.port) as proxy,
+        cluster(tmp_path, postgres.dsn(name, port=proxy.port), "a", *options) as (a,),
+    ):
+        with a.client("x") as peer:
+            assert peer.commit(["p"], tree_event("A")) == 1
+            proxy.silent.set()
+            peer.send("submit_events", {"events": [item(["p"], tree_event("B"))]})
+            expect_let_go(peer)
+        proxy.silent.clear()
+        with client_again(a, "x") as peer:
+            assert peer.commit(["p"], tree_event("C")) == 2

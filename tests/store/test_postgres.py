@@ -14,9 +14,10 @@ from tests.store.contract import LogContract, Place
 from tests.store.postgres_server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
-from unisono.store.postgres import PostgresLog, PostgresReader, Timeouts
+from unisono.store.postgres import PostgresLog, PostgresReader
 from unisono.store.postgres_connecting import SQL
 from unisono.store.postgres_rows import Texts
+from unisono.store.timeouts import Timeouts
 
 __all__ = ["database", "postgres"]
 

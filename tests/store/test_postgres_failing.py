@@ -23,7 +23,8 @@ from tests.store.postgres_server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError, StoreUnusable
-from unisono.store.postgres import PostgresLog, PostgresReader, Timeouts
+from unisono.store.postgres import PostgresLog, PostgresReader
+from unisono.store.timeouts import Timeouts
 
 __all__ = ["database", "postgres"]
 

@@ -18,8 +18,9 @@ from unisono.store import postgres_schema as schema
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import Snapshot, StoreUnusable
 from unisono.store.postgres import PostgresLog, PostgresReader
-from unisono.store.postgres_connecting import Timeouts, connect
+from unisono.store.postgres_connecting import connect
 from unisono.store.statements import Migration
+from unisono.store.timeouts import Timeouts
 
 __all__ = ["database", "postgres"]
 

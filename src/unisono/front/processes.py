@@ -40,6 +40,7 @@ from unisono.store.archive import Archive, ArchivedReader
 from unisono.store.cluster import Cluster, ModelRefused
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store.timeouts import Timeouts
 
 log = logging.getLogger("unisono.node")
 
@@ -176,7 +177,8 @@ def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
         return SqliteLog.open(Path(settings.data)), None
     from unisono.store.postgres import PostgresLog
 
-    shared = PostgresLog.open(settings.store, settings.node_name or socket.gethostname())
+    name = settings.node_name or socket.gethostname()
+    shared = PostgresLog.open(settings.store, name, timeouts=store_timeouts(settings))
     return shared, shared
 
 
@@ -190,7 +192,19 @@ def open_reader(settings: Settings) -> LogReader:
         return SqliteReader.open(Path(settings.data))
     from unisono.store.postgres import PostgresReader
 
-    return PostgresReader.open(settings.store)
+    return PostgresReader.open(settings.store, timeouts=store_timeouts(settings))
+
+
+def store_timeouts(settings: Settings) -> Timeouts:
+    """How long a node waits for the shared log."""
+    return Timeouts(
+        connect_s=settings.store_connect_timeout_s,
+        peer_s=settings.store_peer_timeout_s,
+        lock_hold_s=settings.store_group_timeout_s,
+        lock_wait_s=settings.store_lock_timeout_s,
+        statement_s=settings.store_statement_timeout_s,
+        answer_s=settings.store_answer_timeout_s,
+    )
 
 
 def run_authority(

@@ -18,9 +18,9 @@ from unisono.store.keeping import (
     require_unerased,
 )
 from unisono.store.port import Extent, Snapshot, StorageError, StoreUnusable
-from unisono.store.postgres_connecting import Timeouts
 from unisono.store.postgres_keeping import PostgresKeeping
 from unisono.store.postgres_reading import PostgresReader, open_line
+from unisono.store.timeouts import Timeouts
 
 T = TypeVar("T")
 

@@ -20,15 +20,16 @@ from unisono.store import postgres_schema as schema
 from unisono.store import postgres_snapshots as snapshots_sent
 from unisono.store.cluster import ModelBundle, News, StoreLost
 from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
-from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable
+from unisono.store.postgres_connecting import connect, raise_unusable
 from unisono.store.postgres_line import Line
 from unisono.store.postgres_listening import Listener
 from unisono.store.postgres_presence import Presence
 from unisono.store.postgres_reading import READ_ERRORS, PostgresReader, open_line
 from unisono.store.postgres_rows import Texts, columns, escape, unescape
 from unisono.store.postgres_tailing import Tail
+from unisono.store.timeouts import Timeouts
 
-__all__ = ["PostgresLog", "PostgresReader", "Timeouts"]
+__all__ = ["PostgresLog", "PostgresReader"]
 
 POLL_S: Final = 0.25
 """How late news is when its wake-up was lost."""

@@ -15,18 +15,12 @@ from unisono.store import postgres_schema as schema
 from unisono.store.checking_log import BATCH_BYTES_MAX, BATCH_ROWS, Head, Place, Unreadable
 from unisono.store.checking_rows import Row, name_complaint
 from unisono.store.port import Finding, StoreUnusable
-from unisono.store.postgres_connecting import (
-    WHOLE_LOG,
-    Timeouts,
-    is_lost,
-    one_line,
-    raise_unusable,
-    shown,
-)
+from unisono.store.postgres_connecting import is_lost, one_line, raise_unusable, shown
 from unisono.store.postgres_line import Line, Parameters
 from unisono.store.postgres_reading import open_line
 from unisono.store.postgres_rows import Integers, Texts, escape, unescape
 from unisono.store.statements import load_schema
+from unisono.store.timeouts import WHOLE_LOG, Timeouts
 
 KEYS: Final = frozenset(
     {"events_pkey", "event_partitions_pkey", "pruned_pkey", "pruned_partitions_pkey", "snapshots_pkey"}

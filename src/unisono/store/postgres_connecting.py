@@ -1,15 +1,10 @@
-"""Connections to the shared log: their settings, what is checked of the server, and what their errors mean.
-
-Every wait has an end. A node that dies leaves the head row locked until the server notices: at once when its
-socket closes, after `lock_hold_s` when its machine vanished. Others wait `lock_wait_s`, which is longer.
-"""
+"""Connections to the shared log: their settings, what is checked of the server, and what their errors mean."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NoReturn
 
-import msgspec
 import psycopg
 from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -18,6 +13,7 @@ from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError, StoreUnusable
 from unisono.store.postgres_rows import Row, teach
 from unisono.store.statements import load_queries
+from unisono.store.timeouts import Timeouts
 
 SERVER_VERSION_MIN: Final = 140_000
 """PostgreSQL 14 is the first that notices a client gone in the middle of a wait."""
@@ -50,32 +46,6 @@ SQL: Final = {name: text.encode() for name, text in load_queries("postgres").ite
 
 
 _QUOTED: Final = re.compile('".*"')
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """How long to wait for what, in seconds."""
-
-    connect_s: int = 5
-    """For one host to answer; libpq's least is 2."""
-
-    lock_hold_s: float = 5.0
-    """From a group's opening to its commit; then the server ends the session and the group with it."""
-
-    lock_wait_s: float = 10.0
-    """For other nodes' groups: longer than they may last."""
-
-    statement_s: float = 15.0
-    """For one statement, its waiting for locks included: a page or a large group needs tens of milliseconds."""
-
-    peer_s: int = 10
-    """For a silent peer, in both directions, by TCP keepalive and by unacknowledged data."""
-
-    answer_s: float = 30.0
-    """For the answer to a batch of statements, whatever keeps the server: longer than all it may wait for."""
-
-
-WHOLE_LOG: Final = Timeouts(statement_s=3600.0, answer_s=3700.0)
-"""For a statement that looks at every row."""
 
 
 def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[Row]:

@@ -11,9 +11,10 @@ import psycopg
 from unisono.store.copying import Extent
 from unisono.store.copying_pruned import READ_ROWS, Place, Remembered
 from unisono.store.port import Known, Snapshot
-from unisono.store.postgres import PostgresLog, PostgresReader, Timeouts
-from unisono.store.postgres_connecting import SQL, WHOLE_LOG, connect, raise_unusable
+from unisono.store.postgres import PostgresLog, PostgresReader
+from unisono.store.postgres_connecting import SQL, connect, raise_unusable
 from unisono.store.postgres_rows import Blobs, Integers, Texts, escape, unescape
+from unisono.store.timeouts import WHOLE_LOG, Timeouts
 
 NODE: Final = "copy"
 """What the copy is called among the nodes while it runs."""

@@ -26,8 +26,9 @@ from unisono.store.keeping import (
     require_tombstones,
 )
 from unisono.store.port import StorageError
-from unisono.store.postgres_connecting import SQL, Timeouts, connect, raise_unusable, storage_error
+from unisono.store.postgres_connecting import SQL, connect, raise_unusable, storage_error
 from unisono.store.postgres_rows import Blobs, Integers, Row, Texts, escape
+from unisono.store.timeouts import Timeouts
 
 PRUNE_EVENTS_MAX: Final = 1_000
 """What leaves in one transaction: it holds up nobody but for its commit."""

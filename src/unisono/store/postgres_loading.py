@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unisono.store.port import Known, StorageError
-from unisono.store.postgres_connecting import Timeouts
 from unisono.store.postgres_reading import READ_ERRORS, open_line
 from unisono.store.postgres_rows import Texts, escape, unescape
+from unisono.store.timeouts import Timeouts
 
 
 class PostgresIds:

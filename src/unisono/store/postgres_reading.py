@@ -12,9 +12,10 @@ from unisono.store import postgres_models as models
 from unisono.store import postgres_schema as schema
 from unisono.store.cluster import ModelBundle, StoreLost
 from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
-from unisono.store.postgres_connecting import Timeouts, connect, raise_unusable, storage_error
+from unisono.store.postgres_connecting import connect, raise_unusable, storage_error
 from unisono.store.postgres_line import Line, Parameters
 from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
+from unisono.store.timeouts import Timeouts
 
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""

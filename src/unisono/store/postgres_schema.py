@@ -15,9 +15,10 @@ import psycopg
 from psycopg import Connection, sql
 
 from unisono.store.port import StoreUnusable
-from unisono.store.postgres_connecting import SQL, Timeouts, connect, one_line, raise_unusable, shown
+from unisono.store.postgres_connecting import SQL, connect, one_line, raise_unusable, shown
 from unisono.store.postgres_rows import Row
 from unisono.store.statements import Migration, load_migrations
+from unisono.store.timeouts import Timeouts
 
 ALIVE_S: Final = 60.0
 """A node that beat its heart within this time may still write."""

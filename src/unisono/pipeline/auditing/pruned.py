@@ -113,9 +113,9 @@ def _rows(found: Any) -> list[Remembered]:
 
 
 def _postgres_pages(scope: Scope) -> Iterator[list[Remembered]]:
-    from unisono.store.postgres_connecting import Timeouts
     from unisono.store.postgres_reading import open_line
     from unisono.store.postgres_rows import unescape
+    from unisono.store.timeouts import Timeouts
 
     assert scope.store is not None
     line = open_line(scope.store, Timeouts())
