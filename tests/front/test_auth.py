@@ -31,15 +31,8 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from unisono.front.auth import TOKEN_BYTES_MAX, Identity, Verifier, sign_token
-from unisono.front.keys import (
-    KEY_FILE_BYTES_MAX,
-    JwksFile,
-    JwksUrl,
-    KeySource,
-    KeySourceError,
-    PemPublicKey,
-    SharedSecret,
-)
+from unisono.front.keys import KEY_FILE_BYTES_MAX, KeySourceError
+from unisono.front.keysources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
 from unisono.protocol.errors import AuthFailed
 
 T = TypeVar("T")

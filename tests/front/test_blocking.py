@@ -23,7 +23,7 @@ from unisono.authority.channel import Channel, Drain, Message, Ready, socket_pai
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier, sign_token
-from unisono.front.keys import SharedSecret
+from unisono.front.keysources import SharedSecret
 from unisono.front.link import Link
 from unisono.front.processes import run_authority, run_reader
 from unisono.front.server import Front

@@ -11,7 +11,7 @@ from unisono.authority.channel import Channel, Failed, Message, Offer, Ready, fr
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
-from unisono.front.keys import SharedSecret
+from unisono.front.keysources import SharedSecret
 from unisono.front.node import listen
 from unisono.front.server import Front
 

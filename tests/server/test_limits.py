@@ -29,7 +29,7 @@ from unisono.authority.channel import Drain, frame, socket_pair
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier, sign_token
-from unisono.front.keys import SharedSecret
+from unisono.front.keysources import SharedSecret
 from unisono.front.processes import run_authority, run_reader
 from unisono.front.server import Front
 from unisono.front.timers import Timers
@@ -605,7 +605,7 @@ from unisono.cli import logs
 from unisono.config import load
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
-from unisono.front.keys import SharedSecret
+from unisono.front.keysources import SharedSecret
 from unisono.front.node import serve
 from unisono.model.model import open_model
 

@@ -19,15 +19,8 @@ from unisono.cli import logs
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, load, section_and_help
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth import Verifier, sign_token
-from unisono.front.keys import (
-    JwksFile,
-    JwksUrl,
-    KeySource,
-    KeySourceError,
-    PemPublicKey,
-    SharedSecret,
-    read_secret,
-)
+from unisono.front.keys import KeySourceError, read_secret
+from unisono.front.keysources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
 from unisono.front.node import serve as run_node
 from unisono.model.loading import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model

@@ -16,15 +16,8 @@ from collections.abc import Mapping, Sequence
 import jwt
 import msgspec
 
-from unisono.front.keys import (
-    ALGORITHMS,
-    HMAC_SECRET_BYTES_MIN,
-    Key,
-    KeySource,
-    KeySourceError,
-    SharedSecret,
-    listed,
-)
+from unisono.front.keys import ALGORITHMS, HMAC_SECRET_BYTES_MIN, Key, KeySourceError, listed
+from unisono.front.keysources import KeySource, SharedSecret
 from unisono.protocol.errors import AuthFailed
 
 TOKEN_BYTES_MAX = 16 * 1024
