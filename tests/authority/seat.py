@@ -42,7 +42,8 @@ from unisono.authority.channel import (
     Submit,
     socket_pair,
 )
-from unisono.authority.loop import Authority, Clock
+from unisono.authority.clock import Clock
+from unisono.authority.loop import Authority
 from unisono.authority.neighbours import Neighbours
 from unisono.authority.orders import Orders
 from unisono.authority.states import States

@@ -40,9 +40,11 @@ from unisono.authority.channel import (
     Stats,
     Submit,
 )
+from unisono.authority.clock import Clock
 from unisono.authority.judge import Commit, Reject, judge
 from unisono.authority.neighbours import Neighbours
 from unisono.authority.outboxes import Outboxes
+from unisono.authority.owners import Owners
 from unisono.authority.states import States
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
 from unisono.authority.waiting import GroupSize, WaitingRoom, needed
@@ -66,27 +68,11 @@ REOPEN_WAIT_MAX_S: Final = 2.0
 """Between two tries to reach a lost log: soon at first, then patiently."""
 
 
-class Clock:
-    """Milliseconds that never run backwards, also across a restart (ENV-07)."""
-
-    def __init__(self, now_ms: Callable[[], int], not_before: int) -> None:
-        self._now_ms = now_ms
-        self._last = not_before
-
-    def __call__(self) -> int:
-        self._last = max(self._last, self._now_ms())
-        return self._last
-
-    def not_before(self, time_ms: int) -> None:
-        """Another node's clock has been there already."""
-        self._last = max(self._last, time_ms)
-
-
 class Authority:
     """Who decides. Runs in one thread of one process and shares nothing.
 
     Invariants between two turns: the log holds everything that was ever told and nothing was told that it does
-    not hold; every resident state is the fold of the log; `_owners` names the newest connection of each client.
+    not hold; every resident state is the fold of the log.
     """
 
     def __init__(
@@ -111,8 +97,7 @@ class Authority:
         self._queue: deque[tuple[Channel, Message]] = deque()
         self._waiting = WaitingRoom()
         self._orders: deque[tuple[Channel, Order]] = deque()
-        self._owners: dict[str, int] = {}
-        self._clients: dict[int, str] = {}
+        self._owners = Owners()
         self._selector = selectors.DefaultSelector()
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
@@ -294,7 +279,7 @@ class Authority:
     def _submit(
         self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
     ) -> None:
-        if self._owners.get(submit.client_id) != submit.conn:
+        if not self._owners.has(submit.client_id, submit.conn):
             return  # replaced before its turn came (CONN-05): the successor retries
         results: list[Result] = []
         for item in submit.items:
@@ -359,19 +344,15 @@ class Authority:
                 log.error("an authority is not told %s", type(message).__name__)
 
     def _claim(self, channel: Channel, claim: Claim, head: int) -> None:
-        older = self._owners.get(claim.client_id)
-        self._owners[claim.client_id] = claim.conn
-        self._clients[claim.conn] = claim.client_id
-        if older is not None and older != claim.conn:
+        older = self._owners.claim(claim.client_id, claim.conn)
+        if older is not None:
             self._out.tell_all(Replaced(older))
         self._out.tell(channel, Claimed(claim.conn, head))
 
     def _release(self, conn: int) -> None:
-        client_id = self._clients.pop(conn, None)
+        client_id = self._owners.release(conn)
         if client_id is not None:
             self.neighbours.release(client_id, conn)
-            if self._owners.get(client_id) == conn:
-                del self._owners[client_id]
 
     # -- other nodes ---------------------------------------------------------------------------------------
 
@@ -395,9 +376,7 @@ class Authority:
             self._head = records[-1].committed_id
             self._clock.not_before(records[-1].status_updated_at)
         for conn in replaced:
-            client_id = self._clients.get(conn)
-            if client_id is not None and self._owners.get(client_id) == conn:
-                del self._owners[client_id]
+            self._owners.replaced(conn)
             self._out.tell_all(Replaced(conn))
 
     def _is_newer(self, version: int | None) -> bool:

@@ -25,7 +25,8 @@ import uvloop
 
 from unisono.authority.background import SWITCH_S
 from unisono.authority.channel import Channel, ChannelClosed, Ready, socket_pair
-from unisono.authority.loop import Authority, Clock
+from unisono.authority.clock import Clock
+from unisono.authority.loop import Authority
 from unisono.authority.neighbours import Neighbours, settle_model
 from unisono.authority.orders import Orders
 from unisono.authority.reader import Reader
