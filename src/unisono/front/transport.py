@@ -1,8 +1,4 @@
-"""One WebSocket: frames → messages → session, and the session's effects → frames.
-
-The WebSocket library leaves to us what its core API does not do: putting fragments together under the size
-limit, refusing reserved bits and stray continuations, answering a close, and a bound on unsent bytes.
-"""
+"""One connection: whole messages → session, and the session's effects → messages, requests, an end."""
 
 from __future__ import annotations
 
@@ -11,14 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
-
 from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome, Start
 from unisono.authority.channel import Submit as Submission
 from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
 from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
+from unisono.front.websocket import WebSocket
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
 from unisono.protocol.messages import Connect, Heartbeat, Sync
@@ -39,18 +34,20 @@ message may be, is overload: nobody has proven anything yet, so little memory is
 RETRY_MS = 250
 """A group takes milliseconds; a quarter of a second later the queue has moved."""
 
-REASON_BYTES_MAX = 123
-"""Room for text in a close frame (RFC 6455)."""
 
-
-class Connection(WSListener):
+class Connection(WebSocket):
     """A client's socket, its session and its place in the hub.
 
-    Invariants: nothing is sent after the close frame; in-flight counts are of requests handed to the
-    authority and not answered yet; while a connect is being verified messages are held, in order.
+    Invariants: in-flight counts are of requests handed to the authority and not answered yet; while a connect is
+    being verified messages are held, in order.
     """
 
     def __init__(self, front: Front, number: int) -> None:
+        super().__init__(
+            message_bytes_max=front.settings.max_message_bytes,
+            unsent_bytes_max=front.settings.send_buffer_bytes_max,
+            flush_later=front.flush_later,
+        )
         self._front = front
         self.number = number
         self.session = Session()
@@ -60,23 +57,14 @@ class Connection(WSListener):
         self.in_flight_items = 0
         self._requests: deque[tuple[int, int]] = deque()
         self._catchup = CatchUp(self, front.settings)
-        self._transport: WSTransport | None = None
-        self._fragments: bytearray | None = None
-        self._fragment_text = False
         self._held: deque[bytes] | None = None
         self._sent = 0
-        self._unsent: list[bytes] = []
-        self._leaving = False
-        self._draining = False
         now = front.loop.time()
         self._heartbeat_by = now + front.settings.heartbeat_timeout_s
 
     # -- the socket ----------------------------------------------------------------------------------------
 
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
-        settings = self._front.settings
-        transport.underlying_transport.set_write_buffer_limits(high=settings.send_buffer_bytes_max)
+    def opened(self) -> None:
         if not self._front.admit(self):
             self.leave(CloseCode.OVERLOAD, "too many connections")
             return
@@ -88,82 +76,28 @@ class Connection(WSListener):
             return
         timers, now = self._front.timers, self._front.loop.time()
         timers.at(self._heartbeat_by, self._heartbeat_due)
-        timers.at(now + settings.handshake_timeout_s, self._handshake_due)
+        timers.at(now + self._front.settings.handshake_timeout_s, self._handshake_due)
 
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        handshake = transport.close_handshake
-        if not self._leaving and handshake is not None and handshake.sent is not None:
-            # The library closed it by itself: a frame too big, or no WebSocket frame at all.
-            code = int(handshake.sent.code)  # type: ignore[call-overload]
-            self._front.counters.add(f"closes|{code}")
+    def left(self) -> None:
         if self.session.state is not State.CLOSED:
             self.session.lost()
         self._let_go()
+
+    def ended(self, code: int | None) -> None:
+        if code is not None:
+            self._front.counters.add(f"closes|{code}")
         self._front.forget(self)
 
-    def pause_writing(self) -> None:
-        """The unsent bytes passed their bound: this consumer is too slow (BCAST-04)."""
-        if not self._leaving:
-            self._leaving = True  # from here on nothing more is added to the buffer
-            self._front.loop.call_soon(self._too_slow)
-
-    def resume_writing(self) -> None:
-        pass
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if frame.msg_type == WSMsgType.CLOSE:
-            self._peer_closed(transport, frame)
-        elif self._leaving or self._draining or transport.is_close_frame_sent:
-            return  # the library still hands over what was in the same read
-        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
-        elif frame.msg_type in (WSMsgType.PING, WSMsgType.PONG):
-            return
-        else:
-            self._data_frame(frame)
-
-    def _data_frame(self, frame: WSFrame) -> None:
-        first = frame.msg_type != WSMsgType.CONTINUATION
-        if first == (self._fragments is not None):
-            self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
-        elif first and frame.fin:
-            self._whole(frame.get_payload_as_bytes(), frame.msg_type == WSMsgType.TEXT)
-        elif first:
-            self._fragments = bytearray(frame.get_payload_as_memoryview())
-            self._fragment_text = frame.msg_type == WSMsgType.TEXT
-        else:
-            assert self._fragments is not None
-            if len(self._fragments) + frame.payload_size > self._front.settings.max_message_bytes:
-                self._fragments = None
-                self.leave(CloseCode.TOO_BIG, "message too big")
-                return
-            self._fragments += frame.get_payload_as_memoryview()
-            if frame.fin:
-                data, self._fragments = bytes(self._fragments), None
-                self._whole(data, self._fragment_text)
-
-    def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
-        if self.session.state is not State.CLOSED:
-            self.session.lost()
-        self._let_go()
-        self._leaving = True
-        if not transport.is_close_frame_sent:
-            transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
-        transport.disconnect()
+    def fell_behind(self) -> None:
+        self._front.loop.call_soon(self._too_slow)
 
     # -- messages ------------------------------------------------------------------------------------------
 
-    def _whole(self, data: bytes, text: bool) -> None:
-        if text and not data.isascii():
-            try:
-                data.decode()
-            except UnicodeDecodeError:
-                self.leave(CloseCode.INVALID_TEXT, "text is not UTF-8")
-                return
+    def heard(self, data: bytes) -> None:
         if self._held is not None:
-            self._hold(data if text else b"")
-            return
-        self.handle(data if text else b"")
+            self._hold(data)
+        else:
+            self.guard(lambda: self._handle(data))
 
     def _hold(self, data: bytes) -> None:
         assert self._held is not None
@@ -172,10 +106,6 @@ class Connection(WSListener):
             self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self._held.append(data)
-
-    def handle(self, data: bytes) -> None:
-        """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
-        self.guard(lambda: self._handle(data))
 
     def _handle(self, data: bytes) -> None:
         settings = self._front.settings
@@ -225,7 +155,6 @@ class Connection(WSListener):
             self._refuse(error or ServerError())
 
     def leave(self, code: CloseCode, reason: str) -> None:
-        """Close for a reason that has no error message."""
         if self.session.state is not State.CLOSED:
             for effect in self.session.leave(code, reason):
                 self._perform(effect, 0)
@@ -270,7 +199,7 @@ class Connection(WSListener):
         front.timers.at(front.loop.time(), self._expiry_due)
         held, self._held = self._held, None
         while held and not self._leaving:
-            self.handle(held.popleft())
+            self.heard(held.popleft())
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -391,18 +320,17 @@ class Connection(WSListener):
         return None
 
     def _grace_over(self, now: float) -> None:  # noqa: ARG002
-        if self._transport is not None and not self._transport.is_disconnected:
-            self._transport.disconnect(graceful=False)
+        self.cut()
 
     # -- ending --------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Hear nothing more; leave once what is in flight is answered."""
-        self._draining = True
+        self._deaf = True
         self._finish_drain()
 
     def _finish_drain(self) -> None:
-        if self._draining and not self.in_flight_items and not self._catchup.busy:
+        if self._deaf and not self.in_flight_items and not self._catchup.busy:
             self.leave(CloseCode.GOING_AWAY, "server going away")
 
     def _too_slow(self) -> None:
@@ -412,15 +340,10 @@ class Connection(WSListener):
 
     def _leave(self, effect: Leave) -> None:
         self._let_go()
-        self._leaving = True
         self._front.counters.add(f"closes|{int(effect.code)}")
-        transport = self._transport
-        if transport is None or transport.is_disconnected:
-            return
-        self.flush()
-        reason = effect.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
-        transport.send_close(int(effect.code), reason)  # type: ignore[arg-type]
-        self._front.timers.at(self._front.loop.time() + self._front.settings.close_grace_s, self._grace_over)
+        if self.close(int(effect.code), effect.reason):
+            grace_s = self._front.settings.close_grace_s
+            self._front.timers.at(self._front.loop.time() + grace_s, self._grace_over)
 
     def _let_go(self) -> None:
         """Give up the subscriptions and the claim, once (CONN-06, CONN-08)."""
@@ -434,19 +357,6 @@ class Connection(WSListener):
         self.in_flight_items = 0
 
     # -- sending -------------------------------------------------------------------------------------------
-
-    def send(self, frame: bytes) -> None:
-        """Hand over a whole WebSocket frame; what is said after the close frame goes nowhere."""
-        if not self._leaving:
-            if not self._unsent:
-                self._front.flush_later(self)
-            self._unsent.append(frame)
-
-    def flush(self) -> None:
-        """Give the socket all that was said since the last time, in one write."""
-        unsent, self._unsent = self._unsent, []
-        if unsent and self._transport is not None and not self._transport.is_close_frame_sent:
-            self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     def _reply(self, kind: str, payload: bytes) -> None:
         self._sent += 1

@@ -1,0 +1,166 @@
+"""One WebSocket: frames come in and are whole messages, frames go out in one write, and it ends in order.
+
+The WebSocket library leaves to us what its core API does not do: putting fragments together under the size
+limit, refusing reserved bits and stray continuations, answering a close, and a bound on unsent bytes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from unisono.protocol.errors import CloseCode
+
+REASON_BYTES_MAX = 123
+"""Room for text in a close frame (RFC 6455)."""
+
+
+class WebSocket(WSListener):
+    """A client's socket. What its messages mean is for whoever derives from it.
+
+    Invariants: nothing is sent after the close frame; nothing is heard once it leaves, or is deaf.
+    """
+
+    def __init__(
+        self, *, message_bytes_max: int, unsent_bytes_max: int, flush_later: Callable[[Self], None]
+    ) -> None:
+        self._message_bytes_max = message_bytes_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._flush_later = flush_later
+        self._transport: WSTransport | None = None
+        self._fragments: bytearray | None = None
+        self._fragment_text = False
+        self._unsent: list[bytes] = []
+        self._leaving = False
+        self._deaf = False
+
+    # -- what is to be done about it -----------------------------------------------------------------------
+
+    @abstractmethod
+    def opened(self) -> None: ...
+
+    @abstractmethod
+    def heard(self, data: bytes) -> None:
+        """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
+
+    @abstractmethod
+    def leave(self, code: CloseCode, reason: str) -> None:
+        """Close for a reason that has no error message."""
+
+    @abstractmethod
+    def fell_behind(self) -> None:
+        """The unsent bytes passed their bound: this consumer is too slow (BCAST-04). Nothing more was added."""
+
+    @abstractmethod
+    def left(self) -> None:
+        """The other side closes, or is gone; may come twice."""
+
+    @abstractmethod
+    def ended(self, code: int | None) -> None:
+        """There is no socket any more. `code`: the library closed it by itself, with this: for a frame too big, or
+        for what is no WebSocket frame at all."""
+
+    # -- what the library tells ----------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        transport.underlying_transport.set_write_buffer_limits(high=self._unsent_bytes_max)
+        self.opened()
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        handshake = transport.close_handshake
+        code = None
+        if not self._leaving and handshake is not None and handshake.sent is not None:
+            code = int(handshake.sent.code)  # type: ignore[call-overload]
+        self.left()
+        self.ended(code)
+
+    def pause_writing(self) -> None:
+        if not self._leaving:
+            self._leaving = True  # from here on nothing more is added to the buffer
+            self.fell_behind()
+
+    def resume_writing(self) -> None:
+        pass
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.CLOSE:
+            self._peer_closed(transport, frame)
+        elif self._leaving or self._deaf or transport.is_close_frame_sent:
+            return  # the library still hands over what was in the same read
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
+        elif frame.msg_type in (WSMsgType.PING, WSMsgType.PONG):
+            return
+        else:
+            self._data_frame(frame)
+
+    def _data_frame(self, frame: WSFrame) -> None:
+        first = frame.msg_type != WSMsgType.CONTINUATION
+        if first == (self._fragments is not None):
+            self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
+        elif first and frame.fin:
+            self._whole(frame.get_payload_as_bytes(), frame.msg_type == WSMsgType.TEXT)
+        elif first:
+            self._fragments = bytearray(frame.get_payload_as_memoryview())
+            self._fragment_text = frame.msg_type == WSMsgType.TEXT
+        else:
+            assert self._fragments is not None
+            if len(self._fragments) + frame.payload_size > self._message_bytes_max:
+                self._fragments = None
+                self.leave(CloseCode.TOO_BIG, "message too big")
+                return
+            self._fragments += frame.get_payload_as_memoryview()
+            if frame.fin:
+                data, self._fragments = bytes(self._fragments), None
+                self._whole(data, self._fragment_text)
+
+    def _whole(self, data: bytes, text: bool) -> None:
+        if text and not data.isascii():
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                self.leave(CloseCode.INVALID_TEXT, "text is not UTF-8")
+                return
+        self.heard(data if text else b"")
+
+    def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
+        self.left()
+        self._leaving = True
+        if not transport.is_close_frame_sent:
+            transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
+        transport.disconnect()
+
+    # -- sending and ending --------------------------------------------------------------------------------
+
+    def send(self: Self, frame: bytes) -> None:
+        """Hand over a whole WebSocket frame; what is said after the close frame goes nowhere."""
+        if not self._leaving:
+            if not self._unsent:
+                self._flush_later(self)
+            self._unsent.append(frame)
+
+    def flush(self) -> None:
+        """Give the socket all that was said since the last time, in one write."""
+        unsent, self._unsent = self._unsent, []
+        if unsent and self._transport is not None and not self._transport.is_close_frame_sent:
+            self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+
+    def close(self, code: int, reason: str) -> bool:
+        """Say what was said so far, then the close frame; False when nobody is there to hear it."""
+        self._leaving = True
+        transport = self._transport
+        if transport is None or transport.is_disconnected:
+            return False
+        self.flush()
+        text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        transport.send_close(code, text)  # type: ignore[arg-type]
+        return True
+
+    def cut(self) -> None:
+        """At once, whether the other side has answered the close or not."""
+        if self._transport is not None and not self._transport.is_disconnected:
+            self._transport.disconnect(graceful=False)
