@@ -19,8 +19,9 @@ from msgspec import Meta
 
 ENVIRONMENT_PREFIX = "UNISONO_"
 
-NOT_SETTINGS = frozenset({"config", "token"})
-"""Variables with that prefix that mean something else: where the file is, and who `tail` and `submit` are."""
+NOT_SETTINGS = frozenset({"config", "token", "cache_dir", "traceback"})
+"""Variables with that prefix that mean something else: where the file is, who `tail` and `submit` are, and what the
+`lake` commands take from the environment."""
 
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]

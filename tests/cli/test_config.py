@@ -237,7 +237,9 @@ def test_an_error_in_options_that_may_be_secret_does_not_show_them(tmp_path: Pat
 
 def test_variables_of_other_commands_are_no_settings() -> None:
     """Who has exported a token for `tail` can start a server in the same terminal."""
-    assert changed(load(None, {"UNISONO_TOKEN": "eyJ", "UNISONO_CONFIG": "unisono.toml"}, {})) == {}
+    others = {"UNISONO_TOKEN": "eyJ", "UNISONO_CONFIG": "unisono.toml"}
+    others |= {"UNISONO_CACHE_DIR": "/var/cache/unisono", "UNISONO_TRACEBACK": "1"}
+    assert changed(load(None, others, {})) == {}
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
