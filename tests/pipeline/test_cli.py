@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,8 +10,9 @@ import pytest
 
 from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
-from tests.pipeline.processes import run, start
-from unisono.cli.lake.place import brief
+from tests.pipeline.processes import run, start, wait_until
+from unisono.pipeline.errors import brief
+from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.lake import Lake
 
 
@@ -61,6 +64,14 @@ def test_clear_errors(tmp_path: Path) -> None:
         ("export", "--data", str(tmp_path / "none"), *place): "holds no log",
         ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 was asked for",
         ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
+        (
+            "export",
+            "--data",
+            data,
+            *place,
+            "--master",
+            "local[x]",
+        ): "cannot be started on local[x]: SparkException",
         ("export", "--store", "mysql://x", *place): "sqlite:DIRECTORY or postgresql://",
         ("info", "--lake", str(tmp_path / "no lake")): "`unisono lake export` makes one",
     }
@@ -75,6 +86,22 @@ def test_clear_errors(tmp_path: Path) -> None:
     _, err = no_java.communicate(timeout=60)
     assert no_java.returncode == 2
     assert "apt install openjdk-17-jre-headless" in err
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c(tmp_path: Path) -> None:
+    """A terminal sends it to the whole group of processes; Java and its workers are not in ours."""
+    make_store(tmp_path / "data", 2_000)
+    place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
+    exporting = start("export", *place, "--events-per-file", "2")
+    assert wait_until(lambda: any(tmp_path.glob("lake/by_partition/**/*.parquet")), exporting)
+    children = Path(f"/proc/{exporting.pid}/task/{exporting.pid}/children").read_text().split()
+    assert {os.getpgid(int(child)) for child in children} == {int(child) for child in children}
+    exporting.send_signal(signal.SIGINT)
+    _, err = exporting.communicate(timeout=60)
+    assert exporting.returncode == 1
+    assert err.splitlines()[-1].startswith("unisono: interrupted; what is done stays done")
+    assert "Traceback" not in err
 
 
 def test_usage() -> None:
@@ -108,4 +135,17 @@ def test_of_a_failed_job_the_error_itself_is_shown() -> None:
     assert brief(RuntimeError("x\nOSError: [Errno 28] No space left on device\n at y")) == (
         "OSError: [Errno 28] No space left on device"
     )
-    assert brief(RuntimeError("one line\nmore")) == "one line"
+    assert brief(RuntimeError("one line\nmore")) == "RuntimeError: one line"
+    assert brief(KeyError("x")) == "KeyError: 'x'"
+    assert brief(TimeoutError()) == "TimeoutError"
+    java = (
+        "An error occurred while calling o5.collect.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b\n"
+        "Caused by: java.io.IOException: No space left on device\n\tat java.base/c.d\n\t... 3 more\n"
+    )
+    assert brief(RuntimeError(java)) == "IOException: No space left on device"
+
+
+def test_an_error_of_the_lake_is_one_line() -> None:
+    text = "Generic error\n   \x1b[31m↳\x1b[0m Unable to copy\n   \x1b[31m↳\x1b[0m No space left on device\n"
+    assert brief(OSError(text)) == "OSError: Generic error: Unable to copy: No space left on device"
+    assert brief(LakeUnusable(f"lake/log cannot be made: {text}")).endswith("No space left on device")

@@ -45,6 +45,11 @@ def test_a_java_that_is_not_there_or_too_old(monkeypatch: pytest.MonkeyPatch, tm
         (tmp_path / "release").write_text(text)
         with pytest.raises(NoJava, match=words):
             java_version(tmp_path)
+    (tmp_path / "release").unlink()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
+    with pytest.raises(NoJava, match=r"cannot be run .*Permission denied.*install one"):
+        java_version(tmp_path)
     (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.1"\n')
     assert java_version(tmp_path) == "21.0.1"
 

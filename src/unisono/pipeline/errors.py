@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from unisono.store.delta.errors import LakeError
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CAUSE: Final = re.compile(r"\s*↳\s*")
+_OWN: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
+_RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+
 
 class PipelineError(Exception):
     """The job cannot be done as asked; nothing was changed by the step that raised it."""
@@ -41,3 +51,18 @@ class NoSuchPartition(PipelineError):
 
 class NoSuchMoment(PipelineError):
     """A committed_id or a time that the lake does not reach back or forward to."""
+
+
+def brief(error: Exception) -> str:
+    """What a failure comes down to, in one line for a person.
+
+    Spark hands on the traceback of a task or of Java: of that the last error, which is the cause of the others.
+    delta-rs writes causes below each other, in colours.
+    """
+    text = _CAUSE.sub(": ", _COLOURS.sub("", str(error))).strip()
+    if isinstance(error, PipelineError | LakeError):
+        return " ".join(line.strip() for line in text.splitlines())
+    for pattern in (_OWN, _RAISED):
+        if found := pattern.findall(text):
+            return str(found[-1])
+    return f"{type(error).__name__}: {text.partition(chr(10))[0]}".removesuffix(": ")

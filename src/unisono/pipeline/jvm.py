@@ -8,6 +8,7 @@ the ordinary way, some seconds slower.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -53,12 +54,18 @@ logger.gateway.level = error
 # Said once for every retried task, with a stack trace each time; the job's own error tells what matters.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
+# Raised where the session is started.
+logger.context.name = org.apache.spark.SparkContext
+logger.context.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 # A stream that ends by an error raises it where it was started.
 logger.stream.name = org.apache.spark.sql.execution.streaming
 logger.stream.level = off
 """
+
+OWN_GROUP: Final[Mapping[str, Any]] = {"process_group": 0}
+"""For Java and the Python workers below it, when they are started."""
 
 _CHANGES_COMMAND: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _CHANGES_CLASSPATH: Final = ("spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.jars")
@@ -89,10 +96,7 @@ def java_version(home: Path) -> str:
     try:
         text = (home / "release").read_text("utf-8")
     except OSError:
-        asked = subprocess.run(  # noqa: S603 (the Java that was found)
-            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=False
-        )
-        text = asked.stderr.replace('version "', 'JAVA_VERSION="')
+        text = _ask_version(home).replace('version "', 'JAVA_VERSION="')
     match = re.search(r'JAVA_VERSION="([^"]+)"', text)
     if match is None:
         raise NoJava(f"{home} does not say which Java it is: {INSTALL_JAVA}")
@@ -100,6 +104,15 @@ def java_version(home: Path) -> str:
     if major is None or int(major[0]) < JAVA_MIN:
         raise NoJava(f"{home} is Java {match[1]} and Spark needs {JAVA_MIN} or newer: {INSTALL_JAVA}")
     return match[1]
+
+
+def _ask_version(home: Path) -> str:
+    try:
+        return subprocess.run(  # noqa: S603 (the Java that was found)
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=False
+        ).stderr
+    except OSError as error:
+        raise NoJava(f"the Java in {home} cannot be run ({error}): {INSTALL_JAVA}") from error
 
 
 def cache_directory() -> Path:
@@ -137,16 +150,15 @@ class Prepared:
             return None
 
     def _quiet_logging(self) -> Path:
+        """The file that tells Java's logging what to say; where the cache cannot be written, one for this process."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             if not self.logging.is_file() or self.logging.read_text("utf-8") != QUIET:
-                self.logging.write_text(QUIET, "utf-8")
+                _written(QUIET, self.directory).replace(self.logging)
         except OSError:
-            with tempfile.NamedTemporaryFile(
-                "w", suffix=".properties", delete=False, encoding="utf-8"
-            ) as file:
-                file.write(QUIET)
-            return Path(file.name)
+            own = _written(QUIET)
+            atexit.register(own.unlink, missing_ok=True)
+            return own
         return self.logging
 
     def keep(self, launch: Launch) -> None:
@@ -166,10 +178,19 @@ class Prepared:
         return options
 
 
+def _written(text: str, directory: Path | None = None) -> Path:
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=".properties", dir=directory, delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    return Path(file.name)
+
+
 def start(launch: Launch, options: list[str], memory: str) -> Any:
     """Start Java as Spark's scripts would, and connect: a gateway for SparkContext.
 
-    Java ends when this process does, however it ends: it waits on a pipe that only we hold.
+    Java ends when this process does, however it ends: it waits on a pipe that only we hold. Otherwise it is left
+    alone: what a terminal or a supervisor sends to a whole group of processes is ours to answer.
     """
     from pyspark.java_gateway import launch_gateway
 
@@ -182,7 +203,7 @@ def start(launch: Launch, options: list[str], memory: str) -> Any:
             command,
             stdin=subprocess.PIPE,
             env=environment,
-            preexec_fn=_ignore_interrupts,  # noqa: PLW1509 (the child must outlive the terminal's ctrl-c)
+            **OWN_GROUP,
         )
         port, secret = _connection(process, told)
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
@@ -207,9 +228,3 @@ def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]
     content = told.read_bytes()
     port, length = struct.unpack_from("!ii", content)
     return port, content[8 : 8 + length].decode()
-
-
-def _ignore_interrupts() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

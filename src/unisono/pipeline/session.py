@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from unisono.pipeline import jvm
-from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.errors import PipelineError, brief
 from unisono.pipeline.packing import pack
 
 LOCAL: Final = "local[*]"
@@ -51,6 +53,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.minBatchesToRetain": "10",  # a follower's checkpoint stays small
     "spark.python.worker.reuse": "true",
     "spark.driver.memory": DRIVER_MEMORY,
+    # Nothing here has tables of its own; without this a directory appears where the command runs.
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "unisono-warehouse"),
 }
 
 SHUFFLES: Final = "spark.sql.shuffle.partitions"
@@ -103,11 +107,14 @@ def context(
     _set_environment(chosen, settings)
     if not is_local(chosen):
         _require_master(chosen)
+    settings |= {"spark.app.name": app, "spark.master": _with_retries(chosen)}
     gateway = _gateway(settings, quick=quick)
-    spoken = SparkConf().setAppName(app).setMaster(_with_retries(chosen)).setAll(list(settings.items()))
-    started = SparkContext(conf=spoken, gateway=gateway)
+    try:
+        started = SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
+    except Py4JError as error:
+        raise PipelineError(f"Spark cannot be started on {chosen}: {brief(error)}") from error
+    _require_executors(started)
     if not is_local(chosen):
-        _require_executors(started)
         folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
         started.addPyFile(str(pack(folder / "unisono.zip")))
     return started
@@ -121,8 +128,6 @@ def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str,
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     if progress:
         settings["spark.ui.showConsoleProgress"] = "true"
-    # Nothing here has tables of its own; without this a directory appears where the command runs.
-    settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / "unisono-warehouse")
     return settings | dict(conf)
 
 
@@ -135,7 +140,7 @@ def _set_environment(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
-    """Java started from what was prepared; or None, and `settings` tell Spark's own scripts the same."""
+    """Java started from what was prepared; or else by Spark's own scripts, and `settings` tell them the same."""
     prepared = jvm.Prepared(Path(_find_spark_home()), jvm.java_home())
     options = prepared.java_options()
     if quick:
@@ -145,7 +150,8 @@ def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
     if launch is not None:
         return jvm.start(launch, options, settings["spark.driver.memory"])
     settings["spark.driver.extraJavaOptions"] = " ".join(options)
-    return None
+    conf = SparkConf().setAll(list(settings.items()))
+    return launch_gateway(conf, popen_kwargs=dict(jvm.OWN_GROUP))  # type: ignore[no-untyped-call]
 
 
 def _with_retries(master: str) -> str:
@@ -162,7 +168,9 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
             chosen.set(key, value)
     if not chosen.contains("spark.app.name"):
         chosen.setAppName(app)
-    return SparkContext(conf=chosen)
+    started = SparkContext(conf=chosen)
+    _require_executors(started)
+    return started
 
 
 def _require_master(master: str) -> None:
@@ -176,12 +184,18 @@ def _require_master(master: str) -> None:
 
 
 def _require_executors(spark: SparkContext) -> None:
-    """Spark waits for ever for executors that the cluster has no room for, and says so in its log only."""
+    """A standalone master lets us wait for ever for executors that it has no room for, and says so in its log only.
+
+    Others queue applications on purpose, and with dynamic allocation executors come with the first tasks.
+    """
+    conf = spark.getConf()
+    if not str(spark.master).startswith("spark://") or conf.get("spark.dynamicAllocation.enabled") == "true":
+        return
     deadline = time.monotonic() + EXECUTORS_TIMEOUT_S
     seen: Any = spark._jsc.sc()
     while seen.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
         if time.monotonic() > deadline:
-            wanted = spark.getConf().get("spark.executor.memory", "1g")
+            wanted = conf.get("spark.executor.memory", "1g")
             spark.stop()
             raise PipelineError(
                 f"no executor started within {EXECUTORS_TIMEOUT_S:.0f} s: are there workers with {wanted} of memory "

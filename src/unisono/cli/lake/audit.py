@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, brief, sum_up
+from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, sum_up
 
 
 @click.command("audit")
@@ -51,7 +51,7 @@ def audit_(
             raise click.UsageError(f"{file} cannot be written: its directory is missing")
     from unisono.pipeline.audit import SAMPLE, Asked, audit
     from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.errors import PipelineError
+    from unisono.pipeline.errors import PipelineError, brief
     from unisono.pipeline.models import choose
     from unisono.pipeline.stores import normal_uri
     from unisono.store.delta.errors import LakeError

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +22,6 @@ EXIT_NOT_DONE: Final = 1
 EXIT_CANNOT: Final = 2
 
 Command = Callable[..., Any]
-
-_RAISED: Final = re.compile(r"^[\w.]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
-_OWN_ERROR: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -55,12 +53,14 @@ class Place(msgspec.Struct, frozen=True):
     def context(self, app: str) -> Any:
         from unisono.pipeline.session import context
 
-        return context(self.master, app, conf=self.spark_conf, progress=self._bars())
+        with _own_interrupts():
+            return context(self.master, app, conf=self.spark_conf, progress=self._bars())
 
     def session(self, app: str) -> Any:
         from unisono.pipeline.session import session
 
-        return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
+        with _own_interrupts():
+            return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
 
     def _bars(self) -> bool:
         return not self.quiet and sys.stderr.isatty()
@@ -138,37 +138,49 @@ def sum_up(verb: str, count: int, seconds: float, note: str, unit: str = "events
 
 
 @contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark answers ctrl-c by asking Java to cancel, in the middle of another question; Java goes with us anyway."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def reporting() -> Iterator[None]:
     """Errors as one line for a person, with an exit code; Java goes with this process."""
+    logging.getLogger().addHandler(logging.NullHandler())  # what Spark's Python side logs is raised as well
     try:
-        from unisono.pipeline.errors import Mismatch, PipelineError
+        from unisono.pipeline.errors import Mismatch, PipelineError, brief
         from unisono.store.delta.errors import LakeError, Overtaken
     except ImportError as error:
         _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
     try:
         yield
     except (Mismatch, Overtaken) as error:
-        _fail(str(error), EXIT_NOT_DONE)
+        _fail(brief(error), EXIT_NOT_DONE)
     except (PipelineError, LakeError) as error:
-        _fail(str(error), EXIT_CANNOT)
+        _fail(brief(error), EXIT_CANNOT)
     except ImportError as error:
         _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
-    except click.ClickException:
+    except (click.ClickException, click.Abort):
         raise
+    except KeyboardInterrupt:
+        _hush_spark()
+        _fail("interrupted; what is done stays done, and the same command goes on from there", EXIT_NOT_DONE)
     except Exception as error:
         if os.environ.get("UNISONO_TRACEBACK"):
             raise
         _fail(brief(error), EXIT_NOT_DONE)
 
 
-def brief(error: Exception) -> str:
-    """What a failed job comes down to: of the traceback that Spark carries over, the error itself."""
-    text = str(error)
-    if own := _OWN_ERROR.findall(text):
-        return str(own[-1])
-    if raised := _RAISED.findall(text):
-        return str(raised[-1])
-    return text.strip().partition("\n")[0] or type(error).__name__
+def _hush_spark() -> None:
+    """Java goes with us, and would tell of every task that it leaves undone."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    if running is not None:
+        with suppress(Exception):
+            running.setLogLevel("OFF")
 
 
 def _fail(text: str, code: int) -> None:
