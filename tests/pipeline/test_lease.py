@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,9 @@ import msgspec
 import pytest
 
 from unisono.pipeline import lease as leases
-from unisono.pipeline.lease import Lease, Taken
+from unisono.pipeline.clock import now_ms
+from unisono.pipeline.lease import Holder, Lease, Taken
+from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.storage import Storage
 
 HOLD = """
@@ -90,28 +93,100 @@ def test_a_killed_holder_on_this_machine_is_seen_to_be_dead(place: Storage) -> N
     own.give_back()
 
 
-def test_a_holder_elsewhere_keeps_it_until_it_runs_out(
-    place: Storage, monkeypatch: pytest.MonkeyPatch
+def test_a_holder_that_nobody_has_buried_yet_is_dead_too(place: Storage) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, place.location], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    own = Lease(place)
+    own.take()
+    own.give_back()
+    process.communicate()
+
+
+def test_the_number_of_a_process_alone_says_nothing(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the next process has the same number, and beside it others have numbers of their own."""
+    with monkeypatch.context() as before:
+        before.setattr(leases, "_began", lambda _: "1")
+        hold(Lease(place))
+    own = Lease(place)
+    own.take()
+    own.give_back()
+    with monkeypatch.context() as beside:
+        beside.setattr(leases, "_machine", lambda: "another container")
+        beside.setattr("os.getpid", lambda: 2**22 + 1)  # none here has this one
+        hold(Lease(place))
+    with pytest.raises(Taken):
+        Lease(place).take()
+
+
+@pytest.mark.parametrize("off_h", [-24, 0, 24])
+def test_a_holder_elsewhere_keeps_it_while_it_renews_it_whatever_its_clock_says(
+    place: Storage, monkeypatch: pytest.MonkeyPatch, off_h: int
 ) -> None:
-    monkeypatch.setattr(leases, "SKEW_S", 0.0)
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    away = Lease(place, lease_s=2.0)
-    assert away._try() is None  # taken and never renewed, as by one whose machine is gone
-    monkeypatch.undo()
-    monkeypatch.setattr(leases, "SKEW_S", 0.0)
+    away, own = Lease(place, lease_s=30.0), Lease(place)
+    waited = 0
+
+    def hold_elsewhere(lease: Lease) -> None:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
+            elsewhere.setattr(leases, "now_ms", lambda: now_ms() + off_h * 3_600_000)
+            hold(lease)
+
+    def wait(holder: Holder, _: float) -> bool:
+        nonlocal waited
+        assert holder.host == "elsewhere"
+        hold_elsewhere(away)
+        waited += 1
+        return waited == 3
+
+    hold_elsewhere(away)
+    with pytest.raises(Taken, match="elsewhere"):
+        own.take(wait)
+    hold_elsewhere(Lease(place, lease_s=0.2))  # and never again, as one whose machine is gone
+    own.take(lambda _, seconds: threading.Event().wait(min(seconds, 0.05)))
+    own.give_back()
+
+
+def test_without_waiting_the_clocks_are_compared(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
+        hold(Lease(place))
     own = Lease(place)
     with pytest.raises(Taken, match="elsewhere"):
         own.take()
-    waited: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        waited.append(seconds)
-        time.sleep(seconds)
-        return False
-
-    own.take(wait)
-    assert waited
+    later = now_ms() + int((leases.LEASE_S + leases.SKEW_S) * 1_000) + 1
+    monkeypatch.setattr(leases, "now_ms", lambda: later)
+    own.take()
     own.give_back()
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost_and_says_why(tmp_path: Path) -> None:
+    held, other = (Lease(Storage.at(str(tmp_path / "lake")), lease_s=0.3) for _ in range(2))
+    held.take()
+    (tmp_path / "lake").rename(tmp_path / "away")
+    (tmp_path / "lake").write_text("in the way")
+    assert held.lost.wait(20.0)
+    assert held.why.startswith("the lake's lease could not be renewed: ")
+    held.give_back()
+    with pytest.raises(LakeUnusable, match="lake/lease cannot be opened"):
+        other.take()
+
+
+def test_giving_back_what_is_out_of_reach_is_harmless(tmp_path: Path) -> None:
+    held = Lease(Storage.at(str(tmp_path / "lake")))
+    held.take()
+    (tmp_path / "lake").rename(tmp_path / "away")
+    (tmp_path / "lake").write_text("in the way")
+    held.give_back()
+
+
+def hold(lease: Lease) -> None:
+    """Take or renew it once, as a process does that is killed then."""
+    assert lease._commit(lease._open(), lease._end_ms())
 
 
 def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +203,7 @@ def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.Monkey
     )  # fmt: skip
     other.take()
     assert slow.lost.wait(5.0)
+    assert slow.why.startswith("the lake's lease was lost: process ")
     slow.give_back()
     newest = leases._holder(other._open())
     assert newest is not None
