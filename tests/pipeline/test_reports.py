@@ -26,6 +26,7 @@ from unisono.pipeline.reporting.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_
 from unisono.pipeline.reporting.server import server_counts
 from unisono.pipeline.reporting.tables import Bin, Report
 from unisono.pipeline.reports import DELAY_EDGES, SHARING_EDGES, SIZE_EDGES, report, write
+from unisono.pipeline.stages import Wanted, stages
 from unisono.pipeline.stores import sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.delta.lake import Lake
@@ -391,7 +392,7 @@ def test_an_empty_lake_and_an_empty_range(
     assert "no events in this range" in (tmp_path / "early" / "index.html").read_text()
 
 
-def test_rejections_come_from_the_running_server(tmp_path: Path) -> None:
+def test_rejections_come_from_the_running_server(tmp_path: Path, spark: SparkSession) -> None:
     with running(tmp_path / "data", "--access-default", "allow") as server, server.client("bob") as bob:
         bob.submit(
             item(["p"], set_event("a", 1), "one"),
@@ -408,9 +409,12 @@ def test_rejections_come_from_the_running_server(tmp_path: Path) -> None:
         told = run("report", "--data", str(tmp_path / "data"), "--lake", lake, "--out", str(tmp_path / "out"))
         assert told.returncode == 0, told.stderr
         assert told.stdout.startswith("reported on 0 events in ")
-    html = (tmp_path / "out" / "index.html").read_text()
-    assert "since the server started" in html
-    assert "validation_failed" in html
+        store, service = sqlite_uri(tmp_path / "data"), Wanted(out=tmp_path / "service")
+        {stage.name: stage for stage in stages(spark, store, Lake.at(lake), service)}["report"].work()
+    for page in (tmp_path / "out" / "index.html", tmp_path / "service" / "report" / "index.html"):
+        html = page.read_text()
+        assert "since the server started" in html
+        assert "validation_failed" in html
     with pytest.raises(PipelineError, match=r"no metrics from http://127\.0\.0\.1:1/metrics"):
         server_counts(["http://127.0.0.1:1"])
     with pytest.raises(PipelineError, match="no address"):

@@ -5,6 +5,7 @@ The server knows nothing of the pipeline but this file, and is none the worse wi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,11 @@ STATUS_FILE: Final = "pipeline.json"
 
 STATUS_BYTES_MAX: Final = 1 << 20
 
+SILENT_MS: Final = 90_000
+"""After which the service was killed, or its machine is gone: it writes the file every 20 seconds."""
+
 GAUGES: Final[Mapping[str, str]] = {
-    "running": "1 while a service keeps the status file",
+    "running": "1 while a service keeps the status file; 0 after its end, or when nothing was heard for 90 s",
     "updated_ms": "when the file was written, in milliseconds since 1970",
     "log_head": "head of the log, as the pipeline saw it",
     "log_pruned_to": "last event that has left the hot log",
@@ -34,6 +38,7 @@ STAGE_COUNTERS: Final[Mapping[str, str]] = {
 STAGE_GAUGES: Final[Mapping[str, str]] = {
     "last_done_ms": "when a stage was last done well, in milliseconds since 1970",
     "last_seconds": "how long its last run took",
+    "failing": "1 while its last run failed, or found something wrong",
 }
 
 
@@ -45,6 +50,11 @@ class Stage(msgspec.Struct):
     items: int = 0
     last_done_ms: int = 0
     last_seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def failing(self) -> bool:
+        return bool(self.error)
 
 
 class Status(msgspec.Struct):
@@ -69,9 +79,12 @@ def read_text(data: Path) -> bytes | None:
 def read_status(data: Path) -> Status | None:
     text = read_text(data)
     try:
-        return None if text is None else msgspec.json.decode(text, type=Status)
+        status = None if text is None else msgspec.json.decode(text, type=Status)
     except msgspec.DecodeError:
         return None
+    if status is not None and time.time() * 1_000 - status.updated_ms > SILENT_MS:
+        status.running = False
+    return status
 
 
 class PipelineCollector(Collector):

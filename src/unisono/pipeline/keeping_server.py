@@ -31,16 +31,23 @@ class Refused(Exception):
     """The server would not do it; the text is its own."""
 
 
-class _Admin(msgspec.Struct):
+class Admin(msgspec.Struct):
+    """Where a server's admin port is, and the token for orders."""
+
     url: str
     token: str
+
+
+def admin_of(directory: Path) -> Admin:
+    """Of the server on a data directory; FileNotFoundError where none has been."""
+    return msgspec.json.decode((directory / ADMIN_FILE).read_bytes(), type=Admin)
 
 
 class AdminPort:
     """The admin port of the server on a data directory; one connection, made anew when it is gone."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = directory / ADMIN_FILE
+        self._directory = directory
         self._connection: http.client.HTTPConnection | None = None
         self._token = ""
 
@@ -90,7 +97,7 @@ class AdminPort:
         return response.status, response.read()
 
     def _connect(self) -> http.client.HTTPConnection:
-        admin = msgspec.json.decode(self._file.read_bytes(), type=_Admin)
+        admin = admin_of(self._directory)
         self._token = admin.token
         parts = urlsplit(admin.url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.pipeline.compact import compact, vacuum, work
-from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export, plan
 from unisono.pipeline.keeping import open_keeper
 from unisono.pipeline.models import in_force
@@ -109,14 +108,15 @@ class _Work:
         out.mkdir(parents=True, exist_ok=True)
         (out / "index.html").write_text(page(done), "utf-8")
         (out / "audit.json").write_bytes(done.json() + b"\n")
-        if not done.sound:
-            raise PipelineError(f"{done.verdict()} (see {out / 'index.html'})")
-        return Did(done.events, done.verdict())
+        wrong = "" if done.sound else f"{done.verdict()} (see {out / 'index.html'})"
+        return Did(done.events, done.verdict(), wrong)
 
     def report(self) -> Did:
+        from unisono.pipeline.reporting.server import counts_beside
         from unisono.pipeline.reports import report, write
 
         assert self.wanted.out is not None
-        done = report(lambda: self._spark, self._lake, store=self._store)
+        counts = counts_beside(self._store)
+        done = report(lambda: self._spark, self._lake, store=self._store, server=counts)
         write(done, self.wanted.out / "report")
         return Did(done.totals.events, f"{done.totals.events} events")

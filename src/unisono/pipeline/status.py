@@ -12,15 +12,21 @@ from typing import Final
 
 import msgspec
 
+from unisono.pipeline.errors import PipelineError
+
 STATUS_FILE: Final = "pipeline.json"
 """Its name in a server's data directory, where the admin port looks for it."""
 
 
 class StageStatus(msgspec.Struct):
-    """One stage of the cycle. Times are milliseconds; `note` is what its last run came to."""
+    """One stage of the cycle. Times are milliseconds; `note` is what its last good run came to.
+
+    `error` is what is wrong with it, empty when nothing is; `failed_in_a_row` are its runs since it last was done.
+    """
 
     runs: int = 0
     failures: int = 0
+    failed_in_a_row: int = 0
     last_began_ms: int = 0
     last_done_ms: int = 0
     last_seconds: float = 0.0
@@ -45,6 +51,19 @@ class Status(msgspec.Struct):
     log_pruned_to: int = 0
     lake_head: int = 0
     stages: dict[str, StageStatus] = {}
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a place where no status can be kept."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory")
+    except OSError as error:
+        raise PipelineError(
+            f"the status cannot be kept in {path} ({error}): name another file with --status"
+        ) from error
 
 
 def write(path: Path, status: Status) -> None:

@@ -16,10 +16,16 @@ class Span(click.ParamType[int]):
 
     name = "span"
 
+    def __init__(self, least_ms: int = 0) -> None:
+        self._least_ms = least_ms
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         match = _SPAN.match(value)
         if match is None:
             self.fail(f"{value!r} is no span of time: write 30d, 12h, 90m or 45s", param, ctx)
-        return int(float(match[1]) * _UNITS_MS[match[2]])
+        span = int(float(match[1]) * _UNITS_MS[match[2]])
+        if span < self._least_ms:
+            self.fail(f"{value} is too short: {self._least_ms / 1_000:g}s is the least", param, ctx)
+        return span

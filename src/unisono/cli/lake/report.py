@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,7 +76,7 @@ def report_(
     Activity, the busiest partitions and clients, kinds and sizes of events, contested edits, time from draft to
     commit, growth, and what retention would free. With --data or --store it knows what the hot log still holds.
     """
-    from unisono.pipeline.reporting.server import server_counts
+    from unisono.pipeline.reporting.server import counts_beside, server_counts
     from unisono.pipeline.reports import report, write
 
     began, lake = time.monotonic(), place.open_lake()
@@ -91,28 +90,8 @@ def report_(
         top=top,
         within_ms=within,
         store=store,
-        server=server_counts(metrics) if metrics else _own_server(place, store),
+        server=server_counts(metrics) if metrics else counts_beside(store, place.say),
         say=place.say,
     )
     write(made, out)
     sum_up("reported on", made.totals.events, time.monotonic() - began, f"see {out / 'index.html'}")
-
-
-def _own_server(place: Place, store: str | None) -> Any:
-    """What the server on the log's directory counts; None where no server runs there."""
-    from unisono.front.node import ADMIN_FILE
-    from unisono.pipeline.errors import PipelineError
-    from unisono.pipeline.reporting.server import server_counts
-    from unisono.pipeline.stores import sqlite_directory
-
-    directory = None if store is None else sqlite_directory(store)
-    if directory is None:
-        return None
-    try:
-        url = json.loads((directory / ADMIN_FILE).read_text())["url"]
-        return server_counts([url])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, PipelineError) as error:
-        place.say(f"rejections stay unknown: {error}")
-        return None

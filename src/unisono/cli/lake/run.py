@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,14 @@ from unisono.cli.lake.place import DATA, EXIT_NOT_DONE, Place, at_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from unisono.pipeline.lease import Holder, Wait
     from unisono.pipeline.stages import Wanted
 
 
 @click.command("run")
 @at_place
 @click.option(
-    "--every", type=Span(), default="60s", show_default=True, metavar="SPAN", help="From cycle to cycle."
+    "--every", type=Span(100), default="60s", show_default=True, metavar="SPAN", help="From cycle to cycle."
 )
 @click.option("--keep", type=Span(), metavar="SPAN", help="Retain: keep events younger than this in the log.")
 @click.option(
@@ -82,10 +83,12 @@ def run_(
     """Keep the lake up to date: export, snapshot, publish, and with --keep or --keep-events retain, in cycles.
 
     At longer intervals compact, audit and report. One Spark session for all of it; only one of these at a time
-    works on a lake. Ends on SIGTERM or ctrl-c after the stage at work; killed anywhere, start it again.
+    works on a lake. Ends on SIGTERM or ctrl-c after the stage at work, on a second one at once; killed anywhere,
+    start it again.
     """
     from unisono.pipeline.retention import KEEP_NEWEST, Keep
     from unisono.pipeline.stages import Wanted
+    from unisono.pipeline.status import STATUS_FILE, require_writable
     from unisono.pipeline.stores import extent, sqlite_directory
 
     store = place.store_uri
@@ -96,7 +99,8 @@ def run_(
         retained, compact_every / 1_000, vacuum_hours, audit_every / 1_000, report_every / 1_000, out
     )
     directory = sqlite_directory(store)
-    file = status or ((directory or DATA) / "pipeline.json")
+    file = status or ((directory or DATA) / STATUS_FILE)
+    require_writable(file)
     if not _serve(place, store, wanted, every / 1_000, file, cycles, no_wait):
         sys.exit(EXIT_NOT_DONE)
 
@@ -111,7 +115,7 @@ def _serve(
     no_wait: bool,
 ) -> bool:
     from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.lease import Lease
+    from unisono.pipeline.lease import Lease, Taken
     from unisono.pipeline.service import Service
     from unisono.pipeline.stages import stages
     from unisono.store.delta.tables import BUCKETS
@@ -119,13 +123,16 @@ def _serve(
     began, lake = time.monotonic(), place.open_lake()
     lake.make(BUCKETS)
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    _heed_signals(place, stop)
     lease = Lease(lake.storage)
-    lease.take(None if no_wait else _waiting(place, stop))
+    try:
+        lease.take(None if no_wait else _waiting(place, stop))
+    except Taken:
+        if stop.is_set():
+            return True
+        raise
     try:
         spark = place.session("unisono lake run")
-        for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which takes SIGINT for itself
-            signal.signal(number, lambda *_: stop.set())
         require_visible(spark.sparkContext, store)
         service = Service(
             store,
@@ -143,10 +150,26 @@ def _serve(
         lease.give_back()
     told = service.status
     click.echo(
-        f"{told.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds {told.log_pruned_to + 1} to "
-        f"{told.log_head}, the lake 1 to {told.lake_head}"
+        f"{told.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds "
+        f"{_stretch(told.log_pruned_to + 1, told.log_head)}, the lake {_stretch(1, told.lake_head)}"
     )
     return good
+
+
+def _stretch(first: int, last: int) -> str:
+    return f"{first} to {last}" if first <= last else "nothing"
+
+
+def _heed_signals(place: Place, stop: threading.Event) -> None:
+    def heed(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        if not place.quiet:  # not through sys.stderr, which may be at work for somebody else
+            os.write(2, b"ending after the stage at work; ctrl-c or SIGTERM once more to end at once\n")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, heed)
 
 
 def _is_alive(spark: SparkSession) -> bool:
@@ -156,14 +179,15 @@ def _is_alive(spark: SparkSession) -> bool:
         return False
 
 
-def _waiting(place: Place, stop: threading.Event) -> Callable[[float], bool]:
-    told = False
+def _waiting(place: Place, stop: threading.Event) -> Wait:
+    told = ""
 
-    def wait(seconds: float) -> bool:
+    def wait(holder: Holder, seconds: float) -> bool:
         nonlocal told
-        if not told:
-            place.say("another service holds the lake: waiting for it to end")
-            told = True
+        if told != holder.name:
+            told = holder.name
+            silence = f"shows no sign of life for {holder.lease_s:.0f} s"
+            place.say(f"{holder.text()} holds the lake: waiting until it ends or {silence}")
         return stop.wait(seconds)
 
     return wait

@@ -5,13 +5,16 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.keeping_server import admin_of
 from unisono.pipeline.reporting.tables import Rejections, ServerCounts
+from unisono.pipeline.stores import sqlite_directory
 
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 << 20
@@ -37,6 +40,21 @@ def server_counts(urls: Sequence[str]) -> ServerCounts:
             for reason, items in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
         ],
     )
+
+
+def counts_beside(store: str | None, say: Callable[[str], None] | None = None) -> ServerCounts | None:
+    """What the server on an embedded log counts; None where none runs, or none that answers."""
+    directory = None if store is None else sqlite_directory(store)
+    if directory is None:
+        return None
+    try:
+        return server_counts([admin_of(directory).url])
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, PipelineError) as error:
+        if say is not None:
+            say(f"rejections stay unknown: {error}")
+        return None
 
 
 def _metrics(url: str) -> str:
