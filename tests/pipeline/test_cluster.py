@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.pipeline.canaries import CULPRIT, append, holders, planted
 from tests.pipeline.cluster import Cluster, running_cluster
 from tests.pipeline.history import make_store, require_exact
+from tests.pipeline.legacy import Legacy
 from tests.pipeline.processes import run, start, wait_until
 from unisono.pipeline.packing import pack
 from unisono.pipeline.snapshots import latest
 from unisono.pipeline.status import read
+from unisono.samples import sample_model
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import BY_PARTITION
+from unisono.store.sqlite import SqliteLog
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXECUTOR_KILLS = 2
@@ -88,24 +95,53 @@ def test_the_package_travels_with_spark_submit(cluster: Cluster, tmp_path: Path)
     require_exact(lake, records)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_whole_pipeline_in_one_application(cluster: Cluster, tmp_path: Path) -> None:
-    """Export, snapshot, publish, retain, compact, audit and report: each has work for the executors."""
-    records = make_store(tmp_path / "data", 3_000)
-    lake, out = Lake.at(str(tmp_path / "lake")), tmp_path / "out"
-    done = run(
-        "run", "--data", str(tmp_path / "data"), "--lake", lake.storage.location, "--master", cluster.master,
-        "--cycles", "1", "--keep-events", "1000", "--out", str(out), *settings(cluster, "--spark-conf"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    """Every command that has work for executors, one after the other on the same log and lake."""
+    with closing(SqliteLog.open(tmp_path / "data")) as log:
+        records = append(log, 1_200)
+    legacy = Legacy(300, faults=0)
+    (tmp_path / "old.jsonl").write_bytes(b"\n".join(legacy.lines()))
+    lake = Lake.at(str(tmp_path / "lake"))
+    spark = ["--master", cluster.master, *settings(cluster, "--spark-conf")]
+    data = ["--data", str(tmp_path / "data")]
+    place = [*data, "--lake", lake.storage.location, *spark]
+    retaining = ["--keep-events", "500", "--keep-newest", "100"]
+    staging = ["--staging", str(tmp_path / "staging")]
+    codes, said = run_all(
+        ["run", *place, "--cycles", "1", *retaining, "--out", str(tmp_path / "out")],
+        ["import", str(tmp_path / "old.jsonl"), *data, *spark, *staging, "--model", "open"],
+        ["erase", *place, "--client", CULPRIT, "--yes"],
+        ["compact", *place, "--vacuum-hours", "0", "--verify"],
+        ["revalidate", *place, "--model", str(sample_model()), "--against", "open"],
+        ["audit", *place, "--full"],
+    )
+    assert codes == {"run": 0, "import": 0, "erase": 0, "compact": 0, "revalidate": 1, "audit": 0}, said
     told = read(tmp_path / "data" / "pipeline.json")
     assert told is not None
     assert {name: stage.error for name, stage in told.stages.items() if stage.error} == {}
-    assert told.stages["audit"].items == 3_000
-    assert (told.log_pruned_to, told.log_head, told.lake_head) == (2_000, 3_000, 3_000)
+    assert told.stages["audit"].items == told.stages["report"].items == 1_200
+    assert (told.log_pruned_to, told.log_head, told.lake_head) == (700, 1_200, 1_200)
     names = {name for record in records for name in record.partitions}
     assert {row.partition for row in latest(lake, 0)} == names
-    require_exact(lake, records)
+    assert f"loaded {legacy.planted.accepted} events" in said
+    assert f"erased {len(planted(records))} events" in said
+    assert list(holders(tmp_path / "data", tmp_path / "lake")) == []
+    assert "not compatible: " in said
+    assert "sound, events 1 to 1200" in said
+
+
+def run_all(*commands: list[str]) -> tuple[dict[str, int], str]:
+    """Commands in one application: with what each of them ended, and everything they said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.one_application", json.dumps(commands)],
+        capture_output=True,
+        text=True,
+    )
+    codes = {
+        name: int(code) for name, code in re.findall(r"^(\w+) ended with (\d+)$", done.stdout, re.MULTILINE)
+    }
+    return codes, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(200)

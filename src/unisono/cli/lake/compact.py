@@ -24,6 +24,7 @@ from unisono.cli.lake.verify import verify_copy
 @click.option("--verify", is_flag=True, help="Compare the whole lake with the log afterwards.")
 def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, verify: bool) -> None:
     """Join small files into large ones, in both tables; readers and exports go on meanwhile."""
+    from unisono.pipeline.cluster import require_visible
     from unisono.pipeline.compact import ROWS_PER_FILE, compact, vacuum, work
 
     began, target = time.monotonic(), place.open_lake()
@@ -36,6 +37,7 @@ def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, 
             before, after = before + table.files_before, after + table.files_after
             rewritten += table.rows_rewritten
         if verify:
+            require_visible(spark, place.store_uri)
             verify_copy(place, spark, place.store_uri, target, 0)
     note = f"{before} files became {after}" if rewritten else "nothing to join"
     if vacuum_hours is not None:
