@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from unisono.cli.db import db
+from unisono.cli.lake import lake
 from unisono.cli.serve import serve
 from unisono.config import FIELDS, Settings, load
 
@@ -286,8 +288,11 @@ def test_kubectl_reads_the_manifests() -> None:
 # systemd
 
 
-def unit() -> dict[str, list[str]]:
-    text = (DEPLOY / "unisono.service").read_text(encoding="utf-8")
+UNITS = ("unisono.service", "unisono-pipeline.service")
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    text = (DEPLOY / name).read_text(encoding="utf-8")
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if "=" in line and not line.startswith("#"):
@@ -297,7 +302,7 @@ def unit() -> dict[str, list[str]]:
 
 
 def test_the_unit_starts_a_server_with_its_file() -> None:
-    found = unit()
+    found = unit("unisono.service")
     command = shlex.split(found["ExecStart"][0])
     assert Path(command[0]).name == "unisono"
     variables = dict(entry.split("=", 1) for entry in found["Environment"])
@@ -308,15 +313,29 @@ def test_the_unit_starts_a_server_with_its_file() -> None:
     assert int(found["TimeoutStopSec"][0].removesuffix("s")) > worst_s
 
 
-def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+def test_the_pipelines_unit_works_on_the_servers_log() -> None:
+    server, found = (unit(name) for name in UNITS)
+    program, group, *command = shlex.split(found["ExecStart"][0])
+    assert (program, group) == (shlex.split(server["ExecStart"][0])[0], "lake")
+    context = lake.make_context("lake", command)
+    with context:
+        name, run, arguments = lake.resolve_command(context, command)
+    assert run is not None
+    asked = run.make_context(name, arguments).params
+    directories = [f"/var/lib/{name}" for name in found["StateDirectory"][0].split()]
+    assert [str(asked["data"]), asked["lake"]] == directories
+    assert server["StateDirectory"][0] in found["StateDirectory"][0].split()
+    assert (found["User"], found["KillMode"]) == (server["User"], ["mixed"])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_reads_the_unit(name: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         return  # the checks above stand alone; systemd-analyze adds its own opinion where it is installed
-    text = (DEPLOY / "unisono.service").read_text(encoding="utf-8")
+    text = (DEPLOY / name).read_text(encoding="utf-8")
     program = str(Path(sys.executable).parent / "unisono")
-    (tmp_path / "unisono.service").write_text(
-        text.replace("/opt/unisono/bin/unisono", program), encoding="utf-8"
-    )
-    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "unisono.service")]
+    (tmp_path / name).write_text(text.replace("/opt/unisono/bin/unisono", program), encoding="utf-8")
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    complaints = [line for line in outcome.stderr.splitlines() if "unisono.service" in line]
+    complaints = [line for line in outcome.stderr.splitlines() if name in line]
     assert complaints == []
