@@ -110,6 +110,8 @@ def test_usage() -> None:
         in unisono("lake", "info", "--data", "a", "--store", "b", "--lake", "c").output
     )
     assert "is not K=V" in unisono("lake", "info", "--lake", "c", "--spark-conf", "x").output
+    assert "0s is too short" in unisono("lake", "run", "--lake", "c", "--every", "0s").output
+    assert "goes with --keep" in unisono("lake", "run", "--lake", "c", "--keep-newest", "5").output
     told = unisono("lake", "export", "--follow", "--store", "postgresql://u:secret@h/x", "--lake", "s3://l")
     assert told.exit_code == 2
     assert "secret" not in told.output

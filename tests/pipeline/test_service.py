@@ -159,12 +159,11 @@ def test_what_an_audit_finds_is_said_until_one_finds_nothing(bench: Bench) -> No
 
 def test_trouble_with_the_status_or_the_log_keeps_no_stage(bench: Bench) -> None:
     """Told once, and the work goes on."""
-    away = bench.file.with_name("elsewhere")
+    data = bench.file.parent
 
     def move() -> None:
-        if not away.exists():
-            bench.file.parent.rename(away.parent.with_name("moved"))
-            bench.file.parent.write_text("in the way")
+        data.rename(data.with_name("moved"))
+        data.write_text("in the way")
 
     service = bench.service(bench.stage("export", then=move), bench.stage("publish"))
     assert service.run(threading.Event(), cycles=1)

@@ -103,9 +103,9 @@ class _Work:
         from unisono.pipeline.auditing.page import page
 
         assert self.wanted.out is not None
-        done = audit(self._context, self._lake, self._store)
         out = self.wanted.out / "audit"
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)  # before all of history is looked at for nothing
+        done = audit(self._context, self._lake, self._store)
         (out / "index.html").write_text(page(done), "utf-8")
         (out / "audit.json").write_bytes(done.json() + b"\n")
         wrong = "" if done.sound else f"{done.verdict()} (see {out / 'index.html'})"

@@ -91,6 +91,10 @@ def run_(
     from unisono.pipeline.status import STATUS_FILE, require_writable
     from unisono.pipeline.stores import extent, sqlite_directory
 
+    if keep is None and keep_events is None and keep_newest is not None:
+        raise click.UsageError(
+            "--keep-newest goes with --keep or --keep-events: without them nothing leaves the log"
+        )
     store = place.store_uri
     extent(store)
     newest = KEEP_NEWEST if keep_newest is None else keep_newest
