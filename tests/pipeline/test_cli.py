@@ -93,7 +93,11 @@ def test_ctrl_c(tmp_path: Path) -> None:
     """A terminal sends it to the whole group of processes; Java and its workers are not in ours."""
     make_store(tmp_path / "data", 2_000)
     place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored in a background job, and inherited
     exporting = start("export", *place, "--events-per-file", "2")
+    signal.signal(signal.SIGINT, before)
     assert wait_until(lambda: any(tmp_path.glob("lake/by_partition/**/*.parquet")), exporting)
     children = Path(f"/proc/{exporting.pid}/task/{exporting.pid}/children").read_text().split()
     assert {os.getpgid(int(child)) for child in children} == {int(child) for child in children}
