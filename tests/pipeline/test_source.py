@@ -134,7 +134,11 @@ def test_errors_say_what_to_do(spark: SparkSession, store: str, tmp_path: Path) 
         ({"store": ""}, "is missing"),
         ({"store": store, "to": 3_001}, "the log ends at 3000"),
         ({"store": str(tmp_path), "since": 5}, "events up to 20 have left the log"),
+        ({"store": store, "since": 3_001}, "the log ends at 3000, 3001 was asked for"),
+        ({"store": store, "since": 9, "to": 8}, "is no range"),
         ({"store": store, "since": "x"}, "option from must be a whole number"),
+        ({"store": store, "partition": "plain"}, "option 'partition' is not known"),
+        ({"store": store, "push_down": "yes"}, "option push_down must be true or false"),
         ({"store": store, "partitions": "[1]"}, "JSON array of names"),
     ):
         with pytest.raises(PySparkException, match=words):
@@ -221,6 +225,18 @@ def test_a_stream_that_was_left_behind_says_so(tmp_path: Path) -> None:
         stream.partitions({"committed_id": 10}, {"committed_id": 60})
     with pytest.raises(NoSuchStore):
         UnisonoSource({})
+    with pytest.raises(NoSuchStore):
+        UnisonoSource({"url": "ws://somewhere"}).reader(None)  # type: ignore[arg-type]
+
+
+def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:
+    """Its log was put back, or is another one: to go on once it is longer would leave events out unnoticed."""
+    make_store(tmp_path, 60)
+    for options in ({}, {"to": "50"}):
+        stream = UnisonoSource({"store": str(tmp_path), **options}).streamReader(None)  # type: ignore[arg-type]
+        assert stream.latestOffset({"committed_id": 60}, ReadAllAvailable()) == {"committed_id": 60}
+        with pytest.raises(NoSuchRange, match="stands at event 61 and the log ends at 60"):
+            stream.latestOffset({"committed_id": 61}, ReadAllAvailable())
 
 
 class Writer:

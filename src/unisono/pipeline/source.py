@@ -50,8 +50,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from unisono.pipeline.errors import NoSuchRange, NoSuchStore
+from unisono.pipeline.errors import NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.stores import (
+    Extent,
     extent,
     no_collection,
     normal_uri,
@@ -70,6 +71,12 @@ EVENTS_PER_BATCH: Final = 100_000
 
 SPARSE_TASKS_MAX: Final = 16
 """Reading few partitions is a matter of index look-ups: more tasks than this cost more than they save."""
+
+_OPTIONS: Final = frozenset(
+    ("store", "from", "to", "partitions", "max_events_per_batch", "events_per_task", "push_down")
+)
+
+_NO_STORE: Final = '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…'
 
 
 class IdRange(InputPartition):
@@ -183,10 +190,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.batch_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self.to = self._head()
+        self.to = self._bounded(extent(self.reading.store).head)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        since, end = start["committed_id"], self._head()
+        since, head = start["committed_id"], extent(self.reading.store).head
+        if since > head:
+            raise NoSuchRange(
+                f"the stream stands at event {since} and the log ends at {head}: it is another log, or this log "
+                "has lost events; to begin anew, use another checkpoint"
+            )
+        end = self._bounded(head)
         if isinstance(limit, ReadMaxRows):
             end = min(end, since + limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
@@ -194,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"committed_id": max(since, end)}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"committed_id": self._head()}
+        return {"committed_id": self._bounded(extent(self.reading.store).head)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         since, upto = start["committed_id"], end["committed_id"]
@@ -206,9 +219,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.reading.read(partition)
 
-    def _head(self) -> int:
-        head = extent(self.reading.store).head
+    def _bounded(self, head: int) -> int:
         return head if self.to is None else min(head, self.to)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The options of a read, looked at; and what the log held when they were given."""
+
+    reading: Reading
+    since: int | None
+    to: int | None
+    batch_max: int
+    push_down: bool
+    held: Extent
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Asked:
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(given) - _OPTIONS)
+        if unknown:
+            raise PipelineError(
+                f"option {unknown[0]!r} is not known; there are {', '.join(sorted(_OPTIONS))}"
+            )
+        if not given.get("store"):
+            raise NoSuchStore(_NO_STORE)
+        reading = Reading(
+            normal_uri(given["store"]),
+            _names(given.get("partitions")),
+            _number(given, "events_per_task", 1) or EVENTS_PER_TASK,
+        )
+        return cls(
+            reading,
+            _number(given, "from", 0),
+            _number(given, "to", 0),
+            _number(given, "max_events_per_batch", 1) or EVENTS_PER_BATCH,
+            _flag(given, "push_down"),
+            extent(reading.store),
+        )
 
 
 class UnisonoSource(DataSource):
@@ -216,20 +263,8 @@ class UnisonoSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        if options.get("url") and not options.get("store"):
-            return  # to be written to: see `writer`
-        if not options.get("store"):
-            raise NoSuchStore('.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…')
-        self._since = _number(options, "from", 0)
-        self._to = _number(options, "to", 0)
-        self._push_down = options.get("push_down", "false").lower() == "true"
-        self._batch_max = _number(options, "max_events_per_batch", 1) or EVENTS_PER_BATCH
-        self._reading = Reading(
-            normal_uri(options["store"]),
-            _names(options.get("partitions")),
-            _number(options, "events_per_task", 1) or EVENTS_PER_TASK,
-        )
-        self._held = extent(self._reading.store)
+        to_be_written = options.get("url") and not options.get("store")
+        self._asked = None if to_be_written else Asked.of(options)
 
     @classmethod
     def name(cls) -> str:
@@ -239,10 +274,11 @@ class UnisonoSource(DataSource):
         return SPARK_LOG_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        since = self._held.pruned_to if self._since is None else self._since
-        upto = self._held.head if self._to is None else self._to
-        require_range(self._reading.store, since, upto)
-        return (NarrowingReader if self._push_down else BatchReader)(self._reading, since, upto)
+        asked = self._reading()
+        since = asked.held.pruned_to if asked.since is None else asked.since
+        upto = asked.held.head if asked.to is None else asked.to
+        require_range(asked.reading.store, since, upto)
+        return (NarrowingReader if asked.push_down else BatchReader)(asked.reading, since, upto)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """`df.write.format("unisono")`: events for a server's judgement."""
@@ -251,7 +287,13 @@ class UnisonoSource(DataSource):
         return EventWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        return StreamReader(self._reading, self._since, self._to, self._batch_max)
+        asked = self._reading()
+        return StreamReader(asked.reading, asked.since, asked.to, asked.batch_max)
+
+    def _reading(self) -> Asked:
+        if self._asked is None:
+            raise NoSuchStore(_NO_STORE)
+        return self._asked
 
 
 def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
@@ -265,6 +307,13 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     if number < least:
         raise NoSuchRange(f"option {name} must be a whole number from {least} on, not {text!r}")
     return number
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise PipelineError(f"option {name} must be true or false, not {text!r}")
+    return text == "true"
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

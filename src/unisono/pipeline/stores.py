@@ -122,11 +122,11 @@ def _settle(uri: str) -> None:
 
 def require_range(uri: str, since: int, upto: int) -> None:
     """Refuse a range that the log does not hold whole."""
+    held = extent(uri)
+    if max(since, upto) > held.head:
+        raise NoSuchRange(f"the log ends at {held.head}, {max(since, upto)} was asked for")
     if not 0 <= since <= upto:
         raise NoSuchRange(f"({since}, {upto}] is no range: 0 <= from <= to must hold")
-    held = extent(uri)
-    if upto > held.head:
-        raise NoSuchRange(f"the log ends at {held.head}, {upto} was asked for")
     if since < min(upto, held.pruned_to):
         raise _gone(held.pruned_to, since)
 
