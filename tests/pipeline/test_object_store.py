@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -10,7 +12,7 @@ from unisono.pipeline.compact import compact, vacuum
 from unisono.pipeline.export import export
 from unisono.pipeline.frames import read_log, read_partitions
 from unisono.pipeline.verify import verify
-from unisono.store.delta.errors import Overtaken
+from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import LOG, Storage
 from unisono.store.port import Record
@@ -40,8 +42,23 @@ def test_a_lake_in_an_object_store(
             other.append([], 3_000, 3_002, {})
 
 
-def test_places(tmp_path: object) -> None:
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Storage.at("file:///data/la%20ke/").location == "/data/la ke"
     assert Storage.at("s3://bucket/a/").location == "s3://bucket/a"
     assert not Storage.at("s3://bucket/a").is_local
     assert Storage.at("/data/lake/").uri(LOG, "x.parquet") == "/data/lake/log/x.parquet"
+    monkeypatch.chdir(tmp_path)
+    assert Storage.at("./a:b#c?d 100%").location == f"{tmp_path}/a:b#c?d 100%"
+    assert Storage.at("./a:b").is_local
+
+
+@pytest.mark.parametrize("location", ["s3:/bucket/lake", "lake:1"])
+def test_a_url_in_the_making(location: str) -> None:
+    with pytest.raises(LakeUnusable, match="neither a directory nor a URL"):
+        Storage.at(location)
+
+
+@pytest.mark.parametrize("location", ["/data/a%20b", "file:///data/a%2520b", "back\\slash", "two\nlines"])
+def test_names_that_delta_rs_takes_for_others(location: str) -> None:
+    with pytest.raises(LakeUnusable, match="cannot be a lake's directory"):
+        Storage.at(location)

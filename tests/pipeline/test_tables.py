@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import DataFile, write_runs
 from unisono.store.delta.storage import LOG
-from unisono.store.delta.tables import EXPORT, Table
+from unisono.store.delta.tables import EXPORT
 
 
 @pytest.fixture
@@ -102,6 +103,17 @@ def test_files_that_no_commit_names_are_not_read(lake: Lake) -> None:
     assert sum(batch.num_rows for batch in lake.scan_arrow()) == 10
 
 
+def test_of_a_file_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            written(lake, 0, 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(Path(lake.storage.table(LOG)).glob("*.parquet"))
+
+
 def test_two_makers_make_one_lake(tmp_path: Path) -> None:
     places = [Lake.at(str(tmp_path / "lake")) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -117,10 +129,9 @@ def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
         nowhere.head()
     with pytest.raises(LakeUnusable, match="1 to 1024 buckets"):
         nowhere.make(buckets=0)
-    DeltaTable.create(str(tmp_path / "other"), lake.table(LOG).delta.schema())
-    table = Table(lake.storage, LOG, DeltaTable(str(tmp_path / "other")))
+    DeltaTable.create(str(tmp_path / "other" / LOG), lake.table(LOG).delta.schema())
     with pytest.raises(LakeUnusable, match="not a lake's"):
-        table.described()
+        Lake.at(str(tmp_path / "other")).make()
     Path(lake.storage.table(LOG), "_delta_log", "00000000000000000000.json").write_text("{")
     with pytest.raises(LakeUnusable, match="cannot be opened"):
         lake.head()

@@ -6,6 +6,7 @@ Data files go through here and nowhere else, so that what a table names is on di
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +17,16 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 
+from unisono.store.delta.errors import LakeUnusable
+
 LOG: Final = "log"
 BY_PARTITION: Final = "by_partition"
 SNAPSHOTS: Final = "snapshots"
 ERASURES: Final = "erasures"
 
-_LOCAL_SCHEMES: Final = ("", "file")
+_SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+"""What delta-rs does not take literally in a directory's name."""
 
 
 class Storage(msgspec.Struct, frozen=True):
@@ -33,10 +38,14 @@ class Storage(msgspec.Struct, frozen=True):
     @classmethod
     def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
         """A directory is made absolute: executors have working directories of their own."""
-        parts = urlsplit(location)
-        if parts.scheme in _LOCAL_SCHEMES or len(parts.scheme) == 1:
-            path = unquote(parts.path) if parts.scheme == "file" else location
-            location = os.path.abspath(path)  # noqa: PTH100
+        if location.startswith("file:"):
+            location = _directory(unquote(urlsplit(location).path))
+        elif "://" not in location:
+            if _SCHEME.match(location):
+                raise LakeUnusable(
+                    f"{location} is neither a directory nor a URL: write ./{location}, or s3://… and the like"
+                )
+            location = _directory(location)
         return cls(location.rstrip("/") or "/", dict(options or {}))
 
     @property
@@ -74,11 +83,29 @@ class Storage(msgspec.Struct, frozen=True):
         if self.is_local:
             folder = Path(self.table(table)) / "_delta_log"
             newest = sorted(folder.glob("*.json"))[-2:]
-            for path in (*newest, folder):
+            checkpoints = sorted(folder.glob("*.checkpoint*.parquet"))[-1:]
+            for path in (*newest, *checkpoints, *folder.glob("_last_checkpoint"), folder):
+                _sync(path)
+
+    def settle_folders(self, table: str) -> None:
+        """Make a new table's directories survive power loss, and those above that were made for it."""
+        if self.is_local:
+            folder = Path(self.table(table))
+            for path in (folder, folder.parent, folder.parent.parent):
                 _sync(path)
 
     def _handler(self, table: str) -> Any:
         return DeltaStorageHandler(self.table(table), self.options)
+
+
+def _directory(path: str) -> str:
+    """An absolute path; refused where delta-rs would take it for another one."""
+    path = os.path.abspath(path)  # noqa: PTH100
+    if _MISREAD.search(path):
+        raise LakeUnusable(
+            f"{path!r} cannot be a lake's directory: no %XX, backslash or control character may be in its name"
+        )
+    return path
 
 
 def _write_durably(path: Path, content: pa.Buffer) -> None:
@@ -92,6 +119,9 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
             while view:
                 view = view[file.write(view) :]
         os.fsync(descriptor)
+    except BaseException:
+        path.unlink(missing_ok=True)  # of a full disk, half a file takes what is left
+        raise
     finally:
         os.close(descriptor)
     _sync(path.parent)

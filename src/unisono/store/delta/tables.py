@@ -94,7 +94,9 @@ class Table:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise LakeUnusable(f"{storage.table(name)} cannot be opened: {error}") from error
-        return cls(storage, name, delta)
+        found = cls(storage, name, delta)
+        found.described()  # refuses a table that is somebody else's
+        return found
 
     @classmethod
     def make(cls, storage: Storage, name: str, buckets: int) -> Table:
@@ -119,6 +121,7 @@ class Table:
             if found is None:
                 raise LakeUnusable(f"{storage.table(name)} cannot be made: {error}") from error
         storage.settle_commits(name)
+        storage.settle_folders(name)
         made = cls.open(storage, name)
         assert made is not None
         return made
