@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import append, make_store, require_exact
 from tests.pipeline.processes import kill, start, wait_until
 from tests.pipeline.test_stores import prune
+from unisono.cli.lake.place import brief
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, run_task
 from unisono.pipeline.follow import Follower, resume_place
 from unisono.pipeline.stores import sqlite_uri
@@ -113,15 +114,44 @@ def test_a_checkpoint_the_lake_has_overtaken_is_given_up(
 def test_places_of_checkpoints(tmp_path: Path) -> None:
     assert resume_place(tmp_path, 7) == tmp_path / "from-7"
     assert resume_place(tmp_path, 7) == tmp_path / "from-7", "nothing planned yet: as good as new"
-    offsets = tmp_path / "from-7" / "offsets"
+    offsets, commits = tmp_path / "from-7" / "offsets", tmp_path / "from-7" / "commits"
     offsets.mkdir()
+    commits.mkdir()
     for number, reached in ((2, 20), (10, 30)):
         (offsets / str(number)).write_text(f"v1\n{{}}\n{json.dumps({'committed_id': reached})}")
     assert resume_place(tmp_path, 25) == tmp_path / "from-7", (
         "a batch is planned beyond the lake: it is replayed"
     )
+    (commits / "2").touch()
+    assert resume_place(tmp_path, 20) == tmp_path / "from-7"
     assert resume_place(tmp_path, 31) == tmp_path / "from-31"
     assert not offsets.exists()
+
+
+def test_a_checkpoint_ahead_of_the_lake_is_given_up(tmp_path: Path) -> None:
+    """The lake was put back to an earlier state: what is between would only come with the next event."""
+    for name in ("offsets", "commits"):
+        (tmp_path / "from-7" / name).mkdir(parents=True)
+    assert resume_place(tmp_path, 6) == tmp_path / "from-6"
+    place = tmp_path / "from-6"
+    for name in ("offsets", "commits"):
+        (place / name).mkdir()
+    (place / "offsets" / "0").write_text('v1\n{}\n{"committed_id": 20}')
+    assert resume_place(tmp_path, 6) == place
+    (place / "commits" / "0").touch()
+    assert resume_place(tmp_path, 19) == tmp_path / "from-19"
+    assert not place.exists()
+
+
+def test_of_a_log_that_is_gone_the_error_itself_is_told(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    make_store(tmp_path / "data", 20)
+    follower = Follower(spark, sqlite_uri(tmp_path / "data"), lake, tmp_path / "at", every_s=0.1)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    with pytest.raises(Exception, match="holds no log") as caught:
+        follower.run(threading.Event())
+    assert brief(caught.value).startswith(f"{tmp_path}/data holds no log")
 
 
 def test_following_another_log_is_refused(

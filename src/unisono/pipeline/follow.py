@@ -93,7 +93,7 @@ class Follower:
         """Follow until `stop` is set, or the lake has reached `upto`; raises what ended it otherwise."""
         while not stop.wait(_POLL_S):
             if not self._query.isActive:
-                raise self._failure or PipelineError(f"the stream ended: {self._query.exception()}")
+                raise self._failure or self._query.exception() or PipelineError("the stream ended")
             if upto is not None and self._lake.head() >= upto:
                 break
         self.stop()
@@ -158,13 +158,14 @@ class _Writing:
 
 
 def resume_place(checkpoint: Path, head: int) -> Path:
-    """The directory of the stream's checkpoint: the last one, or a new one when the lake has moved on without it.
+    """The directory of the stream's checkpoint: the last one, or a new one when the lake stands elsewhere.
 
     A stream resumes where its checkpoint stands. If the lake is further by now (an export ran in between), that
-    would read again what is there, or what has left the log since.
+    would read again what is there, or what has left the log since; if it was put back to an earlier state, the
+    stream would wait for news and leave out what is between.
     """
     places = sorted(checkpoint.glob("from-*"), key=lambda place: place.stat().st_mtime)
-    if places and _planned(places[-1]) >= head:
+    if places and _done(places[-1]) <= head <= _planned(places[-1]):
         return places[-1]
     for place in places:
         shutil.rmtree(place, ignore_errors=True)
@@ -175,9 +176,22 @@ def resume_place(checkpoint: Path, head: int) -> Path:
 
 def _planned(place: Path) -> int:
     """The committed_id that the newest planned batch ends at; -1 when none can be made out."""
-    batches = [entry for entry in (place / "offsets").glob("*") if entry.name.isdigit()]
+    return _end_of(place, _newest(place / "offsets"))
+
+
+def _done(place: Path) -> int:
+    """The committed_id that the newest finished batch ends at, or where the first one starts; -1 as above."""
+    newest = _newest(place / "commits")
+    return int(place.name.removeprefix("from-")) if newest is None else _end_of(place, newest)
+
+
+def _newest(folder: Path) -> int | None:
+    return max((int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()), default=None)
+
+
+def _end_of(place: Path, batch: int | None) -> int:
     try:
-        newest = max(batches, key=lambda entry: int(entry.name))
-        return int(json.loads(newest.read_text("utf-8").splitlines()[-1])["committed_id"])
+        lines = (place / "offsets" / str(batch)).read_text("utf-8").splitlines()
+        return int(json.loads(lines[-1])["committed_id"])
     except (ValueError, OSError, KeyError, IndexError, TypeError):
         return -1
