@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, make_store, require_exact, row_of
 from tests.pipeline.test_stores import prune
+from unisono.pipeline import export as exporting
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, plan, ranges, run_task
 from unisono.pipeline.frames import read_log, read_partitions
 from unisono.pipeline.report import info
-from unisono.pipeline.stores import sqlite_uri
+from unisono.pipeline.stores import Extent, extent, sqlite_uri
 from unisono.pipeline.verify import verify
 from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.lake import Lake
@@ -63,7 +64,7 @@ def test_a_little_at_a_time(context: SparkContext, store: str, records: list[Rec
         assert export(context, store, lake, to=upto, events_per_file=300).upto == upto
         assert lake.head() == upto
     require_exact(lake, records[:1_700])
-    assert [part.equal for part in verify(context, store, lake, since=400, upto=1_000)]
+    assert all(part.equal for part in verify(context, store, lake, since=400, upto=1_000))
     told = info(lake, store)
     assert (told.head, told.store_head, told.buckets) == (1_700, 3_000, 4)
     assert told.tables[0].rows == 1_700
@@ -126,7 +127,12 @@ def test_by_partition_is_made_anew_from_the_lake_alone(
     lake.make(buckets=7)
     with pytest.raises(LakeUnusable, match="completes it from the log's files"):
         next(iter(lake.scan_arrow(["plain"])))
-    export(context, sqlite_uri(data), lake, events_per_file=900)
+    told: list[tuple[int, int]] = []
+    done = export(
+        context, sqlite_uri(data), lake, events_per_file=200, progress=lambda *seen: told.append(seen)
+    )
+    assert (done.since, done.upto, done.events, done.digest.rows) == (0, 3_000, 3_000, 500)
+    assert told == [(1_600, 3_000), (2_500, 3_000), (3_000, 3_000)]
     assert lake.view().buckets == 7
     require_exact(lake, records)
 
@@ -159,6 +165,27 @@ def test_verification_sees_a_difference(
     export(context, sqlite_uri(tmp_path / "data"), lake, events_per_file=300)
     assert all(part.equal for part in verify(context, sqlite_uri(tmp_path / "data"), lake))
     assert not any(part.equal for part in verify(context, sqlite_uri(tmp_path / "twin"), lake))
+
+
+def test_an_export_that_comes_between_looking_at_log_and_lake(
+    context: SparkContext, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SqliteLog.open(tmp_path / "data")
+    records = append(log, 100)
+    store = sqlite_uri(tmp_path / "data")
+    export(context, store, lake)
+
+    def then_more_is_exported(uri: str) -> Extent:
+        held = extent(uri)
+        monkeypatch.setattr(exporting, "extent", extent)
+        records.extend(append(log, 50))
+        export(context, store, lake)
+        return held
+
+    monkeypatch.setattr(exporting, "extent", then_more_is_exported)
+    assert plan(store, lake) == []
+    log.close()
+    require_exact(lake, records)
 
 
 def test_two_exports_at_once(context: SparkContext, lake: Lake, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export did. `digest` is of the rows it added to `log`."""
+    """What an export did: `(since, upto]` was missing in one table or both. `digest` is of what it added to `log`."""
 
     since: int
     upto: int
@@ -85,8 +85,8 @@ class Exported(msgspec.Struct, frozen=True):
 
 def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
     """What is missing in the lake, up to `to` or the log's head; empty when nothing is."""
-    held = extent(store)
     log, by_partition = lake.table(LOG).head, lake.table(BY_PARTITION).head
+    held = extent(store)  # after the lake: another export may bring it beyond what the log held before
     target = held.head if to is None else to
     if target > held.head:
         raise NoSuchRange(f"the log ends at {held.head}, {target} was asked for")
@@ -113,22 +113,23 @@ def export(
 ) -> Exported:
     """Bring the lake up to `to`, or to where the log ends now; safe to run beside another export."""
     began = time.monotonic()
-    start = lake.head()
+    start = min(lake.table(LOG).head, lake.table(BY_PARTITION).head)
     upto = extent(store).head if to is None else to
     digests: list[Digest] = []
-    lost = 0
+    done = lost = 0
     while stages := plan(store, lake, upto):
+        wanted = done + sum(stage.upto - stage.since for stage in stages)
         try:
             for stage in _cut(stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)):
                 digests.append(export_stage(spark, store, lake, stage, events_per_file))
+                done += stage.upto - stage.since
                 if progress is not None:
-                    progress(stage.upto - start, upto - start)
+                    progress(done, wanted)
         except Overtaken:
             lost += 1
             if lost > OVERTAKEN_MAX:
                 raise
-    added = total(digests)
-    return Exported(start, lake.head(), added.rows, time.monotonic() - began, added)
+    return Exported(start, lake.head(), done, time.monotonic() - began, total(digests))
 
 
 def level(spark: SparkContext, store: str, lake: Lake) -> int:
