@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from tests.commands import unisono
 from tests.pipeline.corruptions import BUCKETS, GROUPS, HALF, SPREAD_TO, Found, at_random
 from tests.pipeline.planting import Planter
+from tests.store.lakes import spreading
 from unisono.model.loading import load_model
 from unisono.pipeline.audit import Asked, audit
 from unisono.pipeline.auditing.report import AuditReport
@@ -39,7 +40,8 @@ def sound(
     export(context, store, lake, to=HALF, events_per_file=600)
     snapshot(context, lake, ShippedModel.open())
     export(context, store, lake, to=SPREAD_TO, events_per_file=600)
-    compact_table(context, lake, BY_PARTITION, ROWS_PER_FILE)
+    with spreading():
+        compact_table(context, lake, BY_PARTITION, ROWS_PER_FILE)
     export(context, store, lake, events_per_file=600)
     snapshot(context, lake, ShippedModel.open())
     return Path(lake.storage.location)

@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import make_store, require_exact, row_of
+from tests.store.lakes import spreading
 from unisono.pipeline import compact as compaction
 from unisono.pipeline.compact import ALWAYS_JOINED_ROWS, choose, compact, vacuum, work
 from unisono.pipeline.export import export
@@ -76,7 +77,8 @@ def test_fewer_files_same_rows(
     names = ["plain", "room-003"]
     old = [row for batch in before.scan_arrow(names) for row in batch.to_pylist()]
     assert work(lake)
-    told = compact(context, lake)
+    with spreading():
+        told = compact(context, lake)
     assert [part.table for part in told] == [LOG, BY_PARTITION]
     assert all(part.files_after < part.files_before for part in told)
     after = lake.view()
@@ -94,11 +96,25 @@ def test_fewer_files_same_rows(
     assert [part.rows_rewritten for part in compact(context, lake)] == [0, 0]
 
 
+def test_what_is_small_is_joined_and_not_spread(
+    context: SparkContext, store: str, records: list[Record], lake: Lake
+) -> None:
+    compact(context, lake)
+    view = lake.view()
+    assert len(view.log_files) == 1
+    assert [file.bucket for file in view.partition_files] == [FRESH]
+    assert not work(lake)
+    require_exact(lake, records)
+    seen = [row["committed_id"] for batch in view.scan_arrow(["plain"]) for row in batch.to_pylist()]
+    assert seen == [record.committed_id for record in records if "plain" in record.partitions]
+
+
 def test_full_files_are_cut_where_partitions_change_hands(
     context: SparkContext, records: list[Record], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "GROUP_ROWS", 64)  # on the driver only; executors keep theirs
-    compact(context, lake, rows_per_file=1_000)
+    with spreading():
+        compact(context, lake, rows_per_file=1_000)
     require_exact(lake, records)
     for files in runs_of(lake.view().partition_files):
         for bucket in range(4):
@@ -152,13 +168,14 @@ def test_compaction_beside_readers_exports_and_another_compaction(
         compact(context, lake)
 
     threads = [threading.Thread(target=guarded, args=(work,)) for work in (read, read, tidy, tidy)]
-    for thread in threads:
-        thread.start()
-    for upto in range(200, 2_001, 150):
-        export(context, store, lake, to=upto)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with spreading():
+        for thread in threads:
+            thread.start()
+        for upto in range(200, 2_001, 150):
+            export(context, store, lake, to=upto)
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert failures == []
     require_exact(lake, records)
     assert lake.table(LOG).version > 13

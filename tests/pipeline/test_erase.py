@@ -17,6 +17,7 @@ from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, hol
 from tests.pipeline.history import require_exact, row_of
 from tests.pipeline.processes import run as run_command
 from tests.pipeline.s3 import object_store
+from tests.store.lakes import spreading
 from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
 from unisono.pipeline.compact import Job, compact, join
 from unisono.pipeline.erase import Done, NothingFound, erase, plan
@@ -52,7 +53,8 @@ def prepare(context: SparkContext, data: Path, lake: Lake) -> list[Record]:
         records = append(log, 500)
     export(context, store, lake, events_per_file=200)
     snapshot(context, lake, ShippedModel.open())
-    compact(context, lake)
+    with spreading():
+        compact(context, lake)
     with closing(SqliteLog.open(data)) as log:
         records += append(log, 300, seed=2)
     export(context, store, lake)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from unisono.pipeline import compact as compaction
 from unisono.pipeline.export import EVENTS_PER_FILE, export
@@ -47,8 +50,17 @@ def export_to(
         export(HERE, uri, lake, to=head, events_per_file=events_per_file)
 
 
+@contextmanager
+def spreading() -> Iterator[None]:
+    """Compaction spreads runs over the buckets however small they are, as it does in a long history."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "FRESH_ROWS_MAX", 0)
+        yield
+
+
 def compact(lake: Lake, rows_per_file: int = compaction.ROWS_PER_FILE) -> None:
-    compaction.compact(HERE, lake, rows_per_file)
+    with spreading():
+        compaction.compact(HERE, lake, rows_per_file)
 
 
 def vacuum(lake: Lake) -> int:

@@ -30,7 +30,7 @@ from unisono.store.delta.merging import (
     pieces,
     scan_share,
 )
-from unisono.store.delta.runs import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
+from unisono.store.delta.runs import FRESH, FRESH_ROWS_MAX, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
 from unisono.store.delta.scanning import runs_of, scan_file
 from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.store.delta.tables import Table
@@ -61,7 +61,7 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket."""
+    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (FRESH)."""
 
     storage: Storage
     table: str
@@ -169,6 +169,8 @@ def _jobs(table: Table, group: list[DataFile], rows_per_file: int) -> list[Job]:
     if table.name == LOG:
         return [Job(storage, LOG, tuple(group), rows_per_file)]
     buckets = table.described().buckets
+    if all(file.bucket == FRESH for file in group) and sum(file.rows for file in group) < FRESH_ROWS_MAX:
+        return [Job(storage, BY_PARTITION, tuple(group), rows_per_file, FRESH, buckets)]
     return [
         Job(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
         for bucket in range(buckets)
@@ -213,7 +215,7 @@ def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
         for file in job.files:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
-    share = Share(job.buckets, None if job.bucket is None else (job.bucket,))
+    share = Share(job.buckets, None if job.bucket in (None, FRESH) else (job.bucket,))
     sources = [
         pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, PARTITION_SCHEMA.names)), _same)
         for number, file in enumerate(in_file_order(job.files))
