@@ -108,11 +108,29 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_the_number_of_buckets_stays(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 0)
+    place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake")]
+    for buckets in ("4", "4"):
+        assert unisono("lake", "export", *place, "--buckets", buckets).exit_code == 0
+    told = unisono("lake", "export", *place, "--buckets", "7")
+    assert told.exit_code == 2
+    assert "the lake has 4 buckets: to have 7, remove its table by_partition" in told.output
+    assert unisono("lake", "export", *place).exit_code == 0
+
+
 def test_usage() -> None:
     assert (
         "give --data or --store"
         in unisono("lake", "info", "--data", "a", "--store", "b", "--lake", "c").output
     )
+    for arguments, words in (
+        (("--follow", "--to", "7"), "do not go with --follow"),
+        (("--follow", "--verify"), "do not go with --follow"),
+        (("--every", "3"), "are for --follow"),
+        (("--checkpoint", "x"), "are for --follow"),
+    ):
+        assert words in unisono("lake", "export", "--lake", "c", *arguments).output
     assert "is not K=V" in unisono("lake", "info", "--lake", "c", "--spark-conf", "x").output
     assert "0s is too short" in unisono("lake", "run", "--lake", "c", "--every", "0s").output
     assert "goes with --keep" in unisono("lake", "run", "--lake", "c", "--keep-newest", "5").output

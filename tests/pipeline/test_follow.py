@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import append, make_store, require_exact
 from tests.pipeline.processes import kill, start, wait_until
 from tests.pipeline.test_stores import prune
-from unisono.cli.lake.place import brief
+from unisono.pipeline.errors import brief
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, run_task
 from unisono.pipeline.follow import Follower, resume_place
 from unisono.pipeline.stores import sqlite_uri

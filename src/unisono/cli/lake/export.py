@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", is_flag=True, help="Go on with what the server commits, until SIGTERM or ctrl-c.")
 @click.option(
-    "--every", type=click.FloatRange(min=0.01), default=1.0, metavar="S", help="Look that often. [default: 1]"
+    "--every",
+    type=click.FloatRange(min=0.01),
+    metavar="S",
+    help="With --follow, look that often, in seconds. [default: 1]",
 )
 @click.option(
     "--events-per-batch",
@@ -47,22 +50,37 @@ def export_(
     buckets: int | None,
     verify: bool,
     follow: bool,
-    every: float,
+    every: float | None,
     events_per_batch: int | None,
     checkpoint: Path | None,
 ) -> None:
     """Copy into the lake what it does not have yet of the log: every event exactly once, whatever is killed when."""
     from unisono.pipeline.stores import extent
-    from unisono.store.delta.tables import BUCKETS
 
+    if follow and (verify or to is not None or events_per_file is not None):
+        raise click.UsageError("--to, --verify and --events-per-file do not go with --follow")
+    if not follow and not (every is None and events_per_batch is None and checkpoint is None):
+        raise click.UsageError("--every, --events-per-batch and --checkpoint are for --follow")
     store = place.store_uri
     extent(store)
     target = place.open_lake()
-    target.make(buckets or BUCKETS)
+    _make(target, buckets)
     if follow:
         _follow(place, store, target, every, events_per_batch, checkpoint)
     else:
         _export(place, store, target, to, events_per_file, verify)
+
+
+def _make(target: Lake, buckets: int | None) -> None:
+    """Make the lake if there is none; refuse a number of buckets that it has not."""
+    from unisono.store.delta.errors import LakeUnusable
+    from unisono.store.delta.tables import BUCKETS
+
+    target.make(buckets or BUCKETS)
+    if buckets is not None and buckets != (own := target.view().buckets):
+        raise LakeUnusable(
+            f"the lake has {own} buckets: to have {buckets}, remove its table by_partition and export again"
+        )
 
 
 def _export(
@@ -94,13 +112,13 @@ def _follow(
     place: Place,
     store: str,
     target: Lake,
-    every: float,
+    every: float | None,
     events_per_batch: int | None,
     checkpoint: Path | None,
 ) -> None:
     from unisono.pipeline.cluster import require_visible
     from unisono.pipeline.export import Exported
-    from unisono.pipeline.follow import Follower
+    from unisono.pipeline.follow import EVERY_S, Follower
     from unisono.pipeline.source import EVENTS_PER_BATCH
 
     if checkpoint is None:
@@ -124,7 +142,7 @@ def _follow(
         store,
         target,
         checkpoint,
-        every_s=every,
+        every_s=every or EVERY_S,
         events_per_batch=events_per_batch or EVENTS_PER_BATCH,
         told=told,
     )

@@ -149,6 +149,7 @@ def _own_interrupts() -> Iterator[None]:
 def reporting() -> Iterator[None]:
     """Errors as one line for a person, with an exit code; Java goes with this process."""
     logging.getLogger().addHandler(logging.NullHandler())  # what Spark's Python side logs is raised as well
+    os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of every place that has no credentials
     try:
         from unisono.pipeline.errors import Mismatch, PipelineError, brief
         from unisono.store.delta.errors import LakeError, Overtaken
