@@ -25,6 +25,7 @@ from unisono.store.port import Record
         (b'{"payload":{},"type":7}', (None, None)),
         (b"[]", (None, None)),
         (b"7", (None, None)),
+        (b'{"payload":{},"type":"ev', (None, None)),
     ],
 )
 def test_type_and_schema_of_whatever_an_event_is(

@@ -83,10 +83,13 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 def kind_of(event: bytes) -> tuple[str | None, str | None]:
-    """`type` and `schema` of an event's JSON; None for what it has not, whatever stands there instead."""
+    """`type` and `schema` of an event's JSON; None for what it has not, whatever stands there instead.
+
+    A damaged event in the log is copied as it is, and an audit names it.
+    """
     try:
         head = _decode_event(event)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return None, None
     if not isinstance(head.type, str):
         return None, None
