@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.pipeline.test_source import ids, load
 from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.export import export
+from unisono.pipeline.follow import Follower
 from unisono.pipeline.retention import Keep
 from unisono.pipeline.stages import Wanted, stages
 from unisono.pipeline.stores import Extent, extent, open_reader
@@ -23,7 +25,7 @@ from unisono.store.port import Pruned
 from unisono.store.postgres import PostgresLog
 
 
-def test_source_and_export(
+def test_source_export_and_follow(
     spark: SparkSession,
     context: SparkContext,
     database: str,  # noqa: F811
@@ -37,9 +39,15 @@ def test_source_and_export(
         assert ids(load(spark, database, events_per_task=200)) == list(range(1, 701))
         wanted = [record.committed_id for record in records if "room-007" in record.partitions]
         assert ids(load(spark, database, partitions="room-007")) == wanted
+        assert ids(load(spark, database, push_down="true").where("committed_id > 690")) == list(
+            range(691, 701)
+        )
         export(context, database, lake, events_per_file=300)
         records += append(log, 50)
         export(context, database, lake)
+        following = Follower(spark, database, lake, tmp_path / "at", every_s=0.1)
+        records += append(log, 50)
+        following.run(threading.Event(), upto=800)
     require_exact(lake, records)
     assert all(part.equal for part in verify(context, database, lake))
 
