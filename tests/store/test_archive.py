@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,40 @@ def test_a_damaged_file_is_an_error_and_no_hole(whole: Path, tmp_path: Path) -> 
     with pytest.raises(LakeUnusable):
         pages.page([*ROOMS, *NAMES], 0, EVENTS, limit=1 << 40, bytes_max=1 << 40)
     pages.close()
+
+
+@pytest.mark.req("DUR-06")
+def test_a_bit_that_flipped_is_an_error_and_no_other_text(whole: Path, tmp_path: Path) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    export_to(lake, whole)
+    names = [*ROOMS, *NAMES]
+
+    def read() -> Page:
+        with closing(LakePages(lake, CACHE)) as pages:
+            return pages.page(names, 0, EVENTS, limit=1 << 40, bytes_max=1 << 40)
+
+    sound, failures, chance = read(), 0, random.Random("bits")
+    (file,) = lake.view().partition_files
+    path = Path(lake.storage.uri(file.table, file.path))
+    content = path.read_bytes()
+    for _ in range(12):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert same(read(), sound)
+        except LakeUnusable:
+            failures += 1
+    assert failures > 6, "nearly all of a file is what events said"
+
+
+def test_a_table_that_does_not_say_what_its_files_hold(whole: Path, tmp_path: Path) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    export_to(lake, whole)
+    commit = tmp_path / "lake" / "by_partition" / "_delta_log" / f"{1:020d}.json"
+    commit.write_text(commit.read_text().replace("minValues", "minValuez"))
+    with pytest.raises(LakeUnusable, match=r"does not say what bucket=.* holds"):
+        LakePages(lake, CACHE)
 
 
 @pytest.mark.req("DUR-06")

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Final
 
 import msgspec
-import pyarrow.parquet as pq
 
 from unisono.store.delta.merging import Share, row_groups
 from unisono.store.delta.runs import FRESH, DataFile
@@ -76,5 +75,5 @@ def _of_bucket(
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
     """The name that each row group of a file begins with, ascending."""
-    with storage.read(file.table, file.path) as source, pq.ParquetFile(source) as parquet:
+    with storage.read(file.table, file.path) as source, storage.decoding(source) as parquet:
         return [bounds.first_name.encode() for _, bounds in row_groups(parquet)]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.model.packing import unpack
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
@@ -191,7 +190,7 @@ def _exists(view: View, partition: str) -> bool:
 def _last_by(view: View, when_ms: int) -> int | None:
     """The last event committed by a time, found by the statistics of row groups, from the newest back."""
     for file in reversed(view.log_files):
-        with view.storage.read(file.table, file.path) as source, pq.ParquetFile(source) as parquet:
+        with view.storage.read(file.table, file.path) as source, view.storage.decoding(source) as parquet:
             metadata = parquet.metadata
             places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
             for group in reversed(range(metadata.num_row_groups)):

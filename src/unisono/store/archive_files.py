@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.lake import View
@@ -300,7 +299,7 @@ class Files:
             self._open.move_to_end(key)
             return found
         source = self._storage.read(file.table, file.path)
-        opened = pq.ParquetFile(source, pre_buffer=not self._storage.is_local)
+        opened = self._storage.decoding(source)
         self._open[key] = opened
         if len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)[1].close(force=True)

@@ -27,7 +27,7 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
     try:
         with (
             storage.read(file.table, file.path) as source,
-            pq.ParquetFile(source, pre_buffer=not storage.is_local) as parquet,
+            storage.decoding(source) as parquet,
         ):
             for number in range(0 if _wrong(file, parquet) else parquet.num_row_groups):
                 try:
@@ -54,7 +54,7 @@ def batches(scope: Scope, file: DataFile, outcome: Outcome, seen: Seen) -> Itera
     try:
         with (
             scope.storage.read(file.table, file.path) as source,
-            pq.ParquetFile(source, pre_buffer=not scope.storage.is_local) as parquet,
+            scope.storage.decoding(source) as parquet,
         ):
             if (size := source.size()) != file.bytes:
                 outcome.tally.add(

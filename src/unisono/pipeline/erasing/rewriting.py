@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
@@ -136,7 +135,7 @@ def rewrite_file(job: Job) -> Rewritten:
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
     with (
         job.storage.read(file.table, file.path) as source,
-        pq.ParquetFile(source, pre_buffer=not job.storage.is_local) as parquet,
+        job.storage.decoding(source) as parquet,
     ):
         groups = range(parquet.metadata.num_row_groups)
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)

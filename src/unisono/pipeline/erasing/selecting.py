@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, sample
 from unisono.pipeline.export import ranges
@@ -185,7 +184,7 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
     wanted = pa.array(task.selector.names, pa.string())
     with (
         task.storage.read(task.file.table, task.file.path) as source,
-        pq.ParquetFile(source, pre_buffer=not task.storage.is_local) as parquet,
+        task.storage.decoding(source) as parquet,
     ):
         for number in _groups(parquet.metadata, column, task.selector.names):
             deciding = parquet.read_row_group(number, columns=[column])

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
@@ -115,7 +114,7 @@ def scan_share(
     mixed = file.bucket == FRESH and share.buckets is not None
     with (
         storage.read(file.table, file.path) as source,
-        pq.ParquetFile(source, pre_buffer=not storage.is_local) as parquet,
+        storage.decoding(source) as parquet,
     ):
         for group, bounds in row_groups(parquet):
             if not (bounds.meets(span) and share.meets(bounds.first_name, bounds.last_name)):

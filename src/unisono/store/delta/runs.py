@@ -49,6 +49,7 @@ _WRITING_SNAPSHOTS: Final[dict[str, Any]] = {
     "compression": dict.fromkeys(SNAPSHOT_SCHEMA.names, "zstd") | {"hash": "none"},
     "compression_level": dict.fromkeys((name for name in SNAPSHOT_SCHEMA.names if name != "hash"), 1),
     "write_statistics": ["partition", "committed_id"],
+    "write_page_checksum": True,
     "store_schema": False,
     "version": "2.6",
 }
@@ -69,6 +70,7 @@ def _writing(table: str) -> dict[str, Any]:
         "compression_level": dict.fromkeys(compressed, 1),
         "write_statistics": [*own, *_DELTAS, "client_id", "type", "schema"],
         "write_page_index": True,  # Spark and DataFusion skip pages within a row group by it
+        "write_page_checksum": True,  # what has left the log is here alone: damage must be seen
         "store_schema": False,  # the table's schema rules, not a copy of it in each file
         "version": "2.6",
     }

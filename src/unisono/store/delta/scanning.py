@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.store.delta.columns import LOG_SCHEMA, bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
@@ -90,7 +89,7 @@ def scan_file(
     # A row group at a time: from an object store its columns are fetched together, and no more than that.
     with (
         storage.read(file.table, file.path) as source,
-        pq.ParquetFile(source, pre_buffer=not storage.is_local) as parquet,
+        storage.decoding(source) as parquet,
     ):
         for group in _groups(parquet.metadata, span):
             for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=read):

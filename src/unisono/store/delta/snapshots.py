@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from unisono.store.delta.columns import SNAPSHOT_SCHEMA
 from unisono.store.delta.digests import Digest
@@ -178,7 +177,7 @@ class Snapshots:
             for file in sorted(files, key=lambda file: (file.first_id, file.last_id)):
                 if file.first_id <= upto:
                     source = stack.enter_context(storage.read(file.table, file.path))
-                    parquet = pq.ParquetFile(source, pre_buffer=not storage.is_local)
+                    parquet = storage.decoding(source)
                     held.append(_File(stack.enter_context(parquet)))
             yield cls(held, upto)
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
 from unisono.store.delta.errors import LakeUnusable
@@ -77,6 +78,10 @@ class Storage(msgspec.Struct, frozen=True):
         if self.is_local:
             return pa.OSFile(self.uri(table, path))
         return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
+
+    def decoding(self, source: Any) -> pq.ParquetFile:
+        """What decodes a data file that was opened: damage in what it reads is an error, and never other rows."""
+        return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
 
     def settle_commits(self, table: str) -> None:
         """Make a directory's newest commits survive power loss; an object store's do when it answers."""

@@ -61,6 +61,7 @@ _PARTITION_BY: Final[Mapping[str, list[str]]] = {
     SNAPSHOTS: ["model_version", "bucket"],
     ERASURES: [],
 }
+_STATISTICS: Final = ("num_records", "min.committed_id", "max.committed_id")
 _TITLES: Final[Mapping[str, str]] = {
     LOG: "committed events, sorted by committed_id",
     BY_PARTITION: "one row per partition and event, bucketed by partition",
@@ -148,8 +149,14 @@ class Table:
         return described
 
     def files(self) -> list[DataFile]:
-        """The files of this version, by first committed_id."""
+        """The files of this version, by first committed_id; LakeUnusable where it does not say what they hold."""
         actions = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        for action in actions:
+            if any(action.get(name) is None for name in _STATISTICS):
+                raise LakeUnusable(
+                    f"{self.storage.table(self.name)} does not say what {action['path']} holds: "
+                    "`unisono lake audit` tells more"
+                )
         files = [
             DataFile(
                 self.name,
