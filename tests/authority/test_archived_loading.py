@@ -13,12 +13,17 @@ import pytest
 
 from tests.authority.logs import grow
 from tests.authority.seat import candidate, push, put, seated
-from tests.store.lakes import export_to
+from tests.store.lakes import HERE, export_to
 from unisono.authority.channel import Outcome
 from unisono.authority.histories import AHEAD_EVENTS, SLICE_EVENTS, History
-from unisono.authority.states import LOADS_AT_ONCE
+from unisono.authority.states import LOADS_AT_ONCE, States
+from unisono.model.model import open_model
+from unisono.model.packing import pack
+from unisono.model.partition import PartitionState
+from unisono.pipeline.erasing.rewriting import Erased, rewrite
 from unisono.store.archive import Archive
 from unisono.store.delta.lake import Lake
+from unisono.store.delta.storage import BY_PARTITION, LOG
 from unisono.store.port import Record
 from unisono.store.sqlite import SqliteLog
 
@@ -166,3 +171,33 @@ def test_who_needs_an_archive_that_is_away_waits_for_it(
         (folder / "away").rename(folder / "lake")
         assert waiting.results()[0].committed_id == HEAD + 21
     assert "'short-1' cannot be loaded, next try in 1 s: events up to" in caplog.text
+
+
+def loaded(states: States, partition: str) -> bytes:
+    """A partition's state, once it is in memory."""
+    states.refill()
+    while not states.load(partition):
+        states.advance()
+        time.sleep(0.001)
+    return pack(states._resident[partition].state.dump())
+
+
+@pytest.mark.parametrize("forget", ["these", "all"])
+def test_what_was_erased_is_not_read_again_from_an_older_lake(data: Path, folder: Path, forget: str) -> None:
+    log, archive = SqliteLog.open(data), Archive()
+    states = States(open_model(), log, bytes_max=1 << 30, snapshot_every=0, now_ms=lambda: 0, archive=archive)
+    before, others = loaded(states, "short-3"), loaded(states, "short-4")
+    lake = Lake.at(str(folder / "lake"))
+    rows = lake.scan_arrow(["short-3"], columns=["committed_id"])
+    erased = Erased.of({id: 1 for batch in rows for id in batch.column(0).to_pylist()})
+    for table in (BY_PARTITION, LOG):
+        assert rewrite(HERE, lake, table, erased, {"short-3": 1}) == SHORT_EVENTS
+    if forget == "these":
+        states.forget(["short-3"])
+    else:
+        states = states.renewed(states.model)
+    assert loaded(states, "short-3") != before
+    assert loaded(states, "short-3") == pack(PartitionState().dump())
+    assert loaded(states, "short-4") == others
+    archive.close()
+    log.close()

@@ -300,7 +300,11 @@ class States:
                 self._reweigh(resident)
 
     def renewed(self, model: Model) -> States:
-        """Fresh states of a model, with nothing in memory and the same bounds."""
+        """Fresh states of a model, with nothing in memory and the same bounds.
+
+        They are folded from the newest version of the lake: text may have been erased there.
+        """
+        self._archive.look_again()
         return States(
             model,
             self._store,

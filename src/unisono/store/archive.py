@@ -130,14 +130,22 @@ class Archive:
                     self._location, self._pages = location, None
                     self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
                 elif self._stale:
-                    self._pages.look()
-                    self._stale = False
+                    self._look_at(self._pages)
                 return self._pages.page(partitions, since, upto, limit=limit, bytes_max=bytes_max)
             except LakeError as error:
                 raise ArchiveFailed(
                     f"events up to {held.pruned_to} have left the log, and the archive at {location} "
                     f"cannot be read: {error}"
                 ) from error
+
+    def _look_at(self, pages: LakePages) -> None:
+        """The order matters: text that is erased during the look must lead to another one."""
+        self._stale = False
+        try:
+            pages.look()
+        except BaseException:
+            self._stale = True
+            raise
 
 
 class ColdSets:
