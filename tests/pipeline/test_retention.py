@@ -192,6 +192,44 @@ def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
     assert place.keeper.extent().pruned_to == 1_000, "what comes before it can go"
 
 
+@pytest.mark.req("DUR-05", "DUR-06")
+def test_another_lake_must_have_what_left_before_too(
+    context: SparkContext, place: Place, tmp_path: Path
+) -> None:
+    place.publish()
+    retain(context, place.store, place.keeper, place.lake, Keep(events=1_500, newest=0))
+    moved, damaged = (
+        Lake.at(str(shutil.copytree(tmp_path / "lake", tmp_path / name))) for name in ("moved", "damaged")
+    )
+    damage(damaged, BY_PARTITION, 100)
+    keep = Keep(events=500, newest=0)
+    told = plan(context, place.store, place.keeper, damaged, keep).text()
+    assert f"what has left before is at {tmp_path / 'lake'}: this lake is audited first" in told
+    with pytest.raises(Mismatch, match=r"damaged is NOT SOUND, .* nothing was removed"):
+        retain(context, place.store, place.keeper, damaged, keep)
+    assert place.keeper.extent() == Extent(1_500, EVENTS, str(tmp_path / "lake"))
+    retain(context, place.store, place.keeper, moved, keep)
+    assert place.keeper.extent() == Extent(2_500, EVENTS, str(tmp_path / "moved"))
+
+
+def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
+    place.publish()
+
+    def told(keep: Keep) -> str:
+        return plan(context, place.store, place.keeper, place.lake, keep).text()
+
+    few = told(Keep(events=10_000, age_ms=90_000, newest=5_000))
+    assert "nothing can go\n" in few
+    assert "  up to 0: 10000 events are to be kept\n" in few
+    assert "  up to 0: the newest 5000 events always stay\n" in few
+    assert "events of the last 1.5 minutes are to be kept" in few
+    size = sum(len(record.event) for record in read_store(place.data)[:1_000])
+    some = plan(context, place.store, place.keeper, place.lake, Keep(events=EVENTS - 1_000, newest=0))
+    assert size / 2 < some.bytes < size * 2
+    retain(context, place.store, place.keeper, place.lake, Keep(events=0, newest=0))
+    assert told(Keep(events=0)).startswith(f"the log holds no events, {EVENTS} have left it, snapshots")
+
+
 def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_path: Path) -> None:
     """Ten times the events over the same settings: what grows is what deduplication remembers, and no more."""
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))

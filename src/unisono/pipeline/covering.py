@@ -50,12 +50,12 @@ class Blocker(msgspec.Struct, frozen=True):
 class Coverage(msgspec.Struct, frozen=True):
     """Of a range: the first event that some partition's snapshot does not cover, and who is to blame.
 
-    `sizes`: (last committed_id, bytes of event text) for each stretch looked at.
+    `sizes`: first and last committed_id, and bytes of event text, of each stretch looked at.
     """
 
     first_blocked: int | None = None
     blockers: dict[str, Blocker] = {}
-    sizes: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int, int]] = []
 
     def __add__(self, other: Coverage) -> Coverage:
         firsts = [first for first in (self.first_blocked, other.first_blocked) if first is not None]
@@ -70,9 +70,12 @@ class Coverage(msgspec.Struct, frozen=True):
             BLOCKERS_SHOWN, self.blockers.values(), key=lambda b: (b.first_id, b.partition)
         )
 
-    def bytes_upto(self, upto: int) -> int:
-        """Event text up to an id, to the nearest stretch."""
-        return sum(size for last, size in self.sizes if last <= upto)
+    def bytes_within(self, since: int, upto: int) -> int:
+        """Event text of `(since, upto]`, about: as if every event of a stretch were as long as the others."""
+        return sum(
+            size * max(0, min(last, upto) - max(first - 1, since)) // (last - first + 1)
+            for first, last, size in self.sizes
+        )
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -128,7 +131,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
     return Coverage(int(ids.min()), blockers)
 
 
-def _sizes(part: _Part) -> Iterator[tuple[int, int]]:
+def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
     """Bytes of event text, row group by row group, from the file's footer."""
     with part.storage.read(part.file.table, part.file.path) as source, pq.ParquetFile(source) as parquet:
         metadata = parquet.metadata
@@ -137,7 +140,7 @@ def _sizes(part: _Part) -> Iterator[tuple[int, int]]:
             group = metadata.row_group(number)
             ids = group.column(places["committed_id"]).statistics
             if ids.max > part.since and ids.min <= part.upto:
-                yield ids.max, group.column(places["event"]).total_uncompressed_size
+                yield ids.min, ids.max, group.column(places["event"]).total_uncompressed_size
 
 
 def _fewer(blockers: dict[str, Blocker]) -> dict[str, Blocker]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from unisono.pipeline.audit import Asked, audit
 from unisono.pipeline.covering import Blocker, Coverage, cover
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.proving import prove
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 KEEP_NEWEST: Final = 1_000
 """Events that never leave: what clients who were away for a moment ask for."""
+
+_UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 Progress = Callable[[str], None]
 
@@ -53,10 +56,12 @@ class Plan(msgspec.Struct, frozen=True):
     """What would go, and what keeps the rest.
 
     `bounds`: all that was looked at, the tightest first. `blockers`: partitions whose snapshots lag behind within
-    what could go otherwise, those that block first in front; `blocked_partitions` counts all of them.
+    what could go otherwise, those that block first in front; `blocked_partitions` counts all of them. `lake`: where
+    the lake is.
     """
 
     extent: Extent
+    lake: str
     upto: int
     model_version: int
     bounds: list[Bound]
@@ -68,19 +73,25 @@ class Plan(msgspec.Struct, frozen=True):
     def events(self) -> int:
         return max(0, self.upto - self.extent.pruned_to)
 
+    @property
+    def changes_archive(self) -> bool:
+        """Whether what has left before would be read from another lake from now on."""
+        return self.extent.pruned_to > 0 and self.extent.archive != self.lake
+
     def text(self) -> str:
         held = self.extent
-        lines = [f"the log holds events {held.pruned_to + 1} to {held.head}, snapshots count for model version "
-                 f"{self.model_version}"]  # fmt: skip
+        lines = [f"{held_text(held)}, snapshots count for model version {self.model_version}"]
         if self.events:
             size = f"about {self.bytes / 1e6:.1f} MB of event text"
             lines.append(f"can go: {self.events} events, {held.pruned_to + 1} to {self.upto}, {size}")
         else:
             lines.append("nothing can go")
-        lines += [f"  up to {bound.upto}: {bound.why}" for bound in self.bounds]
+        lines += [f"  up to {max(0, bound.upto)}: {bound.why}" for bound in self.bounds]
+        if self.events and self.changes_archive:
+            lines.append(f"what has left before is at {held.archive}: this lake is audited first")
         if self.blocked_partitions:
             lines.append(
-                f"{self.blocked_partitions} partitions lack snapshots (`unisono lake snapshot --publish`):"
+                f"partitions that lack snapshots: {self.blocked_partitions} (`unisono lake snapshot --publish`)"
             )
             lines += [f"  {blocker.text()}" for blocker in self.blockers]
             if self.blocked_partitions > len(self.blockers):
@@ -114,12 +125,13 @@ def plan(spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep
     upto = max(held.pruned_to, min(bound.upto for bound in bounds))
     return Plan(
         held,
+        lake.storage.location,
         upto,
         version,
         sorted(bounds, key=lambda bound: bound.upto),
         covered.worst(),
         len(covered.blockers),
-        covered.bytes_upto(upto),
+        covered.bytes_within(held.pruned_to, upto),
     )
 
 
@@ -132,6 +144,8 @@ def retain(
     allowed = plan(spark, store, keeper, lake, keep)
     if not allowed.events:
         return Retained(allowed, 0, time.monotonic() - began)
+    if allowed.changes_archive:
+        _require_sound(spark, store, lake, allowed, say)
     say(f"comparing {allowed.events} events with their copy in the lake")
     for part in prove(spark, store, lake.view(), allowed.extent.pruned_to, allowed.upto):
         if part.problem:
@@ -143,6 +157,26 @@ def retain(
         say(f"removed {gone} of {allowed.events} events from the log")
     keeper.reclaim()
     return Retained(allowed, gone, time.monotonic() - began)
+
+
+def _require_sound(spark: SparkContext, store: str, lake: Lake, allowed: Plan, say: Progress) -> None:
+    """Another lake is to have what left before too, which cannot be compared with the log any more."""
+    say(f"auditing the lake: what has left before was at {allowed.extent.archive}")
+    report = audit(spark, lake, store, Asked(sample=0))
+    if not report.sound:
+        raise Mismatch(
+            f"the lake at {allowed.lake} is {report.verdict()}, and is to take the place of the one at "
+            f"{allowed.extent.archive}: nothing was removed from the log (see `unisono lake audit`)"
+        )
+
+
+def held_text(held: Extent) -> str:
+    """What the log holds, for a person."""
+    if held.head > held.pruned_to:
+        return f"the log holds events {held.pruned_to + 1} to {held.head}"
+    return (
+        f"the log holds no events, {held.pruned_to} have left it" if held.head else "the log holds no events"
+    )
 
 
 def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]:
@@ -158,8 +192,14 @@ def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]
             upto = _last_before(reader, held, time.time_ns() // 1_000_000 - keep.age_ms)
         finally:
             reader.close()
-        bounds.append(Bound(upto, f"events of the last {keep.age_ms / 86_400_000:g} days are to be kept"))
+        bounds.append(Bound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))
     return bounds
+
+
+def _span(age_ms: int) -> str:
+    """In the largest unit of which there is a whole one."""
+    unit = next((unit for unit in _UNITS_MS if age_ms >= _UNITS_MS[unit]), "seconds")
+    return f"{age_ms / _UNITS_MS[unit]:g} {unit}"
 
 
 def _last_before(reader: LogReader, held: Extent, time_ms: int) -> int:

@@ -31,7 +31,7 @@ def retain_(
     """
     from unisono.pipeline.cluster import require_visible
     from unisono.pipeline.keeping import open_keeper
-    from unisono.pipeline.retention import KEEP_NEWEST, Keep, plan, retain
+    from unisono.pipeline.retention import KEEP_NEWEST, Keep, held_text, plan, retain
 
     if keep is None and keep_events is None:
         raise click.UsageError("say what to keep: --keep SPAN, --keep-events N, or both")
@@ -51,5 +51,4 @@ def retain_(
         keeper.close()
     if not done.events:
         place.say(done.plan.text())
-    note = f"the log holds events {held.pruned_to + 1} to {held.head}"
-    sum_up("let go of", done.events, time.monotonic() - began, note)
+    sum_up("let go of", done.events, time.monotonic() - began, held_text(held))
