@@ -25,6 +25,7 @@ from unisono.pipeline.erasing.fragments import PIECE_BYTES, Pieces, pieces_of, s
 from unisono.pipeline.erasing.places import lake_files
 from unisono.pipeline.erasing.records import erasures
 from unisono.pipeline.erasing.selecting import Selector
+from unisono.pipeline.erasing.unproved import unproved
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, run_task
 from unisono.pipeline.keeping import open_keeper
 from unisono.pipeline.models import ShippedModel
@@ -321,18 +322,24 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
     assert call("--client", CULPRIT, "--yes").exit_code == 0, "nothing is known any more of what was erased"
 
 
-def test_command_that_finds_something(context: SparkContext, tmp_path: Path) -> None:
+def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     with closing(SqliteLog.open(data)) as log:
-        append(log, 40)
+        append(log, 80)
     lake.make(buckets=2)
     export(context, sqlite_uri(data), lake)
-    (tmp_path / "lake" / "left behind").write_text(canary(40))
+    left = tmp_path / "lake" / "left behind"
+    left.write_text(canary(40))
     place = ["--data", str(data), "--lake", str(tmp_path / "lake")]
+    for id in ("planted-40", "planted-40", "planted-80"):
+        told = unisono("lake", "erase", *place, "--id", id, "--yes")
+        assert told.exit_code == 1, "also when nothing else is left of it, and when something else is erased"
+        assert "left behind: " in told.output
+        assert "erased content was found after all: remove what is named above" in told.output
+    left.unlink()
     told = unisono("lake", "erase", *place, "--id", "planted-40", "--yes")
-    assert told.exit_code == 1
-    assert "left behind: " in told.output
-    assert "erased content was found after all: run the same command again" in told.output
+    assert told.exit_code == 0, told.output
+    assert unproved(lake.storage) is None
 
 
 def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811

@@ -2,7 +2,8 @@
 
 The steps, in this order:
 
-1. what is to be erased is recorded in the lake, with the time that all its tombstones carry;
+1. what is to be erased is recorded in the lake, with the time that all its tombstones carry, and what to look for in
+   the end;
 2. the lake is brought up to the last of these events. From then on no export can add any of them: a table takes
    events only after those it has;
 3. both tables are written anew where they hold them; a compaction that had read the old files is refused by that;
@@ -16,6 +17,7 @@ Every step finds out by itself what is left to do, so a run that was killed anyw
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,12 +27,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unisono.pipeline.erasing.clearing import clear_events, clear_states
-from unisono.pipeline.erasing.fragments import PIECES_MAX, Pieces
+from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, Pieces
 from unisono.pipeline.erasing.proof import Proof, prove
 from unisono.pipeline.erasing.records import record
 from unisono.pipeline.erasing.rewriting import Erased, rewrite
 from unisono.pipeline.erasing.selecting import Chosen, Selection, Selector, select
 from unisono.pipeline.erasing.states import fold_again, forget_states, states_of
+from unisono.pipeline.erasing.unproved import Unproved, forget, keep, unproved
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export
 from unisono.pipeline.export import plan as plan_export
@@ -39,6 +42,7 @@ from unisono.pipeline.models import ShippedModel, in_force
 from unisono.pipeline.snapshots import reached
 from unisono.pipeline.stores import extent
 from unisono.protocol.tombstones import tombstone
+from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.store.keeping import ERASE_EVENTS_MAX
@@ -104,7 +108,9 @@ def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> Pla
     """What is meant, and whether it can be done; reads, and changes nothing."""
     plan_export(store, lake)  # refuses a lake of another log
     held, view = extent(store), lake.view()
-    selection = select(spark, store, view, selector, held.pruned_to, held.head)
+    begun = unproved(lake.storage)
+    salt = os.urandom(SALT_BYTES) if begun is None else begun.salt
+    selection = select(spark, store, view, selector, held.pruned_to, held.head, salt)
     _require_found(selector, selection)
     model = None
     if held.pruned_to or lake.find(SNAPSHOTS) is not None:
@@ -138,6 +144,7 @@ def erase(
     selection = planned.selection
     times = record(lake, selection.events, time.time_ns() // 1_000_000, planned.selector.kind, reason)
     erased, names = Erased.of(times), selection.partitions
+    tokens = _write_down(lake, selection)
     say(f"events recorded as to be erased: {len(times)}")
     export(spark, store, lake, to=max(int(erased.ids[-1]), lake.head()))
     rows = sum(rewrite(spark, lake, table, erased, names) for table in (BY_PARTITION, LOG))
@@ -151,9 +158,22 @@ def erase(
     removed, found = clear_events(spark, lake, erased, names, selection.salt)
     removed += clear_states(spark, lake, names, now_ms)
     say(f"files deleted that held erased events: {removed}")
-    pieces = Pieces(sorted(selection.pieces | found)[:PIECES_MAX], selection.salt)
+    pieces = Pieces(sorted(tokens | found)[:PIECES_MAX], selection.salt)
     proof = prove(spark, store, lake, erased, pieces, also)
+    if proof.holds:
+        forget(lake.storage)
     return Done(len(times), planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof)
+
+
+def _write_down(lake: Lake, selection: Selection) -> frozenset[bytes]:
+    """What to look for in the end, with what earlier runs did not prove to be gone."""
+    begun = unproved(lake.storage) or Unproved(selection.salt, frozenset())
+    if begun.salt != selection.salt:
+        raise Overtaken("another erasure was begun meanwhile: run this again")
+    tokens = frozenset(sorted(begun.tokens | selection.pieces)[:PIECES_MAX])
+    if tokens != begun.tokens:
+        keep(lake.storage, Unproved(selection.salt, tokens))
+    return tokens
 
 
 def _forget_and_fold(

@@ -109,7 +109,11 @@ def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[
 def _tell(place: Place, done: Done) -> None:
     place.say(done.proof.text())
     if not done.proof.holds:
-        click.echo("unisono: erased content was found after all: run the same command again", err=True)
+        click.echo(
+            "unisono: erased content was found after all: remove what is named above, "
+            "and run the same command again, which searches again",
+            err=True,
+        )
         sys.exit(EXIT_NOT_DONE)
     note = f"{done.proof.files} files searched, none holds erased content"
     sum_up("erased", done.events, done.seconds, note)

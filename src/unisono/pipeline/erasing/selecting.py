@@ -6,7 +6,6 @@ that decides, and whole rows of those row groups where something was found.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, sample
+from unisono.pipeline.erasing.fragments import PIECES_MAX, sample
 from unisono.pipeline.export import ranges
 from unisono.pipeline.stores import open_reader, read_partitions, read_range
 from unisono.protocol.tombstones import is_tombstone
@@ -91,14 +90,13 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 def select(
-    spark: SparkContext, store: str, view: View, selector: Selector, pruned_to: int, head: int
+    spark: SparkContext, store: str, view: View, selector: Selector, pruned_to: int, head: int, salt: bytes
 ) -> Selection:
     """The events meant, up to `head` of the log, which has lost those up to `pruned_to`."""
     files = _files(view, selector)
     cores = max(1, spark.defaultParallelism)
     hot = ranges(view.head, head, EVENTS_PER_TASK, cores) if head > view.head else []
     share = PIECES_MAX // max(1, len(files) + len(hot))
-    salt = os.urandom(SALT_BYTES)
     spans = [(0, view.head, file) for file in files] + [(since, upto, None) for since, upto in hot]
     looks = [
         _Look(store, selector, since, upto, pruned_to, share, salt, view.storage, file)
