@@ -239,6 +239,10 @@ def test_orders_are_for_those_who_may_and_bounded(kept: Server) -> None:
         assert (status, "cannot be read" in told["error"]) == (409, True)
     status, told = post(kept, "erase", encode(([[5, STONE]], [])))
     assert (status, told["error"]) == (409, "there is no event 5, the log ends at 0")
+    for version, created_at in ((2**63, 1), (0, 2**63), (0, -(2**63))):
+        snapshot = Snapshot("p", 0, version, b"{}", created_at)
+        status, told = post(kept, "snapshots", encode((0, [snapshot])))
+        assert (status, told["error"]) == (409, "the snapshot of 'p' has numbers that no snapshot can have")
     assert post(kept, "archive", encode(""))[0] == 409
     assert post(kept, "archive", encode(LAKE)) == (200, {})
     assert post(kept, "prune", encode(10)) == (200, {"events": 0, "pruned_to": 0})

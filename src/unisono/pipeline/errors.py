@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from unisono.store.delta.errors import LakeError
+from unisono.store.delta.errors import LakeError, one_line, plain
 
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-_CAUSE: Final = re.compile(r"\s*↳\s*")
 _OWN: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
@@ -57,11 +55,10 @@ def brief(error: Exception) -> str:
     """What a failure comes down to, in one line for a person.
 
     Spark hands on the traceback of a task or of Java: of that the last error, which is the cause of the others.
-    delta-rs writes causes below each other, in colours.
     """
-    text = _CAUSE.sub(": ", _COLOURS.sub("", str(error))).strip()
     if isinstance(error, PipelineError | LakeError):
-        return " ".join(line.strip() for line in text.splitlines())
+        return one_line(error)
+    text = plain(error)
     for pattern in (_OWN, _RAISED):
         if found := pattern.findall(text):
             return str(found[-1])

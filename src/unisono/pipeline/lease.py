@@ -30,7 +30,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.cluster import boot_id
 from unisono.pipeline.errors import PipelineError, brief
-from unisono.store.delta.errors import LakeUnusable
+from unisono.store.delta.errors import LakeUnusable, one_line
 from unisono.store.delta.storage import Storage
 
 TABLE: Final = "lease"
@@ -197,7 +197,7 @@ class Lease:
                 )
                 return DeltaTable(place, storage_options=options)
         except (DeltaError, OSError, ValueError) as error:
-            raise LakeUnusable(f"{place} cannot be opened: {error}") from error
+            raise LakeUnusable(f"{place} cannot be opened: {one_line(error)}") from error
 
     def _commit(self, table: DeltaTable, until_ms: int) -> bool:
         """Name ourselves the holder; False when somebody else committed first."""

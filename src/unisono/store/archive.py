@@ -135,7 +135,7 @@ class Archive:
             except LakeError as error:
                 raise ArchiveFailed(
                     f"events up to {held.pruned_to} have left the log, and the archive at {location} "
-                    f"cannot be read: {error}"
+                    f"cannot be read: {error} (where it is elsewhere now, set `archive` to that place)"
                 ) from error
 
     def _look_at(self, pages: LakePages) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from unisono.protocol.canonical import SAFE_INTEGER_MAX
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import Extent, Snapshot
@@ -147,6 +148,8 @@ def require_publishable(snapshots: Sequence[Snapshot], head: int, model_version:
                 f"the snapshot of {snapshot.partition!r} is of model version {snapshot.model_version}, "
                 f"{model_version} is in force"
             )
+        if max(snapshot.model_version, abs(snapshot.created_at)) > SAFE_INTEGER_MAX:
+            raise KeepRefused(f"the snapshot of {snapshot.partition!r} has numbers that no snapshot can have")
 
 
 def portions(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:

@@ -27,7 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.store.delta.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
-from unisono.store.delta.errors import LakeUnusable, Overtaken
+from unisono.store.delta.errors import LakeUnusable, Overtaken, one_line
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 
@@ -94,7 +94,7 @@ class Table:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
-            raise LakeUnusable(f"{storage.table(name)} cannot be opened: {error}") from error
+            raise LakeUnusable(f"{storage.table(name)} cannot be opened: {one_line(error)}") from error
         found = cls(storage, name, delta)
         found.described()  # refuses a table that is somebody else's
         return found
@@ -120,7 +120,7 @@ class Table:
         except (DeltaError, OSError, ValueError) as error:
             found = cls.open(storage, name)
             if found is None:
-                raise LakeUnusable(f"{storage.table(name)} cannot be made: {error}") from error
+                raise LakeUnusable(f"{storage.table(name)} cannot be made: {one_line(error)}") from error
         storage.settle_commits(name)
         storage.settle_folders(name)
         made = cls.open(storage, name)
@@ -258,7 +258,9 @@ class Table:
                 ),
             )
         except CommitFailedError as error:
-            raise Overtaken(f"another process changed the table {self.name} first: {error}") from error
+            raise Overtaken(
+                f"another process changed the table {self.name} first: {one_line(error)}"
+            ) from error
         self.storage.settle_commits(self.name)
 
 
