@@ -3,8 +3,8 @@
 Space. A file made by this version can shrink by some pages at a time (auto_vacuum is incremental); one made before
 cannot, its free pages are used again until `rewrite` makes it anew. What is deleted is overwritten (secure_delete),
 so free pages and the WAL, once it is empty, hold nothing of it. SQLite moves rows about in a page without wiping
-where they stood, so a page in use may keep a copy of a row that was erased later: only `rewrite` is sure to take
-that away, and the log notes that it is still due.
+where they stood, so a page in use may keep a copy of a row that was erased later: only writing the file anew is sure
+to take that away. A short log is written anew beside its server; of a longer one the log notes that it is still due.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from unisono.store.statements import load_queries
 
 RECLAIM_PAGES: Final = 64
 """Pages given back in one step, each of which may have to change places with one in use: some milliseconds."""
+
+REWRITE_BYTES_MAX: Final = 64 << 20
+"""A log up to this size is written anew between two groups, which takes less than a second."""
 
 LookUp = Callable[[Iterable[str]], dict[str, int]]
 """Partition names → their numbers, of those that exist."""
@@ -118,13 +121,16 @@ def erase(
 
 
 def reclaim(connection: apsw.Connection, keeper: WalKeeper) -> Reclaimed:
-    """One step, outside any transaction: some free pages, or the WAL when none is left that could be given back."""
+    """One step, outside any transaction: some free pages, then a short log anew that has traces, last the WAL."""
     free = int(connection.pragma("freelist_count"))
     unclean = bool(connection.execute(_SQL["unclean"]).get)
     if free and can_shrink(connection):
         connection.execute(f"PRAGMA incremental_vacuum({RECLAIM_PAGES})").fetchall()
         keeper.step()
         return Reclaimed(False, max(0, free - RECLAIM_PAGES), unclean)
+    if unclean and int(connection.pragma("page_count")) * files.PAGE_BYTES <= REWRITE_BYTES_MAX:
+        _write_anew(connection)
+        return Reclaimed(False, 0)
     return Reclaimed(keeper.truncate(), free, unclean)
 
 
@@ -134,14 +140,19 @@ def can_shrink(connection: apsw.Connection) -> bool:
 
 
 def rewrite(connection: apsw.Connection, keeper: WalKeeper) -> None:
-    """VACUUM: needs as much space again beside the file while it lasts, and nobody else on the log."""
+    """The whole file anew and the WAL empty, for a log of any size that nobody else has open."""
+    _write_anew(connection)
+    while not keeper.truncate():
+        time.sleep(0.01)
+
+
+def _write_anew(connection: apsw.Connection) -> None:
+    """VACUUM: needs as much space again beside the file while it lasts, and then in the WAL."""
     connection.pragma("auto_vacuum", files.INCREMENTAL)
     directory = Path(connection.filename).parent
     with _large_temporary_files(connection, directory):
         connection.execute("VACUUM")
     connection.execute(_SQL["set_clean"])
-    while not keeper.truncate():
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -109,9 +109,14 @@ def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[
 def _tell(place: Place, done: Done) -> None:
     place.say(done.proof.text())
     if not done.proof.holds:
+        what = (
+            "stop the server, without which the log is written anew,"
+            if done.proof.in_log
+            else "remove what is named above"
+        )
         click.echo(
-            "unisono: erased content was found after all: remove what is named above, "
-            "and run the same command again, which searches again",
+            f"unisono: erased content was found after all: {what} and run the same command again, "
+            "which searches again",
             err=True,
         )
         sys.exit(EXIT_NOT_DONE)

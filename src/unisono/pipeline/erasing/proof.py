@@ -26,6 +26,7 @@ from unisono.store.delta.lake import Lake, View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import scan_log
 from unisono.store.delta.storage import Storage
+from unisono.store.sqlite_files import LOG_FILE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -56,6 +57,12 @@ class Proof(msgspec.Struct, frozen=True):
     @property
     def holds(self) -> bool:
         return not self.traces and not self.log_events
+
+    @property
+    def in_log(self) -> bool:
+        """Whether something was found in the files of an embedded log."""
+        own = [trace.place for trace in self.traces if trace.place.storage is None]
+        return any(Path(place.path).name.startswith(LOG_FILE) for place in own)
 
     def text(self) -> str:
         searched = f"{self.files} files ({self.bytes / 1e6:.1f} MB) searched"
