@@ -33,7 +33,7 @@ from unisono.store.delta.merging import (
 from unisono.store.delta.runs import FRESH, FRESH_ROWS_MAX, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
 from unisono.store.delta.scanning import runs_of, scan_file
 from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
-from unisono.store.delta.tables import Table
+from unisono.store.delta.tables import Table, naming
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -134,7 +134,8 @@ def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], ro
     if read != written or read.rows != rows:
         raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
     new = [file for part in joined for file in part.files]
-    table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
+    with naming(table.storage, new):
+        table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
     return rows
 
 

@@ -25,6 +25,7 @@ from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import DataFile, Written, write_runs
 from unisono.store.delta.scanning import scan_log
 from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
+from unisono.store.delta.tables import naming
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -181,14 +182,17 @@ def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
     by_partition = total([part.by_partition for part in written])
     if LOG in stage.tables:
         _require_whole(stage, log)
-    for name in stage.tables:
-        lake.table(name).require_head(stage.since)  # first: whoever came first may have removed these files
-    require_present(lake.storage, files)
-    for name, added in ((BY_PARTITION, by_partition), (LOG, log)):
-        if name in stage.tables:
-            own = [file for file in files if file.table == name]
-            notes = {"digest": msgspec.to_builtins(added)}
-            lake.table(name).append(own, stage.since, stage.upto, notes)
+    with naming(lake.storage, files):
+        for name in stage.tables:
+            lake.table(name).require_head(
+                stage.since
+            )  # first: whoever came first may have removed these files
+        require_present(lake.storage, files)
+        for name, added in ((BY_PARTITION, by_partition), (LOG, log)):
+            if name in stage.tables:
+                own = [file for file in files if file.table == name]
+                notes = {"digest": msgspec.to_builtins(added)}
+                lake.table(name).append(own, stage.since, stage.upto, notes)
     return log
 
 

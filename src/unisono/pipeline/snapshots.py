@@ -30,7 +30,7 @@ from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.scanning import pertinent
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, StateRow, files_of
 from unisono.store.delta.storage import BY_PARTITION, SNAPSHOTS
-from unisono.store.delta.tables import Table
+from unisono.store.delta.tables import Table, naming
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -151,7 +151,8 @@ def forget(lake: Lake, names: Sequence[str]) -> int:
         kept += writer.close()
     if dropped:
         folded = {file.model_version: 0 for file in touched if file.model_version is not None}
-        table.put_snapshots(kept, folded, {"forgotten": dropped}, old=touched)
+        with naming(lake.storage, kept):
+            table.put_snapshots(kept, folded, {"forgotten": dropped}, old=touched)
     return dropped
 
 
@@ -281,7 +282,8 @@ def _commit(table: Table, made: Sequence[Made], model: ShippedModel, folded: dic
     require_present(table.storage, files)
     commits = table.snapshot_commits
     notes = {"model": model.digest, "digest": msgspec.to_builtins(total([part.digest for part in made]))}
-    table.put_snapshots(files, folded, notes)
+    with naming(table.storage, files):
+        table.put_snapshots(files, folded, notes)
     now = Table.open(table.storage, SNAPSHOTS)
     if now is None or now.snapshot_commits != commits + 1:
         raise Overtaken("another process adds snapshots of the same lake")

@@ -22,7 +22,7 @@ from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.scanning import runs_of
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, files_of
 from unisono.store.delta.storage import SNAPSHOTS, Storage
-from unisono.store.delta.tables import Table
+from unisono.store.delta.tables import Table, naming
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -102,7 +102,8 @@ def _thin(spark: SparkContext, lake: Lake) -> int:
             raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
         new = [file for part in made for file in part.files]
         notes = {"dropped": sum(part.dropped for part in made)}
-        lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
+        with naming(lake.storage, new):
+            lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
         rows += read
     return rows
 

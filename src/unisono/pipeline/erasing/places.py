@@ -89,8 +89,4 @@ def _walk(directory: Path) -> Iterator[tuple[str, int]]:
 def remove(place: Place) -> None:
     """Delete a file of a lake; one that is gone already is no matter."""
     assert place.storage is not None
-    if place.storage.is_local:
-        (Path(place.storage.location) / place.path).unlink(missing_ok=True)
-        return
-    files = pa_fs.PyFileSystem(DeltaStorageHandler(place.storage.location, place.storage.options))
-    files.delete_file(place.path)
+    place.storage.remove(place.path)

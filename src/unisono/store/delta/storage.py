@@ -79,6 +79,13 @@ class Storage(msgspec.Struct, frozen=True):
             return pa.OSFile(self.uri(table, path))
         return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
 
+    def remove(self, path: str) -> None:
+        """Delete a file by its path under the lake; one that is gone already is no matter."""
+        if self.is_local:
+            (Path(self.location) / path).unlink(missing_ok=True)
+        else:
+            DeltaStorageHandler(self.location, self.options).delete_file(path)
+
     def decoding(self, source: Any) -> pq.ParquetFile:
         """What decodes a data file that was opened: damage in what it reads is an error, and never other rows."""
         return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)

@@ -10,14 +10,15 @@ Who may name what:
   refused, and `unisono.snapshot.V` holds how far every partition has been folded under model version V;
 - the application transaction `unisono.erase` counts records of erasures, so that each event is recorded once;
 - data files have unique names and are there before a commit names them. What a killed job leaves behind is in
-  no table: nobody reads it, and a vacuum removes it.
+  no table: nobody reads it, and a vacuum removes it. A job whose commit is refused removes what it wrote.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -262,6 +263,22 @@ class Table:
                 f"another process changed the table {self.name} first: {one_line(error)}"
             ) from error
         self.storage.settle_commits(self.name)
+
+
+@contextmanager
+def naming(storage: Storage, files: Sequence[DataFile]) -> Iterator[None]:
+    """Commits in here are to name these new files. When one is refused, those that no table names go at once: whoever
+    wrote them may have read text that was erased meanwhile."""
+    try:
+        yield
+    except Overtaken:
+        for name in {file.table for file in files}:
+            table = Table.open(storage, name)
+            named = set() if table is None else {file.path for file in table.files()}
+            for file in files:
+                if file.table == name and file.path not in named:
+                    storage.remove(f"{name}/{file.path}")
+        raise
 
 
 def _add(file: DataFile, *, data_change: bool) -> AddAction:
