@@ -161,8 +161,9 @@ def test_the_lake_must_have_it(context: SparkContext, place: Place) -> None:
     assert told.bounds[0].why.startswith("the lake ends there")
 
 
-def damage(lake: Lake, table: str, committed_id: int) -> None:
+def damage(lake: Lake, table: str, committed_id: int, column: str = "event") -> None:
     """Change an event in one of the lake's files, as a bad disk or a bad program would."""
+    other = {"event": '{"payload":{"target":"x","value":1},"type":"set"}', "client_id": "another"}[column]
     view = lake.view()
     files = view.log_files if table == LOG else view.partition_files
     for file in files:
@@ -170,10 +171,10 @@ def damage(lake: Lake, table: str, committed_id: int) -> None:
         rows = pq.read_table(path, partitioning=None)
         ids = rows.column("committed_id").to_pylist()
         if committed_id in ids:
-            events = rows.column("event").to_pylist()
-            events[ids.index(committed_id)] = '{"payload":{"target":"x","value":1},"type":"set"}'
-            place = rows.schema.get_field_index("event")
-            pq.write_table(rows.set_column(place, rows.field("event"), pa.array(events)), path)
+            values = rows.column(column).to_pylist()
+            values[ids.index(committed_id)] = other
+            place = rows.schema.get_field_index(column)
+            pq.write_table(rows.set_column(place, rows.field(column), pa.array(values)), path)
             return
     raise AssertionError("no such event")
 
@@ -190,6 +191,15 @@ def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
     assert place.keeper.extent().pruned_to == 0
     retain(context, place.store, place.keeper, place.lake, Keep(events=EVENTS - 1_000, newest=0))
     assert place.keeper.extent().pruned_to == 1_000, "what comes before it can go"
+
+
+@pytest.mark.req("DUR-05", "DUR-06")
+def test_all_that_is_served_of_an_event_is_compared(context: SparkContext, place: Place) -> None:
+    place.publish()
+    damage(place.lake, BY_PARTITION, 1_234, "client_id")
+    with pytest.raises(Mismatch, match=r"by_partition differs from the log within .*: nothing was removed"):
+        retain(context, place.store, place.keeper, place.lake, Keep(events=500, newest=0))
+    assert place.keeper.extent().pruned_to == 0
 
 
 @pytest.mark.req("DUR-05", "DUR-06")

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from unisono.pipeline.auditing.prints import EVENT_COLUMNS, KIND_COLUMNS, Columns, batch_hashes, mix
 from unisono.pipeline.stores import open_reader, read_range
-from unisono.pipeline.verify import Range, ranges, store_digest
+from unisono.pipeline.verify import Range, ranges
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.delta.columns import LOG_SCHEMA, to_batch
-from unisono.store.delta.digests import Digest, digest
 from unisono.store.delta.lake import View
 from unisono.store.delta.scanning import Span, scan_file, scan_log
 from unisono.store.delta.storage import BY_PARTITION, LOG
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 STRETCH: Final = 8_192
 """Events compared at once: both sides of them are in memory."""
 
-_HASHED: Final = ("committed_id", "partitions", "event", "hash", "partition")
+_COPIED: Final = (*EVENT_COLUMNS, *KIND_COLUMNS)
+"""What both tables have of an event beside its committed_id."""
 
 
 class Proved(msgspec.Struct, frozen=True):
@@ -42,6 +45,20 @@ class Proved(msgspec.Struct, frozen=True):
     upto: int
     events: int
     problem: str | None = None
+
+
+class _Places(msgspec.Struct, frozen=True):
+    """Rows of the table by partition, whatever their order: how many, and the sum of their prints modulo 2^64."""
+
+    rows: int = 0
+    prints: int = 0
+
+    def __add__(self, other: _Places) -> _Places:
+        return _Places(self.rows + other.rows, (self.prints + other.prints) % (1 << 64))
+
+    @classmethod
+    def of(cls, ids: Any, columns: Columns) -> _Places:
+        return cls(len(ids), int(mix(ids, columns).sum(dtype=np.uint64)))
 
 
 def prove(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[Proved]:
@@ -61,14 +78,15 @@ def prove_range(task: Range) -> Proved:
     return Proved(task.since, task.upto, task.upto - task.since, problem)
 
 
-def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, Digest]:
-    """The table `log` beside the store; and the digest that the table by partition must have."""
-    places = Digest()
+def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, _Places]:
+    """The table `log` beside the store; and what the table by partition must have."""
+    places = _Places()
     for since in range(task.since, task.upto, STRETCH):
         upto = min(since + STRETCH, task.upto)
         records = list(chain.from_iterable(read_range(reader, since, upto)))
-        places += store_digest(records)[1]
-        there = pa.Table.from_batches([to_batch(records)])
+        batch = to_batch(records)
+        places += _expected(batch)
+        there = pa.Table.from_batches([batch])
         here = pa.Table.from_batches(list(scan_log(task.storage, task.log, since, upto)), LOG_SCHEMA)
         if not here.equals(there):
             return _first_difference(here, records), places
@@ -77,12 +95,24 @@ def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, Digest]:
     return None, places
 
 
-def _compare_places(task: Range, expected: Digest) -> str | None:
+def _expected(rows: pa.RecordBatch) -> _Places:
+    """One row for each partition of each event."""
+    lists = rows.column("partitions")
+    parents = np.asarray(pc.list_parent_indices(lists))
+    columns = {name: values[parents] for name, values in batch_hashes(rows, _COPIED).items()}
+    names = pa.record_batch({"partition": pc.list_flatten(lists)})
+    columns |= batch_hashes(names, ("partition",))
+    return _Places.of(np.asarray(rows.column("committed_id"))[parents], columns)
+
+
+def _compare_places(task: Range, expected: _Places) -> str | None:
     span = Span(task.since, task.upto)
-    found = Digest()
+    found = _Places()
     for file in task.by_partition:
-        for batch in scan_file(task.storage, file, span, _HASHED):
-            found += digest(batch)
+        for batch in scan_file(task.storage, file, span, ("committed_id", "partition", *_COPIED)):
+            found += _Places.of(
+                np.asarray(batch.column("committed_id")), batch_hashes(batch, (*_COPIED, "partition"))
+            )
             if (problem := _misfit(BY_PARTITION, [batch])) is not None:
                 return problem
     if found != expected:
