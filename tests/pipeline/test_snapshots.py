@@ -32,7 +32,7 @@ from unisono.pipeline.errors import ModelChanged, NoModel, NoSuchPartition
 from unisono.pipeline.export import export
 from unisono.pipeline.models import ShippedModel, choose
 from unisono.pipeline.report import info
-from unisono.pipeline.snapshots import forget, latest, snapshot
+from unisono.pipeline.snapshots import forget, latest, reached, snapshot
 from unisono.pipeline.stores import sqlite_uri
 from unisono.pipeline.thinning import AGE_BASE, kept
 from unisono.pipeline.timetravel import state_at, states_at
@@ -153,6 +153,27 @@ def test_a_snapshot_of_another_model_version_is_never_used(
     require_replay(lake, ShippedModel.open(), records)
     compact(context, lake)
     assert [part.model_version for part in info(lake).snapshots] == [2, 3], "the last two stay"
+
+
+@pytest.mark.req("DUR-07")
+def test_back_to_a_model_whose_snapshots_were_removed(
+    context: SparkContext, lake: Lake, tmp_path: Path
+) -> None:
+    """Nothing is left of how far they had got: what they held is folded again, not taken for done."""
+    records = _counted(tmp_path / "data", 60)
+    store = sqlite_uri(tmp_path / "data")
+    export(context, store, lake, to=50)
+    first, *later = (
+        ShippedModel.of(load_model(write_model(tmp_path / f"model-{version}", version)))
+        for version in (1, 2, 3)
+    )
+    for model in (first, *later):
+        snapshot(context, lake, model)
+    compact(context, lake)
+    export(context, store, lake)
+    assert reached(lake, first) == 0
+    assert snapshot(context, lake, first).partitions == 7
+    require_replay(lake, first, records)
 
 
 def _counted(directory: Path, count: int) -> list[Record]:

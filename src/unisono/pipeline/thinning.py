@@ -92,7 +92,9 @@ def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
 def _thin(spark: SparkContext, lake: Lake) -> int:
     table, rows = lake.table(SNAPSHOTS), 0
     if outdated := _outdated(table):
-        table.replace(outdated, [], {"outdated": len(outdated)}, same_rows=False)
+        # Who comes back to such a model folds from the first event, so nothing counts as folded any more.
+        folded = {file.model_version or 0: 0 for file in outdated}
+        table.put_snapshots([], folded, {"outdated": len(outdated)}, old=outdated)
         table = lake.table(SNAPSHOTS)
     for group in list(_groups(table)):
         jobs = _jobs(lake.storage, group, table.described().buckets)
