@@ -12,7 +12,7 @@ from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outl
 from tests.pipeline.processes import run
 from unisono.authority.states import States
 from unisono.pipeline import publishing
-from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.errors import Mismatch, ModelChanged
 from unisono.pipeline.export import export
 from unisono.pipeline.keeping import KeepingFailed, open_keeper
 from unisono.pipeline.publishing import publish
@@ -105,6 +105,21 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
     log.record_model(ModelBundle(2, "later", {}))
     log.close()
     with pytest.raises(KeepingFailed):
+        publish(lake, store, VERSION)
+    assert watermarks(store) == {}
+
+
+def test_not_of_another_content_of_the_version_in_force(context: SparkContext, tmp_path: Path) -> None:
+    """The server would serve, and judge by, states that its model does not come to."""
+    make_outlines(tmp_path / "data", 50)
+    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
+    lake.make()
+    export(context, store, lake)
+    snapshot(context, lake, shipped_outline())
+    log = SqliteLog.open(tmp_path / "data")
+    log.record_model(ModelBundle(VERSION, "d" * 64, {}))
+    log.close()
+    with pytest.raises(ModelChanged, match=r"version 1 .* than the one in force \(dddddddddddd\): they are not"):
         publish(lake, store, VERSION)
     assert watermarks(store) == {}
 

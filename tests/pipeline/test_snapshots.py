@@ -40,6 +40,7 @@ from unisono.store.delta import snapshots as tables
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import FRESH
+from unisono.store.delta.scanning import side_by_side
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.store.delta.storage import SNAPSHOTS, Storage
 from unisono.store.delta.tables import Table
@@ -174,6 +175,9 @@ def test_back_to_a_model_whose_snapshots_were_removed(
     assert reached(lake, first) == 0
     assert snapshot(context, lake, first).partitions == 7
     require_replay(lake, first, records)
+    compact(context, lake)
+    assert {part.model_version for part in info(lake).snapshots} == {1, 3}, "those that reach furthest stay"
+    assert reached(lake, first) == 60
 
 
 def _counted(directory: Path, count: int) -> list[Record]:
@@ -259,6 +263,20 @@ def test_many_runs_are_compacted_first(
     snapshot(context, lake, shipped_outline())
     assert len(lake.view().partition_files) == 1
     require_replay(lake, shipped_outline(), records[:600])
+
+
+def test_many_generations_are_joined_first(
+    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever never compacts would have all of them open at once, some day more than a process may."""
+    store, records = outlines
+    model = shipped_outline()
+    monkeypatch.setattr(snapshots, "GENERATIONS_MAX", 3)
+    for upto in range(100, 700, 100):
+        export(context, store, lake, to=upto)
+        snapshot(context, lake, model)
+        assert side_by_side(lake.table(SNAPSHOTS).files()) <= 4
+    require_replay(lake, model, records[:600])
 
 
 def test_older_snapshots_are_thinned_out(

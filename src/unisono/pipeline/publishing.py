@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from unisono.pipeline.errors import ModelChanged
 from unisono.pipeline.export import plan
 from unisono.pipeline.keeping import open_keeper
 from unisono.pipeline.snapshots import by_bucket
+from unisono.store.cluster import ModelBundle
 from unisono.store.delta.lake import Lake
-from unisono.store.delta.snapshots import Snapshots, StateRow
+from unisono.store.delta.snapshots import Snapshots, StateRow, files_of
 from unisono.store.delta.storage import SNAPSHOTS
 from unisono.store.port import Snapshot
 from unisono.store.portions import in_portions
@@ -44,6 +46,7 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     plan(store, lake)  # refuses the log of another lake
     keeper = open_keeper(store)
     try:
+        _require_same_model(lake, model_version, keeper.model_in_force())
         marks = keeper.watermarks(model_version)
         newer = _newer(lake, model_version, marks)
         for portion in in_portions(
@@ -57,6 +60,20 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     finally:
         keeper.close()
     return Published(count, size, time.monotonic() - began)
+
+
+def _require_same_model(lake: Lake, model_version: int, in_force: ModelBundle | None) -> None:
+    """Refuse states that another content of the server's model version came to: the server would go on from them."""
+    table = lake.find(SNAPSHOTS)
+    if table is None or in_force is None or in_force.version != model_version:
+        return
+    others = {file.model_digest for file in files_of(table.files(), model_version)} - {in_force.digest}
+    if others:
+        raise ModelChanged(
+            f"the lake's snapshots of model version {model_version} were folded by another content of it (digest "
+            f"{str(others.pop())[:12]}) than the one in force ({in_force.digest[:12]}): they are not published; "
+            "leave --model out to fold with the one in force"
+        )
 
 
 def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[StateRow]:

@@ -22,12 +22,13 @@ from unisono.pipeline.export import OVERTAKEN_MAX, require_present
 from unisono.pipeline.folding import Made, Work, make_snapshots
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.shares import cut
+from unisono.pipeline.thinning import join_generations
 from unisono.store.delta.digests import total
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake, View
 from unisono.store.delta.merging import Share
 from unisono.store.delta.runs import FRESH, DataFile
-from unisono.store.delta.scanning import pertinent
+from unisono.store.delta.scanning import pertinent, side_by_side
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, StateRow, files_of
 from unisono.store.delta.storage import BY_PARTITION, SNAPSHOTS
 from unisono.store.delta.tables import Table, naming
@@ -43,6 +44,9 @@ FRESH_ROWS_MAX: Final = 100_000
 
 RUNS_MAX: Final = 64
 """Runs read side by side; more are compacted first."""
+
+GENERATIONS_MAX: Final = 64
+"""Files of snapshots open at once to find a partition's newest; more are joined first."""
 
 Progress = Callable[[int, int], None]
 """Called with rows looked at so far and rows to look at in all."""
@@ -176,6 +180,9 @@ def _run(
     be refused.
     """
     table = Table.make(lake.storage, SNAPSHOTS, lake.table(BY_PARTITION).described().buckets)
+    if side_by_side(_own(table, model.version)) > GENERATIONS_MAX:
+        join_generations(spark, lake, [model.version])
+        table = lake.table(SNAPSHOTS)
     view = _settled_view(spark, lake, table.folded(model.version))
     if table.described().buckets != view.buckets:
         raise LakeUnusable(
@@ -201,9 +208,8 @@ def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
     """The lake as it is now, its runs after `since` few enough to be read side by side."""
     view = lake.view()
     new = [file for file in view.partition_files if file.last_id > since]
-    fresh = [file for file in new if file.bucket == FRESH]
-    most = max((sum(file.bucket == bucket for file in new) for bucket in range(view.buckets)), default=0)
-    if sum(file.rows for file in fresh) <= FRESH_ROWS_MAX and most + len(fresh) <= RUNS_MAX:
+    fresh_rows = sum(file.rows for file in new if file.bucket == FRESH)
+    if fresh_rows <= FRESH_ROWS_MAX and side_by_side(new) <= RUNS_MAX:
         return view
     compact_table(spark, lake, BY_PARTITION, ROWS_PER_FILE)
     return lake.view()

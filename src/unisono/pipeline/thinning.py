@@ -3,7 +3,7 @@
 The newest state is always kept. Of the others the oldest is kept in each stretch of ages from 4^k to 4^(k+1) events
 before the newest, so that a question about the past replays a few times as many events as lie between, and a
 partition has as many rows as its age has digits. Generations are joined like with like, as runs of events are.
-Snapshots of model versions before the last two go.
+Of model versions the two stay whose snapshots reach furthest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AGE_BASE: Final = 4
 
 VERSIONS_KEPT: Final = 2
-"""Model versions whose snapshots stay: the newest, and the one before it for comparison."""
+"""Model versions whose snapshots stay, of those that reach furthest: the one in use, and another for comparison."""
 
 ALWAYS_JOINED_BYTES: Final = 4 << 20
 """Generations smaller than this are joined whatever their neighbours' size."""
@@ -73,7 +73,7 @@ def kept(ids: Sequence[int]) -> list[int]:
 def work(lake: Lake) -> bool:
     """Whether there is anything to join or to remove."""
     table = lake.find(SNAPSHOTS)
-    return table is not None and bool(_outdated(table) or any(_groups(table)))
+    return table is not None and bool(_outdated(table) or any(_groups(table, _versions(table))))
 
 
 def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
@@ -90,13 +90,18 @@ def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
 
 
 def _thin(spark: SparkContext, lake: Lake) -> int:
-    table, rows = lake.table(SNAPSHOTS), 0
+    table = lake.table(SNAPSHOTS)
     if outdated := _outdated(table):
         # Who comes back to such a model folds from the first event, so nothing counts as folded any more.
-        folded = {file.model_version or 0: 0 for file in outdated}
+        folded = {file.model_version: 0 for file in outdated if file.model_version is not None}
         table.put_snapshots([], folded, {"outdated": len(outdated)}, old=outdated)
-        table = lake.table(SNAPSHOTS)
-    for group in list(_groups(table)):
+    return join_generations(spark, lake, _versions(lake.table(SNAPSHOTS)))
+
+
+def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[int]) -> int:
+    """Join and thin the generations of some model versions; rows rewritten."""
+    table, rows = lake.table(SNAPSHOTS), 0
+    for group in list(_groups(table, model_versions)):
         jobs = _jobs(lake.storage, group, table.described().buckets)
         made = spark.parallelize(jobs, len(jobs)).map(join).collect()
         read = sum(part.read for part in made)
@@ -128,15 +133,23 @@ def join(job: Job) -> Thinned:
 
 
 def _outdated(table: Table) -> list[DataFile]:
-    files = table.files()
-    versions = sorted({file.model_version or 0 for file in files})
-    return [file for file in files if (file.model_version or 0) in versions[:-VERSIONS_KEPT]]
+    old = _versions(table)[:-VERSIONS_KEPT]
+    return [file for file in table.files() if file.model_version in old]
 
 
-def _groups(table: Table) -> Iterator[list[DataFile]]:
+def _versions(table: Table) -> list[int]:
+    """The model versions that there are snapshots of, by how far these reach."""
+    reach: dict[int, int] = {}
+    for file in table.files():
+        assert file.model_version is not None
+        reach[file.model_version] = max(reach.get(file.model_version, 0), file.last_id)
+    return sorted(reach, key=lambda version: (reach[version], version))
+
+
+def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFile]]:
     """Neighbouring generations to be joined, of each model version; from the newest back, like with like."""
     files = table.files()
-    for version in sorted({file.model_version or 0 for file in files}):
+    for version in model_versions:
         group: list[DataFile] = []
         size = 0
         for run in reversed(list(runs_of(files_of(files, version)))):

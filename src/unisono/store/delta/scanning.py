@@ -5,6 +5,7 @@ Used by executors, and good for a server that serves cold history page by page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -110,6 +111,13 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         last = max(last, file.last_id)
     if run:
         yield run
+
+
+def side_by_side(files: Iterable[DataFile]) -> int:
+    """How many of these files may have to be open at once to read a partition, or a bucket, in order."""
+    counts = Counter(file.bucket for file in files)
+    fresh = counts.pop(FRESH, 0)
+    return fresh + max(counts.values(), default=0)
 
 
 def pertinent(
