@@ -14,9 +14,9 @@ from unisono.authority.states import States
 from unisono.pipeline import publishing
 from unisono.pipeline.errors import Mismatch, ModelChanged
 from unisono.pipeline.export import export
-from unisono.pipeline.keeping import KeepingFailed, open_keeper
+from unisono.pipeline.keeping import open_keeper
 from unisono.pipeline.publishing import publish
-from unisono.pipeline.snapshots import snapshot
+from unisono.pipeline.snapshots import reached, snapshot
 from unisono.pipeline.stores import open_reader, sqlite_uri
 from unisono.store.cluster import ModelBundle
 from unisono.store.delta.lake import Lake
@@ -104,7 +104,7 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(2, "later", {}))
     log.close()
-    with pytest.raises(KeepingFailed):
+    with pytest.raises(ModelChanged, match="model version 2 is in force: snapshots of version 1 are not"):
         publish(lake, store, VERSION)
     assert watermarks(store) == {}
 
@@ -119,9 +119,16 @@ def test_not_of_another_content_of_the_version_in_force(context: SparkContext, t
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(VERSION, "d" * 64, {}))
     log.close()
-    with pytest.raises(ModelChanged, match=r"version 1 .* than the one in force \(dddddddddddd\): they are not"):
+    with pytest.raises(
+        ModelChanged, match=r"version 1 has another content .* in force \(dddddddddddd\): its"
+    ):
         publish(lake, store, VERSION)
     assert watermarks(store) == {}
+    place = ["--lake", lake.storage.location, "--data", str(tmp_path / "data"), "--model", str(OUTLINE)]
+    told = asked("snapshot", *place, "--rebuild", "--publish")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "its snapshots are not published" in told.stderr
+    assert reached(lake, shipped_outline()) == 50, "what there was stays"
 
 
 def asked(*arguments: str) -> Result:

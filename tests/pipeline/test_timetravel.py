@@ -5,6 +5,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import orjson
 import pytest
 from click.testing import Result
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.pipeline.equality import by_partition, replayed
-from tests.pipeline.outline import HOT, OUTLINE, START_MS, make_outlines, shipped_outline
+from tests.pipeline.outline import HOT, OUTLINE, START_MS, Outlines, make_outlines, shipped_outline
 from tests.pipeline.processes import run
 from unisono.model.packing import pack
 from unisono.pipeline.compact import compact
@@ -25,6 +26,7 @@ from unisono.pipeline.stores import sqlite_uri
 from unisono.pipeline.timetravel import moment, state_at, states_at
 from unisono.store.delta.lake import Lake
 from unisono.store.port import Record
+from unisono.store.sqlite import SqliteLog
 
 EVENTS = 2_000
 
@@ -121,6 +123,24 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
             moment(view, wrong)
     with pytest.raises(NoSuchPartition, match="no event of partition 'nobody' is in the lake"):
         state_at(lake, "nobody", shipped_outline())
+
+
+@pytest.mark.req("PART-02")
+def test_names_as_people_type_them(context: SparkContext, tmp_path: Path) -> None:
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    records = [msgspec.structs.replace(r, partitions=(composed,)) for r in Outlines("names", 1).records(20)]
+    log = SqliteLog.open(tmp_path / "data")
+    log.begin([])
+    log.commit(records)
+    log.close()
+    lake, model = Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make(buckets=4)
+    export(context, sqlite_uri(tmp_path / "data"), lake)
+    assert state_at(lake, apart, model) == state_at(lake, composed, model)
+    assert snapshot(context, lake, model, partitions=[apart, composed]).partitions == 1
+    for wrong in ("", "x" * 129):
+        with pytest.raises(NoSuchPartition, match="no such partition can be: a partition name "):
+            state_at(lake, wrong, model)
 
 
 def asked(*arguments: str) -> Result:

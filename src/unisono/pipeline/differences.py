@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from unisono.pipeline.jsontext import text
+from unisono.pipeline.jsontext import harmless, text
 from unisono.vocabulary import Json, JsonObject
 
 ROOT: Final = "_root"
@@ -43,6 +43,9 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def line(self) -> str:
         """For a person."""
+        return harmless(self._told())
+
+    def _told(self) -> str:
         place = ".".join(_shown_key(key) for key in _keys(self.path))
         match self.op:
             case "add":

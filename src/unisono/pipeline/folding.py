@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -24,8 +24,10 @@ import pyarrow as pa
 from unisono.model.model import Model
 from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
+from unisono.pipeline.errors import NoSuchPartition
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.stores import no_collection
+from unisono.protocol.partitions import PartitionError, normalise
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.digests import Digest
 from unisono.store.delta.errors import LakeUnusable
@@ -149,6 +151,14 @@ def fold_names(work: Work) -> Iterator[Folded]:
             share = of_one(name.decode(), work.share.buckets_in_all)
             history = chain.from_iterable(_sources(work, share, since))
             yield folder.fold(name, base, history)
+
+
+def named(partitions: Sequence[str]) -> tuple[str, ...]:
+    """Partitions that a person named, as the log spells them (PART-02), each once."""
+    try:
+        return normalise(partitions, entries_max=len(partitions))
+    except PartitionError as error:
+        raise NoSuchPartition(f"no such partition can be: {error}") from error
 
 
 def of_one(name: str, buckets: int) -> Share:

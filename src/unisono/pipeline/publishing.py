@@ -8,7 +8,7 @@ publishing again adds the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -16,8 +16,8 @@ import msgspec
 from unisono.pipeline.errors import ModelChanged
 from unisono.pipeline.export import plan
 from unisono.pipeline.keeping import open_keeper
+from unisono.pipeline.models import in_force
 from unisono.pipeline.snapshots import by_bucket
-from unisono.store.cluster import ModelBundle
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.snapshots import Snapshots, StateRow, files_of
 from unisono.store.delta.storage import SNAPSHOTS
@@ -44,9 +44,9 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     """Put into the store each partition's newest snapshot, unless it has one that is as new."""
     began, count, size = time.monotonic(), 0, 0
     plan(store, lake)  # refuses the log of another lake
+    require_publishable(store, model_version, _digests(lake, model_version))
     keeper = open_keeper(store)
     try:
-        _require_same_model(lake, model_version, keeper.model_in_force())
         marks = keeper.watermarks(model_version)
         newer = _newer(lake, model_version, marks)
         for portion in in_portions(
@@ -62,18 +62,28 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     return Published(count, size, time.monotonic() - began)
 
 
-def _require_same_model(lake: Lake, model_version: int, in_force: ModelBundle | None) -> None:
-    """Refuse states that another content of the server's model version came to: the server would go on from them."""
-    table = lake.find(SNAPSHOTS)
-    if table is None or in_force is None or in_force.version != model_version:
-        return
-    others = {file.model_digest for file in files_of(table.files(), model_version)} - {in_force.digest}
+def require_publishable(store: str, model_version: int, digests: Iterable[str | None]) -> None:
+    """Refuse states of an older model than the one in force, and of another content of it: the server would go on
+    from them.
+    """
+    now = in_force(store)
+    if model_version < now.version:
+        raise ModelChanged(
+            f"model version {now.version} is in force: snapshots of version {model_version} are not published"
+        )
+    others = set(digests) - {now.digest} if model_version == now.version else set()
     if others:
         raise ModelChanged(
-            f"the lake's snapshots of model version {model_version} were folded by another content of it (digest "
-            f"{str(others.pop())[:12]}) than the one in force ({in_force.digest[:12]}): they are not published; "
-            "leave --model out to fold with the one in force"
+            f"model version {model_version} has another content (digest {str(others.pop())[:12]}) than the one in "
+            f"force ({now.digest[:12]}): its snapshots are not published"
         )
+
+
+def _digests(lake: Lake, model_version: int) -> set[str | None]:
+    table = lake.find(SNAPSHOTS)
+    return (
+        {file.model_digest for file in files_of(table.files(), model_version)} if table is not None else set()
+    )
 
 
 def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[StateRow]:

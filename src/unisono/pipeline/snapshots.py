@@ -19,7 +19,7 @@ import msgspec
 from unisono.pipeline.compact import ROWS_PER_FILE, compact_table
 from unisono.pipeline.errors import ModelChanged, NoSuchPartition
 from unisono.pipeline.export import OVERTAKEN_MAX, require_present
-from unisono.pipeline.folding import Made, Work, make_snapshots
+from unisono.pipeline.folding import Made, Work, make_snapshots, named
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.shares import cut
 from unisono.pipeline.thinning import join_generations
@@ -75,6 +75,8 @@ def snapshot(
 ) -> Snapped:
     """Bring the snapshots of all partitions, or of those named, up to the lake's head."""
     began = time.monotonic()
+    if partitions is not None:
+        partitions = named(partitions)
     if rebuild:
         _remove(lake, model.version)
     done: list[Made] = []
@@ -225,7 +227,7 @@ def _works(
 ) -> list[Work]:
     cores, now = max(1, spark.defaultParallelism), time.time_ns() // 1_000_000
     if partitions is not None:
-        groups = [sorted(set(partitions))[number::cores] for number in range(cores)]
+        groups = [partitions[number::cores] for number in range(cores)]
         return [_work_of_names(view, model, own, names, now) for names in groups if names]
     if since == view.head:
         return []

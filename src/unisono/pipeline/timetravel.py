@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from unisono.model.packing import unpack
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
-from unisono.pipeline.folding import Folded, Work, fold_names, fold_share
+from unisono.pipeline.folding import Folded, Work, fold_names, fold_share, named
 from unisono.pipeline.jsontext import state_text
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.shares import cut
@@ -52,6 +52,7 @@ class StateAt(msgspec.Struct, frozen=True):
 
 def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
     """The state of one partition at a committed_id or a time (see `moment`), or where the lake ends."""
+    (partition,) = named([partition])
     view = lake.view() if isinstance(lake, Lake) else lake
     upto = moment(view, at)
     own, _ = snapshots_of(view, model)

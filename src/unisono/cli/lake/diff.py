@@ -23,7 +23,7 @@ def diff_(
     `+` is new, `-` is gone, `~` has another value, `>` was moved within a tree. Needs no Spark.
     """
     from unisono.pipeline.differences import changes
-    from unisono.pipeline.jsontext import text
+    from unisono.pipeline.jsontext import harmless, text
     from unisono.pipeline.timetravel import state_at
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
@@ -33,8 +33,8 @@ def diff_(
         click.echo(text([change.operation() for change in found]))
         return
     place.say(
-        f"{partition} from event {old.committed_id} to {new.committed_id}, model version {new.model_version}: "
-        f"{new.events - old.events} events, {len(found)} changes"
+        f"{harmless(new.partition)} from event {old.committed_id} to {new.committed_id}, model version "
+        f"{new.model_version}: {abs(new.events - old.events)} events, {len(found)} changes"
     )
     for change in found:
         click.echo(change.line())

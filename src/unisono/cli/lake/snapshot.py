@@ -37,6 +37,10 @@ def snapshot_(
         raise click.UsageError("--rebuild makes the snapshots of all partitions anew: leave --partition out")
     began, target = time.monotonic(), place.open_lake()
     chosen = chosen_model(place, model)
+    if publish:
+        from unisono.pipeline.publishing import require_publishable
+
+        require_publishable(place.store_uri, chosen.version, [chosen.digest])
     done = _fold(place, target, chosen, partitions, rebuild)
     note = f"{done.partitions} snapshots of model version {done.model_version} at event {done.upto}"
     if done.skipped:

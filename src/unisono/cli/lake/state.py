@@ -19,7 +19,7 @@ from unisono.cli.lake.place import Place, at_place
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with where it comes from.")
 def state_(place: Place, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
-    from unisono.pipeline.jsontext import text
+    from unisono.pipeline.jsontext import harmless, text
     from unisono.pipeline.timetravel import state_at
 
     found = state_at(place.open_lake(), partition, chosen_model(place, model), at)
@@ -28,7 +28,8 @@ def state_(place: Place, partition: str, at: str | None, model: str | None, as_j
         return
     source = f"{found.replayed} replayed after the snapshot at {found.base}" if found.base else "all replayed"
     place.say(
-        f"{partition} at event {found.committed_id}, model version {found.model_version}: {found.events} events, "
-        f"{source}" + (f", {found.skipped} do not fit the model" if found.skipped else "")
+        f"{harmless(found.partition)} at event {found.committed_id}, model version {found.model_version}: "
+        f"{found.events} events, {source}"
+        + (f", {found.skipped} do not fit the model" if found.skipped else "")
     )
     click.echo(text(found.state, pretty=True))
