@@ -28,9 +28,18 @@ from unisono.store.delta.merging import (
     in_file_order,
     in_order,
     pieces,
+    rows_at_a_time,
     scan_share,
 )
-from unisono.store.delta.runs import FRESH, FRESH_ROWS_MAX, GROUP_BYTES, GROUP_ROWS, DataFile, FileWriter
+from unisono.store.delta.runs import (
+    FRESH,
+    FRESH_ROWS_MAX,
+    GROUP_BYTES,
+    GROUP_ROWS,
+    DataFile,
+    FileWriter,
+    memory_given_back,
+)
 from unisono.store.delta.scanning import runs_of, scan_file
 from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.store.delta.tables import Table, naming
@@ -179,6 +188,7 @@ def _jobs(table: Table, group: list[DataFile], rows_per_file: int) -> list[Job]:
     ]
 
 
+@memory_given_back()
 def join(job: Job) -> Joined:
     """On an executor: read files that are each in the table's order, and write them as one, in that order."""
     made: list[DataFile] = []
@@ -217,8 +227,9 @@ def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
     share = Share(job.buckets, None if job.bucket in (None, FRESH) else (job.bucket,))
+    columns, batch_rows = PARTITION_SCHEMA.names, rows_at_a_time(len(job.files))
     sources = [
-        pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, PARTITION_SCHEMA.names)), _same)
+        pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _same)
         for number, file in enumerate(in_file_order(job.files))
     ]
     for _, _, batch, start, end in in_order(sources):

@@ -22,7 +22,7 @@ from unisono.store.delta.columns import to_batch
 from unisono.store.delta.digests import Digest, total
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake
-from unisono.store.delta.runs import DataFile, Written, write_runs
+from unisono.store.delta.runs import DataFile, Written, memory_given_back, write_runs
 from unisono.store.delta.scanning import scan_log
 from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
 from unisono.store.delta.tables import naming
@@ -162,6 +162,7 @@ def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, even
     return commit(lake, stage, written)
 
 
+@memory_given_back()
 def run_task(task: Task) -> Written:
     """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
     with no_collection():

@@ -31,9 +31,17 @@ from unisono.protocol.partitions import PartitionError, normalise
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.digests import Digest
 from unisono.store.delta.errors import LakeUnusable
-from unisono.store.delta.merging import Piece, Share, in_file_order, in_order, pieces, scan_share
-from unisono.store.delta.runs import DataFile
-from unisono.store.delta.scanning import BATCH_ROWS, Span
+from unisono.store.delta.merging import (
+    Piece,
+    Share,
+    in_file_order,
+    in_order,
+    pieces,
+    rows_at_a_time,
+    scan_share,
+)
+from unisono.store.delta.runs import DataFile, memory_given_back
+from unisono.store.delta.scanning import Span
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.store.delta.storage import Storage
 
@@ -42,13 +50,6 @@ SETTLE_EVENTS: Final = 1_000
 
 COLLECT_EVENTS: Final = 1 << 18
 """Events between two looks for reference cycles. States have none; an operator's reducers may leave some."""
-
-ROWS_HELD: Final = 32 * 1_024
-BATCH_ROWS_MIN: Final = 512
-"""Rows in memory, over all files that are read side by side; the more files, the smaller their batches.
-
-A worker needs as much for sixteen files as for four. More rows make it larger and no faster.
-"""
 
 COLUMNS: Final = ("partition", "committed_id", "event")
 
@@ -98,6 +99,7 @@ class Made(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
+@memory_given_back()
 def make_snapshots(work: Work) -> Made:
     """On an executor: fold, and write the states that changed. Names are new each time: a retry disturbs nothing."""
     version, digest = work.model.version, work.model.digest
@@ -245,9 +247,9 @@ def _sources(work: Work, share: Share, since: int) -> list[Iterator[Piece]]:
         for file in in_file_order(work.events)
         if file.last_id > since and file.first_id <= work.upto and share.may_be_in(file)
     ]
-    rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS, ROWS_HELD // max(1, len(files))))
+    batch_rows = rows_at_a_time(len(files))
     return [
-        pieces(number, scan_share(work.storage, file, share, span, COLUMNS, rows), _lists)
+        pieces(number, scan_share(work.storage, file, share, span, COLUMNS, batch_rows), _lists)
         for number, file in enumerate(files)
     ]
 

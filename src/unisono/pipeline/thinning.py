@@ -18,7 +18,7 @@ from unisono.pipeline.export import OVERTAKEN_MAX
 from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.merging import FILES_MERGED_MAX, Share
-from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.delta.runs import FRESH, DataFile, memory_given_back
 from unisono.store.delta.scanning import runs_of
 from unisono.store.delta.snapshots import Snapshots, SnapshotWriter, files_of
 from unisono.store.delta.storage import SNAPSHOTS, Storage
@@ -115,6 +115,7 @@ def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[i
     return rows
 
 
+@memory_given_back()
 def join(job: Job) -> Thinned:
     """On an executor: one bucket of some generations as one, thinned."""
     first = job.files[0]

@@ -23,6 +23,10 @@ from unisono.store.delta.storage import Storage
 FILES_MERGED_MAX: Final = 256
 """Files open at once, each with a batch of rows in memory."""
 
+ROWS_HELD: Final = 32 * 1_024
+BATCH_ROWS_MIN: Final = 512
+"""Rows in memory, over all files that are read side by side. More make a worker larger and no faster."""
+
 EVERY_ID: Final = Span(-1, (1 << 53) - 1)
 
 Piece: TypeAlias = tuple[bytes, int, Any, int, int]
@@ -79,6 +83,11 @@ def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
         return str(file.first_partition).encode(), str(file.last_partition).encode(), file.first_id
 
     return [file for run in runs_of(files) for file in sorted(run, key=place)]
+
+
+def rows_at_a_time(files: int) -> int:
+    """Rows in a batch of one file, when so many are read side by side."""
+    return max(BATCH_ROWS_MIN, min(BATCH_ROWS, ROWS_HELD // max(1, files)))
 
 
 def in_order(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -74,6 +75,15 @@ def _writing(table: str) -> dict[str, Any]:
         "store_schema": False,  # the table's schema rules, not a copy of it in each file
         "version": "2.6",
     }
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """Around a task: Arrow keeps what was freed for later, 100 MB after a run, and workers may rest for hours."""
+    try:
+        yield
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 class DataFile(msgspec.Struct, frozen=True):
