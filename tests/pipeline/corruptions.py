@@ -357,6 +357,9 @@ STORE: dict[str, Case] = {
     ),
     "no such event in the log": store_differs(2_222, "DELETE FROM events WHERE committed_id = ?"),
     "no such event in the lake": missing_in_the_lake,
+    "an event that cannot be read in the log": store_differs(
+        903, "UPDATE events SET partitions = ? WHERE committed_id = ?", "no JSON"
+    ),
 }
 
 
@@ -388,6 +391,41 @@ def lake_snapshot(
     return plant
 
 
+def lake_snapshots_gone(name: str, since: int) -> Case:
+    """Those after an id: the table still says that everything is folded."""
+
+    def plant(planter: Planter, _: Path) -> Found:
+        for held in planter.files(SNAPSHOTS):
+            left = [row for row in held.rows if row["partition"] != name or row["committed_id"] <= since]
+            held.dirty = held.dirty or len(left) < len(held.rows)
+            held.rows = left
+        rows = (row for held in planter.files(BY_PARTITION) for row in held.rows if row["partition"] == name)
+        return {("snapshot", min(row["committed_id"] for row in rows if row["committed_id"] > since))}
+
+    return plant
+
+
+def lake_snapshot_twice(planter: Planter, _: Path) -> Found:
+    held = planter.file(SNAPSHOTS, partition="room-010", committed_id=3_000)
+    place = next(n for n, row in enumerate(held.rows) if row["partition"] == "room-010")
+    held.rows.insert(place, dict(held.rows[place]))
+    return {("snapshot", 3_000)}
+
+
+def lake_snapshot_uncounted(planter: Planter, _: Path) -> Found:
+    planter.row(SNAPSHOTS, partition="room-011", committed_id=HALF)["events"] = None
+    return {("column", HALF)}
+
+
+def store_snapshot_past_head(planter: Planter, directory: Path) -> Found:
+    store_snapshot("room-012", None, bytes)(planter, directory)
+    in_log(
+        "UPDATE snapshots SET committed_id = 9999 WHERE partition = "
+        "(SELECT number FROM partitions WHERE name = 'room-012')"
+    )(directory)
+    return {("snapshot", 9_999)}
+
+
 def store_snapshot(name: str, kind: str | None, change: Callable[[bytes], bytes]) -> Case:
     def plant(planter: Planter, directory: Path) -> Found:
         rows = (row for held in planter.files(SNAPSHOTS) for row in held.rows)
@@ -410,6 +448,11 @@ STATES: dict[str, Case] = {
     "the log's snapshot changed": store_snapshot("room-005", "snapshot", _changed_state),
     "the log's snapshot malformed": store_snapshot("room-006", "tree", _malformed_state),
     "the log's snapshot right": store_snapshot("room-007", None, bytes),
+    "no snapshot": lake_snapshots_gone("room-008", 0),
+    "no new snapshot": lake_snapshots_gone("room-009", HALF),
+    "snapshot twice": lake_snapshot_twice,
+    "snapshot without a count": lake_snapshot_uncounted,
+    "the log's snapshot past its head": store_snapshot_past_head,
 }
 
 
@@ -444,6 +487,10 @@ PRUNED: dict[str, Case] = {
     "another time remembered": forgotten(
         19, "UPDATE pruned SET status_updated_at = ? WHERE committed_id = ?", 5
     ),
+    "remembered and still there": forgotten(
+        2_000, "INSERT INTO pruned SELECT 'phantom', ?1, 'c', 1, hash FROM events WHERE committed_id = ?1"
+    ),
+    "remembered and never there": forgotten(9_999, "INSERT INTO pruned VALUES ('ghost', ?1, 'c', 1, x'00')"),
     "not remembered": forgotten(600, "DELETE FROM pruned WHERE committed_id = ?"),
     "differs in what is left": store_differs(
         601, "UPDATE events SET client_id = ? WHERE committed_id = ?", "nobody"

@@ -100,7 +100,7 @@ def audit(
     _look_at_ids(spark, scope, files, shared, outcome)
     _compare(spark, scope, files, outcome, say)
     checked = _checked(scope, outcome, first - began)
-    checked += replay_snapshots(spark, scope, files, asked.sample, outcome, say)
+    checked += replay_snapshots(spark, scope, files, states, asked.sample, outcome, say)
     return made(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
 
 
@@ -120,7 +120,9 @@ def scope_of(lake: Lake, log: Table, places: Table, store: str | None, asked: As
         )
         tally.add("copy", message, held.head + 1)
     upto = min(head, held.head)
-    return msgspec.structs.replace(scope, store=store, store_since=min(held.pruned_to, upto), store_upto=upto)
+    return msgspec.structs.replace(
+        scope, store=store, store_since=min(held.pruned_to, upto), store_upto=upto, store_head=held.head
+    )
 
 
 def listed(table: Table, tally: Tally) -> list[DataFile]:
@@ -161,7 +163,7 @@ def first_pass(spark: SparkContext, scope: Scope, files: Sequence[DataFile]) -> 
 def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
     """Everything that is read once."""
     parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
-    return [*parts, Memory(scope.store_since)] if scope.store_since else parts
+    return parts if scope.store is None else [*parts, Memory(scope.store_since)]
 
 
 def _home(key: int) -> int:
@@ -246,7 +248,8 @@ def _compare(
         since = max(scope.store_since, outcome.store_pruned_to)
         ranges = outcome.copied.differing(outcome.stored, since, scope.store_upto)
         _compare_rows(spark, partial(compare_store, scope), ranges, log, outcome, "copy", say)
-        ranges = outcome.left.differing(outcome.remembered, 0, scope.store_since)
+        known = not outcome.memory_dark
+        ranges = outcome.left.differing(outcome.remembered, 0, scope.store_since) if known else []
         most = PRUNED_BLOCKS_MAX
         _compare_rows(
             spark, partial(compare_memory, scope), ranges, log, outcome, "pruned", say, most=most, each=most
@@ -263,7 +266,7 @@ def _compare_rows(
     say: Say,
     **bounds: int,
 ) -> None:
-    tasks, rest = suspects(ranges, files, outcome.blind, outcome.store_dark, **bounds)
+    tasks, rest = suspects(ranges, files, outcome.blind, **bounds)
     if tasks:
         say(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
         for tally in spark.parallelize(tasks, len(tasks)).map(compare).collect():
@@ -294,7 +297,9 @@ def _checked(scope: Scope, outcome: Outcome, seconds: float) -> list[Checked]:
         Checked("hashes recomputed", counts.get("hashed", 0), "events"),
     ]
     if scope.store is not None:
-        checked.append(Checked("the log against the lake", counts.get("stored", 0), "events"))
+        ahead = scope.store_head > scope.head
+        note = f"the log goes on to {scope.store_head}, which the lake does not have yet" if ahead else ""
+        checked.append(Checked("the log against the lake", counts.get("stored", 0), "events", note=note))
     if scope.store_since:
         what = "what the log remembers of pruned events, against the lake"
         checked.append(Checked(what, counts.get("remembered", 0), "events"))

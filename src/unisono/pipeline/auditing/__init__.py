@@ -8,6 +8,7 @@
     chaining   all files of `log` as one history
     ids        no id twice in the whole history
     prints     fingerprints of rows, summed over blocks of ids, by which large copies are compared
+    stored     the server's log as far as it can be read
     copies     by_partition beside log, the server's log beside the lake: which events differ
     pruned     what the log remembers of events that have left it
     erasures   tombstones and the record of erasures

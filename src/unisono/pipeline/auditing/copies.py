@@ -27,12 +27,10 @@ from unisono.pipeline.auditing.prints import (
 )
 from unisono.pipeline.auditing.reading import readable
 from unisono.pipeline.auditing.scope import Blind, Outcome, Scope
-from unisono.pipeline.stores import READ_ROWS_MAX, no_collection, open_reader
-from unisono.store.cluster import StoreLost
+from unisono.pipeline.auditing.stored import StoreReading
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.storage import BY_PARTITION, LOG
-from unisono.store.port import LogReader, Pruned, Record, StorageError
 
 STORE_EVENTS_PER_TASK: Final = 50_000
 
@@ -65,7 +63,6 @@ class Suspects(msgspec.Struct, frozen=True):
     ranges: tuple[Range, ...]
     files: tuple[DataFile, ...]
     blind: tuple[Blind, ...] = ()
-    store_dark: tuple[Range, ...] = ()
 
     def within(self, ids: Any) -> Any:
         """Which of these ids lie in the blocks."""
@@ -81,47 +78,20 @@ def store_ranges(scope: Scope) -> list[StoreRange]:
 def sum_store(scope: Scope, part: StoreRange, outcome: Outcome) -> None:
     """On an executor: the prints of the log's own rows."""
     assert scope.store is not None
-    reached = part.since
-    reader = open_reader(scope.store)
-    try:
-        with no_collection():
-            for records in _read(reader, part.since, part.upto, outcome):
-                ids = np.array([record.committed_id for record in records], np.int64)
-                outcome.stored.add(ids, mix(ids, record_hashes(records)))
-                outcome.count("stored", len(records))
-                reached = records[-1].committed_id
-    except StoreLost:
-        raise  # out of reach for now, which says nothing about it: the task is tried again
-    except StorageError as error:
-        message = f"the log cannot be read from here up to {part.upto}: {error}"
-        outcome.tally.add("copy", message, reached + 1)
-        outcome.store_dark.append((reached, part.upto))
-    finally:
-        reader.close()
-
-
-def _read(reader: LogReader, since: int, upto: int, outcome: Outcome | None = None) -> Iterator[list[Record]]:
-    """What the log holds of a range, gaps or not; what is pruned meanwhile is passed over."""
-    reached = since
-    while reached < upto:
-        try:
-            records = list(reader.scan(reached, upto, limit=READ_ROWS_MAX))
-        except Pruned as pruned:
-            if outcome is not None:
-                outcome.store_pruned_to = max(outcome.store_pruned_to, pruned.upto)
-            reached = pruned.upto
-            continue
-        if not records:
-            return
-        yield records
-        reached = records[-1].committed_id
+    with StoreReading(scope.store) as reading:
+        for records in reading.records(part.since, part.upto):
+            ids = np.array([record.committed_id for record in records], np.int64)
+            outcome.stored.add(ids, mix(ids, record_hashes(records)))
+            outcome.count("stored", len(records))
+    outcome.store_pruned_to = max(outcome.store_pruned_to, reading.pruned_to)
+    for dark in reading.dark:
+        outcome.tally.add("copy", dark.text(), dark.since + 1)
 
 
 def suspects(
     ranges: Sequence[Range],
     files: Sequence[DataFile],
     blind: Sequence[Blind],
-    store_dark: Sequence[Range] = (),
     *,
     most: int = BLOCKS_MAX,
     each: int = BLOCKS_PER_TASK,
@@ -133,7 +103,7 @@ def suspects(
         low, high = some[0][0], some[-1][1]
         own = tuple(file for file in files if file.last_id > low and file.first_id <= high)
         dark = tuple(part for part in blind if part.last_id > low and part.first_id <= high)
-        tasks.append(Suspects(some, own, dark, tuple(store_dark)))
+        tasks.append(Suspects(some, own, dark))
     return tasks, list(ranges[most:])
 
 
@@ -162,29 +132,20 @@ def compare_places(scope: Scope, task: Suspects) -> Tally:
 def compare_store(scope: Scope, task: Suspects) -> Tally:
     """On an executor: events of the log against those of the lake."""
     assert scope.store is not None
-    tally, outcome = Tally(scope.head), Outcome(scope)
+    tally = Tally(scope.head)
     lake: dict[Key, list[Cells]] = {}
     store: dict[Key, list[Cells]] = {}
     for rows in rows_within(scope, task):
         ids = np.asarray(rows.column("committed_id"))
         gathered(lake, ids, [None] * len(ids), batch_hashes(rows, EVENT_COLUMNS))
-    reader = open_reader(scope.store)
-    try:
+    with StoreReading(scope.store) as reading:
         for low, high in task.ranges:
-            for records in _read(reader, low, high, outcome):
+            for records in reading.records(low, high):
                 ids = np.array([record.committed_id for record in records], np.int64)
                 gathered(store, ids, [None] * len(ids), record_hashes(records))
-    except StoreLost:
-        raise
-    except StorageError:
-        task = msgspec.structs.replace(task, store_dark=((0, task.ranges[-1][1]),))
-    finally:
-        reader.close()
     for key in sorted(lake.keys() | store.keys(), key=_in_order):
         problem = difference(lake.get(key, []), store.get(key, []), EVENT_COLUMNS, _STORE)
-        gone = key not in store and (
-            key[0] <= outcome.store_pruned_to or any(low < key[0] <= high for low, high in task.store_dark)
-        )
+        gone = key not in store and reading.lacks(key[0])
         dark = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.blind)
         if problem and not gone and not dark:
             tally.add("copy", problem, key[0])

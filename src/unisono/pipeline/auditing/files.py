@@ -24,13 +24,11 @@ from unisono.pipeline.auditing.prints import (
 )
 from unisono.pipeline.auditing.reading import Seen, as_bytes, batches, shown
 from unisono.pipeline.auditing.scope import Extent, Outcome, Scope, Tick
-from unisono.store.delta.columns import bucket_of
+from unisono.store.delta.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
 
 STRETCHES_MAX: Final = 4_096
 """Of one file; one that has more gaps than this is described by the first of them."""
-
-_STATE_COLUMNS: Final = ("partition", "committed_id", "state", "hash")
 
 TICKS: Final = 100
 """Points of one file at which the time is noted."""
@@ -91,12 +89,13 @@ def look_at_snapshots(scope: Scope, file: DataFile, outcome: Outcome) -> None:
     tally, seen = outcome.tally, Seen()
     before: tuple[bytes, int] | None = None
     for batch in batches(scope, file, outcome, seen):
-        rows = whole_rows(batch, tally, _STATE_COLUMNS)
+        rows = whole_rows(batch, tally, SNAPSHOT_SCHEMA.names)
         seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
         if not rows.num_rows:
             continue
         ids = np.asarray(rows.column("committed_id"))
         names = rows.column("partition").cast(pa.binary()).dictionary_encode()
+        _look_at_repeats(file, names, ids, before, tally)
         before = _look_at_places_order(file, names, ids, before, tally)
         _look_at_bucket(scope, file, names, ids, tally)
         seen.names.append((_least(names), _greatest(names)))
@@ -198,6 +197,19 @@ def _look_at_places_order(
         name = values[places[place]].decode(errors="replace")
         tally.add("order", f"its row is not in its place in {file.path}", int(ids[place]), name)
     return values[places[-1]], int(ids[-1])
+
+
+def _look_at_repeats(
+    file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: Tally
+) -> None:
+    """A partition has one snapshot at an id: of two a reader would take the one or the other."""
+    values, places = names.dictionary.to_pylist(), np.asarray(names.indices)
+    again = np.flatnonzero((places[1:] == places[:-1]) & (ids[1:] == ids[:-1])) + 1
+    if before == (values[places[0]], int(ids[0])):
+        again = np.concatenate([[0], again])
+    for place in again:
+        name = values[places[place]].decode(errors="replace")
+        tally.add("snapshot", f"it is there more than once in {file.path}", int(ids[place]), name)
 
 
 def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: Tally) -> None:

@@ -28,7 +28,7 @@ KINDS: Final = {
     "copy": "lake and log differ",
     "pruned": "what the log remembers of pruned events is not what the lake has",
     "erasure": "a tombstone that no erasure explains, or an erased event that is still there",
-    "snapshot": "a snapshot that is not what a replay gives",
+    "snapshot": "a snapshot that is missing, or is not what a replay gives",
     "tree": "a state with a tree that is not well formed",
     "model": "an event that the given model would refuse",
 }

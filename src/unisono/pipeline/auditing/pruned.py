@@ -7,6 +7,8 @@ by prints over blocks of committed ids first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -17,7 +19,9 @@ from unisono.pipeline.auditing.copies import Cells, Key, Suspects, Words, differ
 from unisono.pipeline.auditing.findings import Tally
 from unisono.pipeline.auditing.prints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
 from unisono.pipeline.auditing.scope import Outcome, Scope
-from unisono.pipeline.stores import sqlite_directory
+from unisono.pipeline.stores import extent, sqlite_directory
+from unisono.store.cluster import StoreLost
+from unisono.store.port import StorageError
 from unisono.store.sqlite_files import connect_reader
 
 ROWS_READ: Final = 5_000
@@ -25,6 +29,9 @@ ROWS_READ: Final = 5_000
 
 BLOCKS_MAX: Final = 64
 """Blocks looked at row by row: all in one task, since each look reads the whole memory."""
+
+ID_MAX: Final = (1 << 63) - 1
+"""Also rows are wanted whose committed_id cannot be."""
 
 _PAGE: Final = (
     "SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned "
@@ -48,15 +55,25 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def sum_memory(scope: Scope, outcome: Outcome) -> None:
-    """On an executor: the prints of what is remembered."""
-    for rows in _read(scope):
-        ids = np.array([row[1] for row in rows], np.int64)
-        within = (ids > 0) & (ids <= scope.store_since)
-        outcome.remembered.add(ids[within], mix(ids, _row_hashes(rows))[within])
-        outcome.count("remembered", len(rows))
-        for row in rows:
-            if not 0 < row[1] <= scope.head:
-                outcome.tally.add("pruned", "the log remembers it, and there was no such event", row[1])
+    """On an executor: the prints of what is remembered, and what cannot be, because it has not left."""
+    assert scope.store is not None
+    others: list[Any] = [np.zeros(0, np.int64)]
+    try:
+        for rows in _read(scope.store):
+            ids = np.array([row[1] for row in rows], np.int64)
+            within = (ids > 0) & (ids <= scope.store_since)
+            outcome.remembered.add(ids[within], mix(ids, _row_hashes(rows))[within])
+            outcome.count("remembered", int(within.sum()))
+            others.append(ids[~within])
+    except StoreLost:
+        raise  # as everywhere: the task is tried again
+    except StorageError as error:
+        outcome.tally.add("pruned", f"what the log remembers of pruned events cannot be read: {error}")
+        outcome.memory_dark = True
+    # Asked last: what has left meanwhile is remembered rightly.
+    beyond, pruned_to = np.concatenate(others), extent(scope.store).pruned_to
+    for id in beyond[(beyond < 1) | (beyond > pruned_to)]:
+        outcome.tally.add("pruned", "the log remembers it as gone, and it has not left", int(id))
 
 
 def compare_memory(scope: Scope, task: Suspects) -> Tally:
@@ -67,7 +84,8 @@ def compare_memory(scope: Scope, task: Suspects) -> Tally:
     for batch in rows_within(scope, task):
         ids = np.asarray(batch.column("committed_id"))
         gathered(lake, ids, [None] * len(ids), batch_hashes(batch, REMEMBERED_COLUMNS))
-    for rows in _read(scope):
+    assert scope.store is not None
+    for rows in _read(scope.store):
         ids = np.array([row[1] for row in rows], np.int64)
         own = [row for row, inside in zip(rows, task.within(ids).tolist(), strict=True) if inside]
         gathered(memory, np.array([row[1] for row in own], np.int64), [None] * len(own), _row_hashes(own))
@@ -88,43 +106,33 @@ def _row_hashes(rows: Sequence[Remembered]) -> dict[str, Any]:
     }
 
 
-def _read(scope: Scope) -> Iterator[list[Remembered]]:
-    assert scope.store is not None
-    directory = sqlite_directory(scope.store)
-    pages = _postgres_pages(scope) if directory is None else _sqlite_pages(connect_reader(directory))
-    for page in pages:
-        rows = [row for row in page if row[1] <= scope.store_since]
-        if rows:
-            yield rows
+def _read(store: str) -> Iterator[list[Remembered]]:
+    directory = sqlite_directory(store)
+    return _postgres_pages(store) if directory is None else _sqlite_pages(directory)
 
 
-def _sqlite_pages(connection: apsw.Connection) -> Iterator[list[Remembered]]:
+def _sqlite_pages(directory: Path) -> Iterator[list[Remembered]]:
     after = ""
     try:
-        while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
-            yield rows
-            after = rows[-1][0]
-    finally:
-        connection.close()
+        with closing(connect_reader(directory)) as connection:
+            while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
+                yield rows
+                after = rows[-1][0]
+    except apsw.Error as error:
+        raise StorageError(str(error)) from error
 
 
 def _rows(found: Any) -> list[Remembered]:
     return list(found)
 
 
-def _postgres_pages(scope: Scope) -> Iterator[list[Remembered]]:
+def _postgres_pages(store: str) -> Iterator[list[Remembered]]:
     from unisono.store.postgres_reading import open_line
     from unisono.store.postgres_rows import unescape
     from unisono.store.timeouts import Timeouts
 
-    assert scope.store is not None
-    line = open_line(scope.store, Timeouts())
     after = ""
-    try:
-        while rows := line.ask(
-            "copied_pruned", {"after": after, "upto": scope.store_since, "limit": ROWS_READ}
-        ):
+    with closing(open_line(store, Timeouts())) as line:
+        while rows := line.ask("copied_pruned", {"after": after, "upto": ID_MAX, "limit": ROWS_READ}):
             yield [(unescape(row[0]), row[1], unescape(row[2]), row[3], row[4]) for row in rows]
             after = rows[-1][0]
-    finally:
-        line.close()

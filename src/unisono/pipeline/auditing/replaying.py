@@ -16,7 +16,9 @@ from unisono.pipeline.stores import open_reader
 from unisono.store.delta.merging import Share
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import BY_PARTITION, SNAPSHOTS
+from unisono.store.delta.tables import Table
 from unisono.store.keeping import NO_MODEL_VERSION
+from unisono.store.port import StorageError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -29,22 +31,26 @@ def replay_snapshots(
     spark: SparkContext,
     scope: Scope,
     files: Sequence[DataFile],
+    states: Table | None,
     sample: int | None,
     outcome: Outcome,
     say: Callable[[str], None],
 ) -> list[Checked]:
-    """Replay the snapshots of some partitions, or of all of them (`sample` None), version by version."""
+    """Replay the snapshots of some partitions, or of all of them (`sample` None), version by version.
+
+    `states`: the table they are in, which says how far all partitions were folded.
+    """
     if sample == 0:
         return []
     own = [file for file in files if file.table == SNAPSHOTS]
     models, current = _at_hand(scope)
-    versions = {file.model_version or 0 for file in own} | ({current} if current is not None else set())
     checked = []
-    for version in sorted(versions):
+    for version in sorted({file.model_version or 0 for file in own} | set(models)):
         store = scope.store if version == current and _has_snapshots(scope.store, version) else None
-        if store is None and all((file.model_version or 0) != version for file in own):
+        upto = 0 if states is None else states.folded(version)
+        if store is None and not upto and all((file.model_version or 0) != version for file in own):
             continue
-        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store)
+        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto)
         say(f"replaying snapshots of model version {version}")
         parts: list[Replayed] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
         for part in parts:
@@ -61,7 +67,7 @@ def _at_hand(scope: Scope) -> tuple[dict[int, ShippedModel], int | None]:
     if scope.store is not None:
         try:
             model = in_force(scope.store)
-        except PipelineError:
+        except (PipelineError, StorageError):
             current = None  # a log that may be read and not kept: its snapshots are not looked at
         else:
             current = model.version
@@ -75,6 +81,8 @@ def _has_snapshots(store: str | None, version: int) -> bool:
     reader: Any = open_reader(str(store))
     try:
         return bool(reader.watermarks(version))
+    except StorageError:
+        return True  # whoever reads them tells
     finally:
         reader.close()
 
@@ -87,6 +95,7 @@ def _tasks(
     model: ShippedModel | None,
     sample: int | None,
     store: str | None,
+    folded: int,
 ) -> list[StateTask]:
     events = [file for file in files if file.table == BY_PARTITION]
     own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
@@ -102,6 +111,7 @@ def _tasks(
             tuple(file for file in own if share.may_be_in(file)),
             None if sample is None else -(-sample // len(shares)),
             store,
+            folded,
         )
         for share in shares
     ]

@@ -19,7 +19,7 @@ class Scope(msgspec.Struct, frozen=True):
     """The history looked at: ids 1 to `head`, of which `by_partition` has those up to `placed_to`.
 
     `store` and `(store_since, store_upto]`: the server's log and what it and the lake both hold; None where none
-    was named. `model` is what events are judged by, if any.
+    was named. The log itself goes on to `store_head`. `model` is what events are judged by, if any.
     """
 
     storage: Storage
@@ -30,6 +30,7 @@ class Scope(msgspec.Struct, frozen=True):
     store: str | None = None
     store_since: int = 0
     store_upto: int = 0
+    store_head: int = 0
     model: ShippedModel | None = None
 
 
@@ -63,7 +64,7 @@ class Outcome:
     Prints that must be equal: `copied` and `stored`, of the events that lake and log both should have; `left` and
     `remembered`, of those that have left the log, and of what it remembers of them; `expected` and `placed`, of the
     rows that `by_partition` should have and of those it has. `reaches`: the first and last id in each file of which
-    the table says something else. `store_dark`: ranges of the log that could not be read.
+    the table says something else. `memory_dark`: what the log remembers could not be read.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -79,8 +80,8 @@ class Outcome:
         self.ticks: list[Tick] = []
         self.tombstones: list[Any] = []
         self.reaches: dict[str, tuple[int, int]] = {}
-        self.store_dark: list[tuple[int, int]] = []
         self.store_pruned_to = 0
+        self.memory_dark = False
         self.counts: dict[str, int] = {}
 
     def count(self, what: str, number: int) -> None:
@@ -108,8 +109,8 @@ class Outcome:
         self.ticks += other.ticks
         self.tombstones += other.tombstones
         self.reaches |= other.reaches
-        self.store_dark += other.store_dark
         self.store_pruned_to = max(self.store_pruned_to, other.store_pruned_to)
+        self.memory_dark = self.memory_dark or other.memory_dark
         for what, number in other.counts.items():
             self.count(what, number)
 

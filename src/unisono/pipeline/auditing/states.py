@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -26,16 +27,18 @@ from unisono.model.partition import PartitionState
 from unisono.pipeline.auditing.findings import Tally
 from unisono.pipeline.auditing.reading import UNREADABLE
 from unisono.pipeline.auditing.trees import fault, stored_fault
+from unisono.pipeline.errors import NoSuchRange
 from unisono.pipeline.folding import of_one
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.stores import no_collection, open_reader, read_partitions
+from unisono.store.cluster import StoreLost
 from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.merging import Piece, Share, in_file_order, in_order, pieces, scan_share
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import Span
 from unisono.store.delta.snapshots import Snapshots
 from unisono.store.delta.storage import Storage
-from unisono.store.port import LogReader
+from unisono.store.port import LogReader, StorageError
 from unisono.vocabulary import Json
 
 SETTLE_EVENTS: Final = 1_000
@@ -50,6 +53,7 @@ class StateTask(msgspec.Struct, frozen=True):
     """One executor's part: snapshots of one model version, of a share of the partitions or `sample` of them.
 
     `model` is None where the model of that version is not at hand: then states are looked at and not replayed.
+    `folded`: up to there every event is in a snapshot of each of its partitions, by what the table says.
     """
 
     storage: Storage
@@ -61,6 +65,7 @@ class StateTask(msgspec.Struct, frozen=True):
     snapshots: tuple[DataFile, ...]
     sample: int | None
     store: str | None = None
+    folded: int = 0
 
 
 class Replayed(msgspec.Struct):
@@ -95,13 +100,39 @@ def replay_share(task: StateTask) -> Replayed:
         except _UNREADABLE:
             done.unread += 1
             return done  # what is wrong with the file was found where its rows were looked at
+        _look_at_folded(task, names, done.tally)
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
-        marks = {} if reader is None else _marks(reader, task)
+        marks = {} if reader is None else _marks(reader, task, done.tally)
         chosen = _chosen(set(names) | set(marks), task)
         for name, history in _histories(task, chosen):
-            stored = [*_of_lake(held, name, names.get(name, ())), *_of_store(reader, name, marks, task)]
+            stored = [
+                *_of_lake(held, name, names.get(name, ())),
+                *_of_store(reader, name, marks, task, done.tally),
+            ]
             _look_at_partition(task, name.decode(), history, stored, reader, done)
     return done
+
+
+def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: Tally) -> None:
+    """A run folds only what came after `folded`: an event up to there that no snapshot has is lost to all states."""
+    span, lost = Span(0, min(task.folded, task.head)), dict[bytes, int]()
+    for file in task.events:
+        try:
+            for batch in scan_share(task.storage, file, task.share, span, ("partition", "committed_id")):
+                encoded = batch.column("partition").cast(pa.binary()).dictionary_encode()
+                values = encoded.dictionary.to_pylist()
+                newest = np.array([names[name][-1] if name in names else 0 for name in values], np.int64)
+                ids, places = np.asarray(batch.column("committed_id")), np.asarray(encoded.indices)
+                for row in np.flatnonzero(ids > newest[places]):
+                    name, id = values[places[row]], int(ids[row])
+                    lost[name] = min(id, lost.get(name, id))
+        except _UNREADABLE:
+            continue  # a finding already, of the file
+    for name, id in lost.items():
+        message = (
+            f"no snapshot of model version {task.version} has it, and the table says that all events up to "
+        )
+        tally.add("snapshot", f"{message}{task.folded} are folded", id, name.decode(errors="replace"))
 
 
 def _look_at_partition(
@@ -131,7 +162,9 @@ def _look_at_partition(
             for one in sound:
                 if one.committed_id == stop:
                     _compare(one, packed, events, state.skipped, task.model, name, done.tally)
-    except _UNREADABLE:
+    except StoreLost:
+        raise
+    except (*_UNREADABLE, StorageError, NoSuchRange):
         done.unread += 1
 
 
@@ -264,16 +297,36 @@ def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int]) -> Iterator[_Stor
         )
 
 
-def _of_store(reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask) -> Iterator[_Stored]:
-    if name in marks:
-        found = reader.snapshot(name.decode(), task.version)
-        if found is not None:
-            yield _Stored("the log's snapshot", found.committed_id, found.state)
+def _of_store(
+    reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask, tally: Tally
+) -> Iterator[_Stored]:
+    if name not in marks:
+        return
+    partition = name.decode()
+    try:
+        found = reader.snapshot(partition, task.version)
+        head = reader.head()
+    except StoreLost:
+        raise
+    except StorageError as error:
+        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", marks[name], partition)
+        return
+    if found is not None and found.committed_id > head:
+        message = f"the log's snapshot: it goes past the log's head {head}"
+        tally.add("snapshot", message, found.committed_id, partition)
+    elif found is not None:
+        yield _Stored("the log's snapshot", found.committed_id, found.state)
 
 
-def _marks(reader: Any, task: StateTask) -> dict[bytes, int]:
+def _marks(reader: Any, task: StateTask, tally: Tally) -> dict[bytes, int]:
     """The partitions of the share of which the store has a snapshot."""
-    found: dict[str, int] = reader.watermarks(task.version)
+    try:
+        found: dict[str, int] = reader.watermarks(task.version)
+    except StoreLost:
+        raise
+    except StorageError as error:
+        tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
+        return {}
     return {name.encode(): committed_id for name, committed_id in found.items() if task.share.holds(name)}
 
 
