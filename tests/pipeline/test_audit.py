@@ -7,6 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkContext
 
@@ -24,7 +25,7 @@ from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.snapshots import snapshot
 from unisono.pipeline.stores import sqlite_uri
 from unisono.store.delta.lake import Lake
-from unisono.store.delta.storage import BY_PARTITION
+from unisono.store.delta.storage import BY_PARTITION, SNAPSHOTS
 from unisono.store.port import Record
 
 CASES = [(group, name) for group, cases in GROUPS.items() for name in cases.cases]
@@ -159,6 +160,29 @@ def test_a_log_that_cannot_be_read_is_a_finding(context: SparkContext, damager: 
     assert any("cannot be read" in finding.message for finding in report.findings)
 
 
+@pytest.mark.parametrize("table", [BY_PARTITION, SNAPSHOTS])
+@pytest.mark.parametrize("sample", [None, 40])
+def test_replays_go_on_where_files_are_damaged(
+    context: SparkContext, damager: Damager, table: str, sample: int | None
+) -> None:
+    """A column of it is overwritten, and no index tells: the file is a finding, and the others are replayed."""
+    lake, _ = damager.copies(f"{table}-{sample}")
+    file = lake.table(table).files()[0]
+    path = Path(lake.storage.uri(table, file.path))
+    content, column = bytearray(path.read_bytes()), "state" if table == SNAPSHOTS else "event"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    chunk = next(
+        group.column(n) for n in range(group.num_columns) if group.column(n).path_in_schema == column
+    )
+    start = chunk.data_page_offset + 60
+    content[start : start + 100] = bytes(100)
+    path.write_bytes(bytes(content))
+    report = audit(context, lake, asked=Asked(sample=sample))
+    assert {(finding.kind, finding.committed_id) for finding in report.findings} == {("file", file.first_id)}
+    (replayed,) = (one for one in report.checked if "against a replay" in one.what)
+    assert "could not be read" in replayed.note
+
+
 @pytest.mark.req("DUR-07")
 def test_snapshots_are_replayed_by_the_model_of_their_version(
     context: SparkContext, damager: Damager, tmp_path: Path
@@ -211,6 +235,10 @@ def test_the_command(context: SparkContext, damager: Damager, sound: Path, tmp_p
     done = unisono("lake", "audit", "--lake", str(tmp_path / "none"))
     assert done.exit_code == 2
     assert "there is no lake" in done.stderr
+    done = unisono("lake", "audit", "--lake", str(sound), "--sample", "0", "--html", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"{tmp_path} cannot be written: Is a directory" in done.stderr
+    assert "sound, events 1 to 3000" in done.stdout, "what was found is told all the same"
     for wrong in (["--full", "--sample", "3"], ["--html", str(tmp_path / "no" / "where.html")]):
         done = unisono("lake", "audit", "--lake", str(sound), *wrong)
         assert done.exit_code == 2

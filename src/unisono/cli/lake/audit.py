@@ -75,17 +75,28 @@ def audit_(
             raise
         # Exit code 1 says that something was found; here nothing is known.
         raise PipelineError(f"the audit could not be finished: {brief(error)}") from error
-    if html_file is not None:
-        from unisono.pipeline.auditing.page import page
-
-        html_file.write_text(page(report), "utf-8")
     if json_file == "-":
         click.echo(report.json().decode())
         place.say(report.verdict())
     else:
-        if json_file is not None:
-            Path(json_file).write_bytes(report.json() + b"\n")
         click.echo(report.text())
+    # Last: what was found is told also where a file cannot be written.
+    if json_file not in (None, "-"):
+        _write(Path(str(json_file)), report.json() + b"\n")
+    if html_file is not None:
+        from unisono.pipeline.auditing.page import page
+
+        _write(html_file, page(report).encode())
+    if json_file != "-":
         sum_up("audited", report.events, report.seconds, report.verdict())
     if not report.sound:
         sys.exit(EXIT_NOT_DONE)
+
+
+def _write(file: Path, content: bytes) -> None:
+    from unisono.pipeline.errors import PipelineError
+
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise PipelineError(f"{file} cannot be written: {error.strerror or error}") from error

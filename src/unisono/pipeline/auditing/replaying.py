@@ -137,7 +137,7 @@ def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> Checked
     else:
         note += "; not replayed, for want of that model: give it by --model"
     if unread:
-        note += f"; {unread} could not be read"
+        note += f"; {unread} could not be read, or not in full"
     what = (
         f"snapshots of model version {version} against a replay"
         if replayed

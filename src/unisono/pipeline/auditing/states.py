@@ -45,8 +45,8 @@ SETTLE_EVENTS: Final = 1_000
 """Events between two settles of a state, so that what it could undo stays small."""
 
 _COLUMNS: Final = ("partition", "committed_id", "event")
-_UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError)
-"""Also what a file without statistics makes of a reader that counts on them."""
+_UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
+"""Also what a file without statistics or a column makes of a reader that counts on them."""
 
 
 class StateTask(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class StateTask(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct):
-    """What a task did and found. `unread`: partitions whose history or snapshots could not be read."""
+    """What a task did and found. `unread`: partitions whose history or snapshots could not be read, or not all."""
 
     tally: Tally
     partitions: int = 0
@@ -104,12 +104,15 @@ def replay_share(task: StateTask) -> Replayed:
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
         marks = {} if reader is None else _marks(reader, task, done.tally)
         chosen = _chosen(set(names) | set(marks), task)
-        for name, history in _histories(task, chosen):
-            stored = [
-                *_of_lake(held, name, names.get(name, ())),
-                *_of_store(reader, name, marks, task, done.tally),
-            ]
-            _look_at_partition(task, name.decode(), history, stored, reader, done)
+        try:
+            for name, history in _histories(task, chosen):
+                stored = [
+                    *_of_lake(held, name, names.get(name, ()), done),
+                    *_of_store(reader, name, marks, task, done.tally),
+                ]
+                _look_at_partition(task, name.decode(), history, stored, reader, done)
+        except _UNREADABLE:
+            done.unread += len(chosen) - done.partitions
     return done
 
 
@@ -283,9 +286,13 @@ def _chosen(names: set[bytes], task: StateTask) -> list[bytes]:
     return sorted(heapq.nsmallest(task.sample, names, key=lambda name: hashlib.sha256(seed + name).digest()))
 
 
-def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int]) -> Iterator[_Stored]:
+def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int], done: Replayed) -> Iterator[_Stored]:
     for committed_id in ids:
-        row = held.at(name, committed_id)
+        try:
+            row = held.at(name, committed_id)
+        except _UNREADABLE:
+            done.unread += 1
+            return
         yield _Stored(
             "the lake's snapshot",
             committed_id,
