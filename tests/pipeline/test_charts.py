@@ -81,6 +81,35 @@ def test_names_are_shown_as_they_are() -> None:
     assert any(re.fullmatch("z+…z+", text) for text in shown)
 
 
+@pytest.mark.parametrize("name", ["日" * 18, "日" * 42, "🎻" * 30])
+def test_wide_names_have_room(name: str) -> None:
+    """Their characters are as wide as high, which the font that measures them does not know."""
+    root = rendered(bars([name, "b"], [2, 1], label="bars"))
+    label = next(element for element in root.iter("text") if element.text and element.text[0] == name[0])
+    end = float(label.get("x") or re.findall(r"translate\(([\d.]+)", label.get("transform", ""))[0])
+    assert "text-anchor: end" in label.get("style", "")
+    assert end >= 10.5 * (len(label.text or "") - 1)
+    both = columns(TIMES, [Series(name, [1] * 48), Series("b", [1] * 48)], step_ms=HOUR, label="columns")
+    assert texts(both)[-2:] == [label.text, "b"]
+
+
+def test_a_name_does_not_turn_the_line_round() -> None:
+    assert texts(bars(["\u202egnorw\u2066"], [1], label="bars"))[0] == "\ufffdgnorw\ufffd"
+
+
+def test_columns_of_nothing_stand_on_zero() -> None:
+    assert not [
+        text
+        for text in texts(columns(TIMES, [Series("a", [0] * 48)], step_ms=HOUR, label="c"))
+        if "-" in text
+    ]
+
+
+def test_an_axis_over_new_year_names_both_years() -> None:
+    days = [1_796_083_200_000 + place * 24 * HOUR for place in range(60)]  # from 2026-12-01
+    assert "2026 and 2027" in texts(columns(days, [Series("a", [1] * 60)], step_ms=24 * HOUR, label="days"))
+
+
 def test_bars_are_as_long_as_their_values() -> None:
     values = [1000.0, 500.0, 250.0, 0.0]
     root = rendered(bars(["a", "b", "c", "d"], values, label="bars"))
@@ -120,6 +149,7 @@ def test_times_are_utc() -> None:
         (90_000, "ms", "1.5 min"),
         (5_400_000, "ms", "1.5 h"),
         (99.44, "%", "99.4 %"),
+        (1_790_000_000_000, "time", "2026-09-21 14:13"),
     ],
 )
 def test_numbers_for_people(value: float, unit: str, text: str) -> None:
@@ -169,6 +199,12 @@ def test_whatever_stands_in_a_text_is_shown_as_text(given_texts: list[str]) -> N
     assert [tag for tag in awkward.tags if tag not in ordinary] == [
         tag for tag in plain.tags if tag not in ordinary
     ]
+
+
+def test_times_in_a_table_stay_in_one_line() -> None:
+    page = Page("t")
+    page.table(["name", "when", "n"], [["a", 1_790_000_000_000, 1]], units=["", "time", ""])
+    assert '<td class="t"><bdi>2026-09-21 14:13</bdi></td><td class="n">' in page.html()
 
 
 def test_a_page_needs_nothing_else() -> None:

@@ -22,6 +22,7 @@ from tests.pipeline.test_charts import read_page
 from tests.server.harness import item, running, set_event, tree_event
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export
+from unisono.pipeline.reporting.page import page
 from unisono.pipeline.reporting.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_MS, step_of, step_start
 from unisono.pipeline.reporting.server import server_counts
 from unisono.pipeline.reporting.tables import Bin, Report
@@ -234,7 +235,7 @@ def test_kinds(made: Report, records: list[Record]) -> None:
     for row in made.kinds:
         sizes = [len(record.event) for record in records if kind(record) == (row.type, row.schema)]
         assert (row.events, row.bytes, row.largest) == (len(sizes), sum(sizes), max(sizes))
-    shown = [(row.type, row.schema) for row in made.kinds[:6]]
+    shown = [(row.type, row.schema) for row in made.kinds[:7]]
     over_time = Counter[tuple[int, Any]]()
     for record in records:
         name = kind(record) if kind(record) in shown else (None, None)
@@ -384,12 +385,32 @@ def test_an_empty_lake_and_an_empty_range(
         raise AssertionError("nothing to count")
 
     write(report(no_spark, empty), tmp_path / "out")
-    assert "The lake is empty" in (tmp_path / "out" / "index.html").read_text()
+    html = (tmp_path / "out" / "index.html").read_text()
+    assert "The lake is empty" in html
+    assert "1970" not in html
     assert pq.read_table(tmp_path / "out" / "tables" / "activity.parquet").num_rows == 0
     early = report(lambda: spark, place[1], to_ms=5)
     write(early, tmp_path / "early")
     assert early.totals.events == 0
-    assert "no events in this range" in (tmp_path / "early" / "index.html").read_text()
+    html = (tmp_path / "early" / "index.html").read_text()
+    assert "There are no events in this range: before 1970-01-01 00:00:00.005." in html
+
+
+@pytest.mark.parametrize(
+    ("span", "told"), [(40 * DAY_MS, "22.5day"), (HOUR_MS, "900hour"), (MINUTE_MS, "900minute"), (5, None)]
+)
+def test_the_pace_is_told_for_a_time_that_the_range_has(made: Report, span: int, told: str | None) -> None:
+    totals = msgspec.structs.replace(made.totals, first_at=START_MS, last_at=START_MS + span)
+    shown = read_page(page(msgspec.structs.replace(made, totals=totals))).text
+    place = next((n for n, text in enumerate(shown) if text.startswith("events per ")), None)
+    assert (None if place is None else shown[place + 1] + shown[place].removeprefix("events per ")) == told
+
+
+def test_one_event_is_told_as_one(made: Report) -> None:
+    one = msgspec.structs.replace(made.totals, events=1, first_id=7, last_id=7, partitions=1)
+    shown = " ".join(read_page(page(msgspec.structs.replace(made, totals=one))).text)
+    assert "Event 7, committed 2026-09-21" in shown
+    assert "The busiest of 1 partition, by events" in shown
 
 
 def test_rejections_come_from_the_running_server(tmp_path: Path, spark: SparkSession) -> None:

@@ -10,31 +10,36 @@ What always holds of a picture:
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num, num2date
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from unisono.pipeline.drawing import GRID, PALETTE, POINTS, TEXT, drawing, drawn, plain
 
-Unit = Literal["", "bytes", "ms", "%"]
+Unit = Literal["", "bytes", "ms", "%", "time"]
+"""What a number is of; a `time` is in milliseconds since the epoch."""
 
 WIDTH: Final = 760
 HEIGHT: Final = 230
 BAR_HEIGHT: Final = 24
-NAME_CHARACTERS_MAX: Final = 36
-"""A partition's name may have 128 bytes; the table beside a picture has it whole."""
+NAME_CELLS_MAX: Final = 36
+"""A partition's name may have 128 bytes; the table beside a picture has it whole. A wide character has two cells."""
 MARKED_POINTS_MAX: Final = 40
 """A line of few points shows them; a line of one would otherwise show nothing."""
 EDGE_LABELS_MAX: Final = 16
-LEGEND_LETTER: Final = 6.2
+LETTER: Final = 6.2
 LEGEND_MARK: Final = 36
-"""How wide a letter of a legend is, about, and what stands before its name."""
+"""How wide a letter is, about, and what stands before a name in a legend."""
+WIDE_LACKING: Final = 4.5
+"""What a wide character (日, 🎻) takes in a browser beyond its width for matplotlib, which has no such glyph."""
 
 _COUNTS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SPANS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -97,13 +102,19 @@ def line(
 
 
 def columns(
-    times: Sequence[int], series: Sequence[Series], *, step_ms: int, label: str, unit: Unit = ""
+    times: Sequence[int],
+    series: Sequence[Series],
+    *,
+    step_ms: int,
+    label: str,
+    unit: Unit = "",
+    height: int = HEIGHT,
 ) -> str:
     """A column for each time (its beginning, milliseconds since the epoch, UTC), the series stacked in it."""
     if not times or not series:
         return _nothing(label)
     with drawing():
-        figure, axes = _canvas(HEIGHT)
+        figure, axes = _canvas(height)
         places, width = _times(times), step_ms / 86_400_000
         below = [0.0] * len(times)
         for place, one in enumerate(series):
@@ -121,6 +132,7 @@ def columns(
             )
             below = [a + b for a, b in zip(below, values, strict=True)]
         axes.set_xlim(places[0] - width * 0.5, places[-1] + width * 1.5)
+        axes.set_ylim(0, axes.get_ylim()[1] if any(below) else 1)
         _value_axis(axes, unit)
         _time_axis(axes)
         _legend(axes, len(series))
@@ -137,7 +149,9 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
     if not names or not series:
         return _nothing(label)
     with drawing():
-        figure, axes = _canvas(BAR_HEIGHT * len(names) + (52 if len(series) > 1 else 24))
+        shown = [_short(name) for name in names]
+        left_room = _lacking(shown) / WIDTH
+        figure, axes = _canvas(BAR_HEIGHT * len(names) + (52 if len(series) > 1 else 24), left_room)
         places = range(len(names))
         left = [0.0] * len(names)
         for place, one in enumerate(series):
@@ -155,7 +169,7 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
                 color=TEXT,
                 fontsize=10,
             )
-        axes.set_yticks(list(places), [_short(name) for name in names])
+        axes.set_yticks(list(places), shown)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(0, max(*left, 1e-9) * 1.13)
         axes.xaxis.set_visible(False)
@@ -186,7 +200,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, label: str, unit
 
 
 def told(value: float, unit: Unit = "") -> str:
-    """A number for a person: thousands apart, bytes in kB or MB, no more digits than help."""
+    """A number for a person: thousands apart, bytes in kB or MB, times in UTC, no more digits than help."""
     if unit == "bytes":
         for size, name in _BYTES:
             if abs(value) >= size:
@@ -197,6 +211,8 @@ def told(value: float, unit: Unit = "") -> str:
             if abs(value) >= size:
                 return f"{_digits(value / size)} {name}"
         return f"{_digits(value)} ms"
+    if unit == "time":
+        return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     return f"{_digits(value)} %" if unit == "%" else _digits(value)
 
 
@@ -206,8 +222,10 @@ def _digits(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _canvas(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH / POINTS, height / POINTS), layout="constrained")
+def _canvas(height: float, left_room: float = 0.0) -> tuple[Figure, Axes]:
+    """`left_room`: the part of the width that is left free there."""
+    layout = ConstrainedLayoutEngine(rect=(left_room, 0, 1 - left_room, 1))
+    figure = Figure(figsize=(WIDTH / POINTS, height / POINTS), layout=layout)
     axes = figure.add_subplot()
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -253,7 +271,7 @@ def _time_axis(axes: Axes) -> None:
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(
-        ConciseDateFormatter(  # type: ignore[no-untyped-call]
+        _Dates(  # type: ignore[no-untyped-call]
             locator,
             tz=UTC,
             formats=["%Y", "%b", "%-d %b", "%H:%M", "%H:%M", "%S.%f"],
@@ -264,12 +282,24 @@ def _time_axis(axes: Axes) -> None:
     axes.xaxis.get_offset_text().set_color(TEXT)
 
 
+class _Dates(ConciseDateFormatter):
+    """Dates without their year, which stands at the end of the axis once: both years, where the axis spans two."""
+
+    def format_ticks(self, values: Any) -> Any:
+        self._years = sorted({num2date(value, tz=UTC).year for value in values})  # type: ignore[no-untyped-call]
+        return super().format_ticks(values)  # type: ignore[no-untyped-call]
+
+    def get_offset(self) -> str:
+        text: str = super().get_offset()  # type: ignore[no-untyped-call]
+        return f"{self._years[0]} and {self._years[-1]}" if text.isdigit() and len(self._years) > 1 else text
+
+
 def _legend(axes: Axes, series: int) -> None:
     """Names above the picture, in rows, as many to a row as its width has room for."""
     if series < 2:
         return
     handles, names = axes.get_legend_handles_labels()
-    widest = LEGEND_MARK + LEGEND_LETTER * max(map(len, names))
+    widest = LEGEND_MARK + LETTER * max(map(_cells, names))
     rows = -(-series // max(1, int(WIDTH / widest))) if widest * series > WIDTH else 1
     across = -(-series // rows)
     order = [
@@ -283,7 +313,7 @@ def _legend(axes: Axes, series: int) -> None:
         ncols=across,
         frameon=False,
         handlelength=1.1,
-        columnspacing=1.4,
+        columnspacing=1.4 + _lacking(names) / 10,
         borderaxespad=0.2,
         labelcolor=TEXT,
         fontsize=10,
@@ -293,7 +323,29 @@ def _legend(axes: Axes, series: int) -> None:
 def _short(name: str) -> str:
     """A long name without its middle: what tells names apart is mostly at their ends."""
     clean = plain(name)
-    if len(clean) <= NAME_CHARACTERS_MAX:
+    if _cells(clean) <= NAME_CELLS_MAX:
         return clean
-    half = (NAME_CHARACTERS_MAX - 1) // 2
-    return f"{clean[:half]}…{clean[-half:]}"
+    half = (NAME_CELLS_MAX - 1) // 2
+    return f"{_fitting(clean, half)}…{_fitting(clean[::-1], half)[::-1]}"
+
+
+def _fitting(text: str, cells: int) -> str:
+    """As much of the beginning of `text` as so many cells hold."""
+    end = 0
+    while end < len(text) and _cells(text[: end + 1]) <= cells:
+        end += 1
+    return text[:end]
+
+
+def _wide(text: str) -> int:
+    return sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+
+
+def _cells(text: str) -> int:
+    return len(text) + _wide(text)
+
+
+def _lacking(names: Sequence[str]) -> float:
+    """How much wider the widest of some names is in a browser than where matplotlib has measured them."""
+    measured = max(LETTER * len(name) for name in names)
+    return max(0.0, max(LETTER * len(name) + WIDE_LACKING * _wide(name) for name in names) - measured)

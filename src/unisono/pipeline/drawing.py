@@ -32,7 +32,7 @@ _COLOUR: Final = re.compile(r"#[0-9a-f]{6}")
 _NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE: Final = re.compile(r"#([\w.-]+)")
 _FONT: Final = re.compile(r"font-family: [^;]*;?")
-_UNSHOWABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+_UNSHOWABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -61,7 +61,7 @@ def drawing() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """`text` without characters that no document may hold or that would break the line."""
+    """`text` without characters that no document may hold, or that would break the line or turn it round."""
     return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -44,14 +44,15 @@ a { color: inherit; text-decoration-color: var(--rule); text-underline-offset: 3
 dl.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(122px, 1fr)); gap: 10px; margin: 20px 0; }
 dl.facts div { background: var(--card); border-radius: 8px; padding: 10px 14px; }
 dl.facts dt { color: var(--soft); font-size: 12.5px; } dl.facts dd { margin: 0; font-size: 20px; font-weight: 600; }
-figure { margin: 18px 0 22px; } figcaption { font-size: 13.5px; margin-bottom: 6px; }
-svg.chart { display: block; width: 100%; height: auto; }
+figure { margin: 18px 0 22px; overflow-x: auto; } figcaption { font-size: 13.5px; margin-bottom: 6px; }
+svg.chart { display: block; width: 100%; min-width: 620px; height: auto; }
 .wide { overflow-x: auto; margin: 12px 0 20px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: 4px; }
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 12.5px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-td { overflow-wrap: anywhere; min-width: 7ch; } td.n, th.n { text-align: right; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 7ch; } td:first-child { min-width: 16ch; }
+td.n, th.n { text-align: right; } .n, .t { white-space: nowrap; }
 td.n + td:not(.n), th.n + th:not(.n) { padding-left: 16px; }
 th:last-child, td:last-child { padding-right: 0; }
 pre { background: var(--card); border-radius: 8px; padding: 12px 14px; white-space: pre-wrap; font-size: 12.5px;
@@ -115,18 +116,18 @@ class Page:
         units: Sequence[Unit] | None = None,
         caption: str = "",
     ) -> None:
-        """Rows under their head; numbers stand right, written in the column's unit."""
+        """Rows under their head, numbers written in the column's unit; they stand right, and times left."""
         chosen: Sequence[Unit] = units if units is not None else [""] * len(head)
-        right = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(head))]
+        classes = [_class([row[place] for row in rows], unit) for place, unit in enumerate(chosen)]
         out = ['<div class="wide"><table>']
         if caption:
             out.append(f"<caption>{shown(caption)}</caption>")
-        heads = (f"<th{_class(number)}>{shown(name)}</th>" for name, number in zip(head, right, strict=True))
+        heads = (f"<th{own}>{shown(name)}</th>" for name, own in zip(head, classes, strict=True))
         out.append(f"<thead><tr>{''.join(heads)}</tr></thead><tbody>")
         for row in rows:
             cells = (
-                f"<td{_class(number)}>{_isolated(_said(cell, unit))}</td>"
-                for cell, unit, number in zip(row, chosen, right, strict=True)
+                f"<td{own}>{_isolated(_said(cell, unit))}</td>"
+                for cell, unit, own in zip(row, chosen, classes, strict=True)
             )
             out.append(f"<tr>{''.join(cells)}</tr>")
         out.append("</tbody></table></div>")
@@ -165,6 +166,11 @@ class Page:
         )
 
 
+def counted(number: int, name: str) -> str:
+    """A number of things: `1 event`, `2,000 events`."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
 def shown(text: str) -> str:
     """`text` as markup that shows it."""
     return html.escape(plain(text))
@@ -179,8 +185,11 @@ def _is_number(cell: Cell) -> bool:
     return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
 
 
-def _class(number: bool) -> str:
-    return ' class="n"' if number else ""
+def _class(cells: Sequence[Cell], unit: Unit) -> str:
+    """Of a column of a table."""
+    if unit == "time":
+        return ' class="t"'
+    return ' class="n"' if cells and all(map(_is_number, cells)) else ""
 
 
 def _said(cell: Cell, unit: Unit = "") -> str:

@@ -42,7 +42,8 @@ WITHIN_MS: Final = 5_000
 KEEP_DAYS: Final = (7, 30, 90)
 KINDS_MAX: Final = 1_000
 """An open model takes any schema name; a report names this many."""
-KINDS_DRAWN: Final = 6
+KINDS_DRAWN: Final = 7
+"""Kinds with a colour of their own in the picture; the palette's last colour, a grey, is that of all others."""
 
 SIZE_EDGES: Final = (
     0,

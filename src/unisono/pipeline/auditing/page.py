@@ -31,7 +31,7 @@ def page(report: AuditReport) -> str:
     made = Page(
         "Audit of the history",
         where,
-        f"Events 1 to {report.head:,}. All times are UTC. An audit reads one version of each table of the lake.",
+        "All times are UTC. An audit reads one version of each table of the lake.",
     )
     made.verdict(f"The history is {report.verdict()}.", good=report.sound)
     made.facts(
@@ -54,7 +54,7 @@ def _looked_at(made: Page, report: AuditReport) -> None:
     made.section("What was looked at")
     rows = [(one.what, f"{one.count:,} {one.unit}", one.note) for one in report.checked]
     made.table(("what", "how many", "note"), rows)
-    made.note(f"All of it took {report.seconds:,.1f} s, for {report.rate:,.0f} events a second.")
+    made.note(f"All of it took {report.seconds:,.1f} s: {report.rate:,.0f} events a second.")
     if report.erased:
         named = ", ".join(map(str, report.erased_ids[:LISTED]))
         made.note(
@@ -111,8 +111,8 @@ def _folded(places: list[int]) -> Any:
 
 
 def _growth(made: Page, report: AuditReport) -> None:
-    """The number of events by time, from the points that were noted on the way."""
-    if len(report.ticks) < 2:
+    """The number of events by time, from the points that were noted on the way, if they are enough for a picture."""
+    if len(report.ticks) < BINS:
         return
     ids = np.array([tick.committed_id for tick in report.ticks], float)
     times = np.maximum.accumulate(np.array([tick.time for tick in report.ticks], float))

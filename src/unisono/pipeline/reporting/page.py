@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Final
 
 from unisono.pipeline.charts import Series, Unit, bars, columns, histogram, line, told
-from unisono.pipeline.pages import Cell, Fact, Page
+from unisono.pipeline.pages import Cell, Fact, Page, counted
 from unisono.pipeline.reporting.tables import DAY_MS, Bin, Report, Spread, kind_name
 
 BARS_MAX: Final = 12
 TABLE_ROWS_MAX: Final = 50
 
-_STEP_NAMES: Final = {60_000: "minute", 3_600_000: "hour", DAY_MS: "day", 7 * DAY_MS: "week"}
+_STEP_NAMES: Final = {7 * DAY_MS: "week", DAY_MS: "day", 3_600_000: "hour", 60_000: "minute"}
 
 
 def page(report: Report) -> str:
     """The whole page. The same report gives the same text."""
-    made = Page(
-        "What happened in the log",
-        _lead(report),
-        f"Made from the lake as of event {report.head:,}, committed {moment(report.head_at)}. All times are UTC; "
-        "sizes are bytes of event text. The tables behind the pictures are in the folder tables, as Parquet.",
-    )
+    made = Page("What happened in the log", _lead(report), _footer(report))
     if not report.totals.events:
-        made.text(
-            "There are no events in this range."
-            if report.head
-            else "The lake is empty: no event was exported."
-        )
         if report.server is not None:
             _rejections(made, report)
         return made.html()
@@ -43,37 +33,60 @@ def page(report: Report) -> str:
     return made.html()
 
 
-def moment(ms: int | None) -> str:
-    """A time for a person, to the minute."""
-    return "never" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
 def _lead(report: Report) -> str:
-    totals = report.totals
-    if totals.first_at is None:
-        return "Nothing yet."
-    text = f"Events {totals.first_id:,} to {totals.last_id:,}, committed {moment(totals.first_at)} to "
-    text += f"{moment(totals.last_at)} UTC."
-    if report.from_ms is not None or report.to_ms is not None:
-        begin = f"from {moment(report.from_ms)}" if report.from_ms is not None else ""
-        end = f"before {moment(report.to_ms)}" if report.to_ms is not None else ""
-        text += f" Only events {' and '.join(part for part in (begin, end) if part)} are counted."
-    return text
+    totals, asked = report.totals, _asked(report)
+    if not report.head:
+        return "The lake is empty: no event was exported."
+    if totals.first_at is None or totals.last_at is None:
+        return f"There are no events in this range: {asked}."
+    if totals.events == 1:
+        text = f"Event {totals.first_id:,}, committed {told(totals.first_at, 'time')} UTC."
+    else:
+        text = (
+            f"Events {totals.first_id:,} to {totals.last_id:,}, committed {told(totals.first_at, 'time')} to "
+        )
+        text += f"{told(totals.last_at, 'time')} UTC."
+    return f"{text} Only events {asked} are counted." if asked else text
+
+
+def _asked(report: Report) -> str:
+    """The range that was asked for; empty for all events."""
+    begin = f"from {_exactly(report.from_ms)}" if report.from_ms is not None else ""
+    end = f"before {_exactly(report.to_ms)}" if report.to_ms is not None else ""
+    return " and ".join(part for part in (begin, end) if part)
+
+
+def _exactly(ms: int) -> str:
+    """A time as it was asked for, with seconds where it has some."""
+    seconds = ms % 60_000 / 1000
+    return told(ms, "time") + (f":{seconds:06.3f}".removesuffix(".000") if seconds else "")
+
+
+def _footer(report: Report) -> str:
+    made = f"Made from the lake as of event {report.head:,}, committed {told(report.head_at, 'time')}. "
+    return (
+        f"{made if report.head else ''}All times are UTC; sizes are bytes of event text. The tables behind the "
+        "pictures are in the folder tables, as Parquet."
+    )
 
 
 def _facts(report: Report) -> list[Fact]:
     totals = report.totals
-    assert totals.first_at is not None
-    assert totals.last_at is not None
-    days = (totals.last_at - totals.first_at) / DAY_MS
     return [
         Fact("events", totals.events),
         Fact("partitions", totals.partitions),
         Fact("clients", totals.clients),
         Fact("event text", totals.bytes, "bytes"),
-        Fact("events per day", totals.events / days if days >= 1 else totals.events),
+        *_pace(report),
         Fact("contested edits", report.contests.contested),
     ]
+
+
+def _pace(report: Report) -> list[Fact]:
+    """Events in a day, or in whatever shorter time the range is long enough for."""
+    span = (report.totals.last_at or 0) - (report.totals.first_at or 0)
+    fitting = ((ms, name) for ms, name in _STEP_NAMES.items() if ms <= min(span, DAY_MS))
+    return [Fact(f"events per {name}", report.totals.events * ms / span) for ms, name in fitting][:1]
 
 
 def _activity(made: Page, report: Report) -> None:
@@ -96,39 +109,49 @@ def _activity(made: Page, report: Report) -> None:
         ("partitions", [row.partitions for row in report.activity]),
     ):
         text = f"Active {name} per {step}: {name} with at least one event in it"
-        made.figure(line(times, [Series(name, values)], label=text, area=True, height=150), text)
+        picture = columns(times, [Series(name, values)], step_ms=report.step_ms, label=text, height=150)
+        made.figure(picture, text)
 
 
 def _busiest(made: Page, report: Report) -> None:
     made.section("Partitions and clients")
-    text = f"The busiest of {report.totals.partitions:,} partitions, by events"
-    top = report.partitions[:BARS_MAX]
-    made.figure(bars([row.partition for row in top], [row.events for row in top], label=text), text)
-    made.table(
-        ["partition", "events", "event text", "clients", "first event", "last event"],
+    _busiest_of(
+        made,
+        ("partition", "clients"),
+        report.totals.partitions,
         [
-            [row.partition, row.events, row.bytes, row.clients, moment(row.first_at), moment(row.last_at)]
-            for row in report.partitions[:TABLE_ROWS_MAX]
+            [row.partition, row.events, row.bytes, row.clients, row.first_at, row.last_at]
+            for row in report.partitions
         ],
-        units=["", "", "bytes", "", "", ""],
     )
-    text = f"The busiest of {report.totals.clients:,} clients, by events"
-    busy = report.clients[:BARS_MAX]
-    made.figure(bars([row.client_id for row in busy], [row.events for row in busy], label=text), text)
-    made.table(
-        ["client", "events", "event text", "partitions", "first event", "last event"],
+    _busiest_of(
+        made,
+        ("client", "partitions"),
+        report.totals.clients,
         [
-            [row.client_id, row.events, row.bytes, row.partitions, moment(row.first_at), moment(row.last_at)]
-            for row in report.clients[:TABLE_ROWS_MAX]
+            [row.client_id, row.events, row.bytes, row.partitions, row.first_at, row.last_at]
+            for row in report.clients
         ],
-        units=["", "", "bytes", "", "", ""],
     )
     made.note("An event in several partitions counts in each of them.")
 
 
+def _busiest_of(made: Page, names: tuple[str, str], in_all: int, rows: Sequence[Sequence[Cell]]) -> None:
+    """Partitions or clients, and how many of the other each has; `rows` begin with name and events."""
+    text = f"The busiest of {counted(in_all, names[0])}, by events"
+    top = rows[:BARS_MAX]
+    made.figure(bars([str(row[0]) for row in top], [int(row[1] or 0) for row in top], label=text), text)
+    made.table(
+        [names[0], "events", "event text", names[1], "first event", "last event"],
+        rows[:TABLE_ROWS_MAX],
+        units=["", "", "bytes", "", "time", "time"],
+    )
+
+
 def _kinds(made: Page, report: Report) -> None:
     made.section("Kinds and sizes of events")
-    text = f"The most frequent of {report.kinds_in_all:,} kinds: schemas of canonical events, types of all others"
+    in_all = counted(report.kinds_in_all, "kind")
+    text = f"The most frequent of {in_all}: schemas of canonical events, types of all others"
     top = report.kinds[:BARS_MAX]
     made.figure(bars([row.name for row in top], [row.events for row in top], label=text), text)
     made.table(
@@ -151,10 +174,11 @@ def _together(made: Page, report: Report) -> None:
     names = [_range(each) for each in report.sharing]
     made.figure(bars(names, [each.count for each in report.sharing], label=text), text)
     made.heading("Contested edits")
+    items = f", of {counted(contests.items, 'item')}" if contests.items else ""
     made.text(
         f"An edit is contested when the edit of the same item before it, in the same partition, was by another "
-        f"client and at most {within} earlier. {contests.contested:,} of {contests.edits:,} edits were, of "
-        f"{contests.items:,} items."
+        f"client and at most {within} earlier. {contests.contested:,} of {counted(contests.edits, 'edit')} "
+        f"were{items}."
     )
     if contests.contested:
         step = _STEP_NAMES[report.step_ms]
@@ -179,8 +203,8 @@ def _together(made: Page, report: Report) -> None:
     made.note(
         "An item is the node that a tree action names, with its target; the target of set and unset; the whole "
         "partition for init; and for a canonical event the id in its data together with its schema's name up to the "
-        f"last dot. {contests.unnamed:,} events name no item and are not counted here. An event in several "
-        "partitions is an edit in each of them."
+        f"last dot. An event in several partitions is an edit in each of them. "
+        f"Edits that name no item, and are not counted here: {contests.unnamed:,}."
     )
 
 
@@ -194,8 +218,9 @@ def _rejections(made: Page, report: Report) -> None:
         return
     rows = report.server.rejections
     since = "since the server started" if report.server.servers == 1 else "since each of the servers started"
+    rejected = counted(sum(row.items for row in rows), "item")
     made.text(
-        f"Counted {since}, whatever range this report is on: {sum(row.items for row in rows):,} items rejected, "
+        f"Counted {since}, whatever range this report is on: {rejected} rejected, "
         f"{report.server.commits:,} committed, {report.server.duplicates:,} retries answered from the log."
     )
     if rows:
@@ -216,9 +241,10 @@ def _drafts(made: Page, report: Report) -> None:
     made.facts(_spread_facts(report.drafts, "ms"))
     known = report.drafts.values + report.drafts_ahead
     made.note(
-        f"Known for {known:,} of {report.totals.events:,} events: those whose id is a UUID of version 7, which holds "
-        "the time of writing by its client's clock. Time spent offline is part of it, and so is the difference "
-        f"between the clocks. {report.drafts_ahead:,} drafts dated after their commit are not in the picture."
+        f"Known for {known:,} of {counted(report.totals.events, 'event')}: those whose id is a UUID of version 7, "
+        "which holds the time of writing by its client's clock. Time spent offline is part of it, and so is the "
+        "difference between the clocks. Drafts dated after their commit, which are not in the picture: "
+        f"{report.drafts_ahead:,}."
     )
 
 
@@ -229,14 +255,15 @@ def _growth(made: Page, report: Report) -> None:
     values = Series("bytes", [row.bytes for row in report.activity])
     made.figure(columns(times, [values], step_ms=report.step_ms, label=text, unit="bytes"), text)
     text = "Event text since the first event of the log"
-    ends = [row.at + report.step_ms for row in report.activity]
-    grown = [row.bytes_by_then for row in report.activity]
+    ends = [times[0], *(at + report.step_ms for at in times)]
+    first = report.activity[0]
+    grown = [first.bytes_by_then - first.bytes, *(row.bytes_by_then for row in report.activity)]
     made.figure(line(ends, [Series("bytes", grown)], label=text, unit="bytes", area=True), text)
     made.heading("What retention would free")
     hot = report.hot
     if hot.known:
         made.text(
-            f"The hot log holds {hot.events:,} events of the lake, {told(hot.bytes, 'bytes')} of event text."
+            f"The hot log holds {counted(hot.events, 'event')} of the lake, {told(hot.bytes, 'bytes')} of event text."
         )
     else:
         made.text("No log was named, so these figures take it that no event has left the hot log yet.")
@@ -283,4 +310,4 @@ def _range(each: Bin) -> str:
     if each.high is None:
         return f"{each.low} clients or more"
     low, high = each.low or 0, each.high - 1
-    return f"{low} client{'' if high == 1 else 's'}" if low == high else f"{low} to {high} clients"
+    return counted(low, "client") if low == high else f"{low} to {high} clients"
