@@ -22,6 +22,7 @@ from unisono.pipeline.auditing.copies import StoreRange, Suspects
 from unisono.pipeline.auditing.events import EventCheck, whole_rows
 from unisono.pipeline.auditing.findings import KEPT_MAX, Tally
 from unisono.pipeline.auditing.ids import accuse, meet, split
+from unisono.pipeline.auditing.page import _folded
 from unisono.pipeline.auditing.prints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
 from unisono.pipeline.auditing.scope import Extent, Outcome, Scope
 from unisono.pipeline.auditing.states import replay
@@ -189,6 +190,18 @@ def test_findings_are_counted_and_the_first_are_kept() -> None:
     kept = [finding.committed_id for finding in one.kept()]
     assert kept == [*range(1, 501), *range(5_001, 5_501)]
     assert len(kept) == KEPT_MAX
+
+
+@pytest.mark.parametrize("head", [1, 3, 7, 50, 51, 199, 200, 201, 1_000])
+def test_findings_are_drawn_where_their_events_are(head: int) -> None:
+    tally = Tally(head)
+    for id in range(1, head + 1):
+        tally.add("gap", "missing", id)
+    drawn = _folded(tally.places["gap"].tolist(), head)
+    assert drawn.sum() == head
+    assert len(drawn) == min(head, 50)
+    if head <= 50:
+        assert drawn.tolist() == [1] * head
 
 
 def test_stretches_of_files_are_one_history() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.pipeline.charts import Series, bars, columns, histogram, line, stacked_bars, told
+from unisono.pipeline.charts import Series, bars, columns, histogram, line, ranges, stacked_bars, told
 from unisono.pipeline.pages import Fact, Page
 
 HOUR = 3_600_000
@@ -33,7 +33,7 @@ def every_chart() -> list[str]:
     return [
         line(TIMES, waves, label="lines"),
         line(TIMES, waves[:1], label="area", area=True, unit="bytes"),
-        line([1, 2, 3], [Series("n", [1, None, 3])], label="numbers", times=False),
+        ranges([0.5, 1.5, 2.5, 3.5], [Series("n", [1, None, 3]), Series("m", [0, 1, 1])], label="numbers"),
         line(TIMES[:1], [Series("one", [5])], label="one point"),
         columns(TIMES, [Series("a", [1] * 48), Series("b", [2] * 48)], step_ms=HOUR, label="columns"),
         bars(AWKWARD, list(range(7, 0, -1)), label='bars "&<>'),

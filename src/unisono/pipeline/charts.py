@@ -61,19 +61,17 @@ def line(
     *,
     label: str,
     unit: Unit = "",
-    times: bool = True,
     area: bool = False,
-    height: int = HEIGHT,
 ) -> str:
-    """Lines over `xs`: milliseconds since the epoch, shown in UTC, or plain numbers (`times` false).
+    """Lines over `xs`: milliseconds since the epoch, shown in UTC.
 
     `area` fills below; of several series each then stands on the one before.
     """
     if not xs or not series:
         return _nothing(label)
     with drawing():
-        figure, axes = _canvas(height)
-        places = _times(xs) if times else list(xs)
+        figure, axes = _canvas(HEIGHT)
+        places = _times(xs)
         marker = "o" if len(xs) <= MARKED_POINTS_MAX else None
         below = [0.0] * len(xs)
         for place, one in enumerate(series):
@@ -96,7 +94,7 @@ def line(
         if len(xs) == 1:  # else the axis would span years
             axes.set_xlim(places[0] - 0.5, places[0] + 0.5)
         _value_axis(axes, unit)
-        _time_axis(axes) if times else _number_axis(axes)
+        _time_axis(axes)
         _legend(axes, len(series))
         return drawn(figure, label)
 
@@ -116,25 +114,23 @@ def columns(
     with drawing():
         figure, axes = _canvas(height)
         places, width = _times(times), step_ms / 86_400_000
-        below = [0.0] * len(times)
-        for place, one in enumerate(series):
-            values = [float(value or 0) for value in one.values]
-            colour = PALETTE[place % len(PALETTE)]
-            axes.bar(
-                places,
-                values,
-                width * 0.88,
-                below,
-                align="edge",
-                color=colour,
-                linewidth=0,
-                label=_short(one.name),
-            )
-            below = [a + b for a, b in zip(below, values, strict=True)]
+        _stack(axes, places, width, series)
         axes.set_xlim(places[0] - width * 0.5, places[-1] + width * 1.5)
-        axes.set_ylim(0, axes.get_ylim()[1] if any(below) else 1)
         _value_axis(axes, unit)
         _time_axis(axes)
+        _legend(axes, len(series))
+        return drawn(figure, label)
+
+
+def ranges(edges: Sequence[float], series: Sequence[Series], *, label: str) -> str:
+    """A column for each of the equal ranges of numbers between neighbouring `edges`, the series stacked in it."""
+    with drawing():
+        figure, axes = _canvas(HEIGHT)
+        _stack(axes, edges[:-1], edges[1] - edges[0], series)
+        axes.set_xlim(edges[0], edges[-1])
+        _value_axis(axes, "")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.xaxis.set_major_formatter(_tick(""))
         _legend(axes, len(series))
         return drawn(figure, label)
 
@@ -234,6 +230,26 @@ def _canvas(height: float, left_room: float = 0.0) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _stack(axes: Axes, places: Sequence[float], width: float, series: Sequence[Series]) -> None:
+    """Columns from each place on, with a little room before the next, standing on zero also where all are empty."""
+    below = [0.0] * len(places)
+    for number, one in enumerate(series):
+        values = [float(value or 0) for value in one.values]
+        colour = PALETTE[number % len(PALETTE)]
+        axes.bar(
+            places,
+            values,
+            width * 0.88,
+            below,
+            align="edge",
+            color=colour,
+            linewidth=0,
+            label=_short(one.name),
+        )
+        below = [a + b for a, b in zip(below, values, strict=True)]
+    axes.set_ylim(0, axes.get_ylim()[1] if any(below) else 1)
+
+
 def _nothing(label: str) -> str:
     with drawing():
         figure, axes = _canvas(60)
@@ -250,11 +266,6 @@ def _value_axis(axes: Axes, unit: Unit) -> None:
     axes.yaxis.grid(visible=True, color=GRID, linewidth=0.8)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=unit in ("", "bytes"), min_n_ticks=2))
     axes.yaxis.set_major_formatter(_tick(unit))
-
-
-def _number_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.xaxis.set_major_formatter(_tick(""))
 
 
 def _tick(unit: Unit) -> FuncFormatter:

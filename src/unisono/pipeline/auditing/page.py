@@ -9,8 +9,8 @@ import numpy as np
 
 from unisono.pipeline.auditing.findings import Finding
 from unisono.pipeline.auditing.report import AuditReport, Kind
-from unisono.pipeline.charts import Series, columns, line
-from unisono.pipeline.pages import Fact, Page
+from unisono.pipeline.charts import Series, columns, line, ranges
+from unisono.pipeline.pages import Fact, Page, counted
 
 LISTED: Final = 50
 """Findings of one kind on the page; the JSON has all that were kept."""
@@ -33,7 +33,7 @@ def page(report: AuditReport) -> str:
         where,
         "All times are UTC. An audit reads one version of each table of the lake.",
     )
-    made.verdict(f"The history is {report.verdict()}.", good=report.sound)
+    made.verdict(_verdict(report), good=report.sound)
     made.facts(
         [
             Fact("events", report.events),
@@ -50,11 +50,16 @@ def page(report: AuditReport) -> str:
     return made.html()
 
 
+def _verdict(report: AuditReport) -> str:
+    if report.sound:
+        return f"The history is sound{'' if report.head else ', and empty'}."
+    return f"The history is NOT SOUND: {counted(report.wrong, 'finding')}."
+
+
 def _looked_at(made: Page, report: AuditReport) -> None:
     made.section("What was looked at")
     rows = [(one.what, f"{one.count:,} {one.unit}", one.note) for one in report.checked]
     made.table(("what", "how many", "note"), rows)
-    made.note(f"All of it took {report.seconds:,.1f} s: {report.rate:,.0f} events a second.")
     if report.erased:
         named = ", ".join(map(str, report.erased_ids[:LISTED]))
         made.note(
@@ -95,19 +100,25 @@ def _event(finding: Finding) -> str:
 
 
 def _places(kinds: list[Kind], head: int) -> str:
-    """Steps of one height over each part of the history, the kinds on top of each other."""
+    """A column over each part of the history, the kinds on top of each other."""
     most = sorted(kinds, key=lambda kind: -kind.count)
-    drawn = [(kind.kind, _folded(kind.places)) for kind in most[:KINDS_DRAWN]]
+    drawn = [(kind.kind, _folded(kind.places, head)) for kind in most[:KINDS_DRAWN]]
     if rest := most[KINDS_DRAWN:]:
-        drawn.append(("others", np.sum([_folded(kind.places) for kind in rest], axis=0)))
-    edges = np.linspace(0, head, PLACES_SHOWN + 1)
-    ids = np.column_stack([edges[:-1], edges[1:]]).ravel().tolist()
-    series = [Series(name, np.repeat(values, 2).tolist()) for name, values in drawn]
-    return line(ids, series, label="findings by place in the history", times=False, area=True)
+        drawn.append(("others", np.sum([_folded(kind.places, head) for kind in rest], axis=0)))
+    # An event stands in the middle of the place that its number has on the axis.
+    edges = np.linspace(0.5, head + 0.5, _bins(head) + 1).tolist()
+    series = [Series(name, values.tolist()) for name, values in drawn]
+    return ranges(edges, series, label="findings by place in the history")
 
 
-def _folded(places: list[int]) -> Any:
-    return np.array(places).reshape(PLACES_SHOWN, -1).sum(axis=1)
+def _bins(head: int) -> int:
+    return max(1, min(PLACES_SHOWN, head))
+
+
+def _folded(places: list[int], head: int) -> Any:
+    """The parts that findings were counted in, put together to the columns of the picture."""
+    bins, last = _bins(head), np.arange(1, len(places) + 1)
+    return np.bincount(-(-last * bins // len(places)) - 1, places, bins)
 
 
 def _growth(made: Page, report: AuditReport) -> None:
