@@ -360,6 +360,9 @@ STORE: dict[str, Case] = {
     "an event that cannot be read in the log": store_differs(
         903, "UPDATE events SET partitions = ? WHERE committed_id = ?", "no JSON"
     ),
+    "an id that is no text in the log": store_differs(
+        905, "UPDATE events SET id = CAST(? AS TEXT) WHERE committed_id = ?", b"\xff\xfe"
+    ),
 }
 
 

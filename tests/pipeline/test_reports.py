@@ -432,8 +432,8 @@ def test_rejections_come_from_the_running_server(tmp_path: Path, spark: SparkSes
         assert told.stdout.startswith("reported on 0 events in ")
         store, service = sqlite_uri(tmp_path / "data"), Wanted(out=tmp_path / "service")
         {stage.name: stage for stage in stages(spark, store, Lake.at(lake), service)}["report"].work()
-    for page in (tmp_path / "out" / "index.html", tmp_path / "service" / "report" / "index.html"):
-        html = page.read_text()
+    for written in (tmp_path / "out" / "index.html", tmp_path / "service" / "report" / "index.html"):
+        html = written.read_text()
         assert "since the server started" in html
         assert "validation_failed" in html
     with pytest.raises(PipelineError, match=r"no metrics from http://127\.0\.0\.1:1/metrics"):

@@ -127,6 +127,12 @@ DAMAGE = {
     "event before the pruned": ("UPDATE head SET pruned_to = 1", "gap", 1, "pruned to 1"),
     "empty id": ("UPDATE events SET id = '' WHERE committed_id = 5", "id", 5, "0 bytes"),
     "long id": ("UPDATE events SET id = printf('%200s', 'x') WHERE committed_id = 5", "id", 5, "200 bytes"),
+    "id no text": (
+        "UPDATE events SET id = CAST(x'fffe' AS TEXT) WHERE committed_id = 5",
+        "file",
+        None,
+        "reading stopped",
+    ),
     "id given twice": (
         "DROP INDEX events_by_id; UPDATE events SET id = 'id-3' WHERE committed_id = 9",
         "id",

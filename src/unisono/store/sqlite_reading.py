@@ -24,7 +24,7 @@ NUMBERS_MAX = 200_000
 WATERMARKS_READ_MAX: Final = 5_000
 """Watermarks read in one go: some ten milliseconds."""
 
-READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError)
+READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError, UnicodeDecodeError)
 """What reading a damaged or unreachable log can raise."""
 
 _SQL = load_queries("sqlite")

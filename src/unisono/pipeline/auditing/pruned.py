@@ -118,7 +118,7 @@ def _sqlite_pages(directory: Path) -> Iterator[list[Remembered]]:
             while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
                 yield rows
                 after = rows[-1][0]
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise StorageError(str(error)) from error
 
 
