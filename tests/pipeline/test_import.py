@@ -308,6 +308,20 @@ def test_nodes_go_on_while_rows_are_loaded(
     assert (report.loaded.committed, report.loaded.foreign) == ((3, 0) if again else (6, 1))
 
 
+def test_a_file_that_is_still_being_written(spark: SparkSession, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", put("a"))
+    plan = Plan(
+        sqlite_uri(tmp_path / "data"),
+        tuple(find([file], None)),
+        tmp_path / "staging",
+        str(tmp_path / "rejects"),
+    )
+    write(file, put("a"), put("b"))
+    with pytest.raises(PipelineError, match="was changed while it was read"):
+        run(plan, lambda: spark, lambda _text: None)
+    assert read_store(tmp_path / "data") == []
+
+
 def test_bad_requests_are_told_before_any_work(importing: Importing, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="neither a file nor a directory"):
         importing(tmp_path / "nowhere.jsonl")

@@ -10,12 +10,15 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +27,10 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing import insieme, jsonl, tabular
 from unisono.pipeline.importing.judging import Components
 from unisono.pipeline.importing.outcomes import Refused
+from unisono.pipeline.importing.reading import Task, run_task
 from unisono.pipeline.importing.rows import Event, Row, to_event
 from unisono.pipeline.importing.sources import Mapped, Source, Split, find
+from unisono.pipeline.models import ShippedModel
 from unisono.protocol.canonical import canonical
 
 MODEL = open_model()
@@ -69,6 +74,9 @@ def row(**values: Any) -> Row:
         (None, "", "bad_partitions"),
         (None, 7, "bad_partitions"),
         ("a", None, "bad_partitions"),
+        ('["b","a"]', None, ("a", "b")),
+        ('"a"', None, "bad_partitions"),
+        ("[" * 2_000, None, "bad_partitions"),
         (["x" * 129], None, "bad_partitions"),
     ],
 )
@@ -159,7 +167,9 @@ def test_lines_in_every_shape(tmp_path: Path) -> None:
         {"id": "2", "partition": "p", "type": "set", "payload": SET["payload"]},
         {"id": "3", "partition": "p", "schema": "note", "data": {"n": 1}, "meta": {"a": 1}},
         {"id": "4", "partition": "p", "schema": "note"},
-        {"id": "5", "partition": "p"},
+        {"id": "5", "partition": "p", "schema": "note", "event": None, "data": None, "meta": None},
+        {"id": "6", "partition": "p", "event": json.dumps(SET)},
+        {"id": "7", "partition": "p"},
     ]
     text = "\ufeff" + "\n".join(map(json.dumps, lines)) + "\r\n\n   \n"
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
@@ -167,15 +177,17 @@ def test_lines_in_every_shape(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(text.encode()))
     for path in (plain, packed):
         rows = list(jsonl.read(jsonl.splits(0, source(path))[0], Mapped()))
-        assert [each.number for each in rows] == [1, 2, 3, 4, 5]
+        assert [each.number for each in rows] == [1, 2, 3, 4, 5, 6, 7]
         events = [event_of(each) for each in rows]
-        assert [event.event for event in events[:4] if isinstance(event, Event)] == [
+        assert [event.event for event in events[:6] if isinstance(event, Event)] == [
             canonical(SET),
             canonical(SET),
             canonical({"type": "event", "payload": {"schema": "note", "data": {"n": 1}, "meta": {"a": 1}}}),
             canonical({"type": "event", "payload": {"schema": "note", "data": None}}),
+            canonical({"type": "event", "payload": {"schema": "note", "data": None}}),
+            canonical(SET),
         ]
-        assert isinstance(events[4], Refused)
+        assert isinstance(events[6], Refused)
 
 
 def test_lines_with_other_names_and_lines_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +229,10 @@ def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
             "key": ["1", "2"],
             "room": ["p", "p"],
             "schema": ["note", "note"],
-            "data": [{"n": 1.5, "ok": True}, {"n": float("nan"), "ok": None}],
+            "data": pa.array(
+                [[("n", 1.5), ("m", 2.0)], [("n", float("nan"))]], pa.map_(pa.string(), pa.float64())
+            ),
+            "meta": [{"ok": True, "more": [None]}, None],
             "at": pa.array([1_700_000_000_000, None], pa.timestamp("ms", "UTC")),
         }
     )
@@ -227,10 +242,67 @@ def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
     rows = list(tabular.read_parquet(split, names))
     event = good(rows[0])
     assert event.time == 1_700_000_000_000
-    assert event.event == b'{"payload":{"data":{"n":1.5,"ok":true},"schema":"note"},"type":"event"}'
+    assert event.event == canonical(
+        {
+            "type": "event",
+            "payload": {"schema": "note", "data": {"n": 1.5, "m": 2}, "meta": {"ok": True, "more": [None]}},
+        }
+    )
     refused = event_of(rows[1])
     assert isinstance(refused, Refused), "NaN is not silently made something else"
     assert refused.reason == "bad_event"
+
+
+def test_parquet_as_other_programs_write_it(tmp_path: Path) -> None:
+    """UUIDs, texts without a name for it, decimals; a cell that is no value costs its own row only."""
+    path, own = tmp_path / "a.parquet", uuid4()
+    broken = pa.array([own.bytes, uuid4().bytes, uuid4().bytes], pa.binary(16))
+    table = pa.table(
+        {
+            "id": pa.ExtensionArray.from_storage(pa.uuid(), broken),
+            "partition": pa.array([b"p", b"\xff", b"p"]),
+            "event": pa.array([json.dumps(SET)] * 3).dictionary_encode(),
+            "committed_id": pa.array([Decimal(7), Decimal(8), Decimal(9)], pa.decimal128(20, 2)),
+            "status_updated_at": pa.array([1_700_000_000_000, 1, 2**62], pa.timestamp("ms")),
+        }
+    )
+    pq.write_table(table, path)
+    (split,) = tabular.parquet_splits(0, source(path, "parquet"))
+    rows = list(tabular.read_parquet(split, Mapped()))
+    event = good(rows[0])
+    assert (event.id, event.partitions, event.committed_id) == (str(own), ("p",), 7)
+    assert event.time == 1_700_000_000_000
+    refused = [(each.number, event_of(each)) for each in rows[1:]]
+    assert [(n, each.reason, each.field) for n, each in refused if isinstance(each, Refused)] == [
+        (2, "unreadable", "partition"),
+        (3, "unreadable", "status_updated_at"),
+    ]
+
+
+def test_csv_keeps_every_character_and_counts_every_row(tmp_path: Path) -> None:
+    """U+0000 is a character like others; a row with a cell too few is no row of this header; blank lines are none."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(
+        b"\xef\xbb\xbf\r\nid,partition,schema,data\r\na\0b,p,note,1\r\n\r\nc,p,note\r\n"
+        b'd,p\xff,note,1\r\ne,p,note,"\0"\r\nf,p,note,1'
+    )
+    rows = list(tabular.read_csv(Split(0, str(path), "csv"), Mapped()))
+    found = [(each.number, event_of(each)) for each in rows]
+    assert [(n, each.reason) for n, each in found if isinstance(each, Refused)] == [
+        (5, "unreadable"),
+        (6, "unreadable"),
+        (7, "bad_event"),
+    ]
+    assert [each.id for _, each in found if isinstance(each, Event)] == ["a\0b", "f"]
+
+
+@pytest.mark.parametrize("rest", ['b,p,note,"1\nc,p,note,1\n', 'b,p,note,"{\\"n\\":1}"\nc,p,note,1\n'])
+def test_csv_that_ends_to_be_csv(tmp_path: Path, rest: str) -> None:
+    """Where a row begins is not guessed, so that none is lost without a word."""
+    path = tmp_path / "a.csv"
+    path.write_text("id,partition,schema,data\na,p,note,1\n" + rest)
+    with pytest.raises(PipelineError, match=r"a\.csv is not CSV from line 3 on"):
+        list(tabular.read_csv(Split(0, str(path), "csv"), Mapped()))
 
 
 def test_csv_with_a_mapping(tmp_path: Path) -> None:
@@ -264,8 +336,83 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(PipelineError, match="no column 'c' for id"):
         tabular.require_columns(source(path, "csv"), Mapped({"id": "c"}))
-    with pytest.raises(PipelineError, match="--map partitions=COLUMN"):
+    with pytest.raises(PipelineError, match="--map partitions=COLUMN; it has 'a', 'b'"):
         tabular.require_columns(source(path, "csv"), Mapped({"id": "a", "event": "b"}))
+    path.write_text("id,partition,event,id\n")
+    with pytest.raises(PipelineError, match="several columns 'id'"):
+        tabular.require_columns(source(path, "csv"), Mapped())
+    path.write_text("")
+    tabular.require_columns(source(path, "csv"), Mapped())
+    assert list(tabular.read_csv(Split(0, str(path), "csv"), Mapped())) == []
+
+
+# -- which files, and what is wrong with them --------------------------------------------------------------------
+
+
+def test_files_of_a_directory(tmp_path: Path) -> None:
+    for name in (
+        "b.JSONL",
+        "a.csv",
+        "sub/c.jsonl",
+        ".git/d.jsonl",
+        "_temporary/e.parquet",
+        "_f.csv",
+        "notes.md",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    said: list[str] = []
+    found = find([tmp_path], None, said.append)
+    assert [(Path(each.path).name, each.format) for each in found] == [
+        ("a.csv", "csv"),
+        ("b.JSONL", "jsonl"),
+        ("c.jsonl", "jsonl"),
+    ]
+    assert said == [f"{tmp_path}: passed over for their names: notes.md"]
+    assert [Path(each.path).name for each in find([tmp_path], "csv")] == ["a.csv"]
+    with pytest.raises(PipelineError, match=r"files end in \.parquet$"):
+        find([tmp_path], "parquet")
+
+
+def test_a_delta_table_is_what_it_holds_now(tmp_path: Path) -> None:
+    """Its files of before, which may hold what was erased since, and its own log are passed over."""
+    for mode in ("append", "overwrite"):
+        write_deltalake(str(tmp_path), pa.table({"id": [mode]}), mode=mode)
+    (found,) = find([tmp_path], None)
+    assert pq.read_table(found.path)["id"].to_pylist() == ["overwrite"]
+
+
+LINES = b"".join(b'{"id": "e%d", "partitions": ["p"], "event": {}}\n' % n for n in range(5_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", LINES.decode().encode("utf-16"), "is UTF-16"),
+        ("a.jsonl", gzip.compress(LINES), "is gzip, and its name"),
+        ("a.csv.gz", b"id,partition,event\n", "is not gzip"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(LINES)[:5_000],
+            r"a\.jsonl\.gz is damaged after row \d+, and nothing was",
+        ),
+        ("a.csv.gz", gzip.compress(LINES)[:9], "cannot be read as csv: Compressed file ended"),
+        ("a.parquet", b"", "cannot be read as parquet"),
+        ("a.parquet", b"PAR1 and so on", "cannot be read as parquet"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    def read() -> None:
+        (found,) = find([tmp_path / name], None)
+        if found.format != "jsonl":
+            tabular.require_columns(found, Mapped())
+        split = Split(0, found.path, found.format)
+        run_task(Task(split, str(tmp_path), "x", Mapped(), ShippedModel.open(), "import"))
+
+    with pytest.raises(PipelineError, match=says):
+        read()
 
 
 # -- the JavaScript library's SQLite file --------------------------------------------------------------------------
@@ -358,9 +505,43 @@ def test_projects_of_the_library_as_partitions(tmp_path: Path) -> None:
     assert good(row).partitions == ("proj",)
 
 
+@pytest.mark.timeout(30)
+def test_committed_ids_of_the_library_far_apart(tmp_path: Path) -> None:
+    rows = [(id, f"e{id}", "c", '["p"]', json.dumps(SET), 1) for id in (1, 2, 3, 10**15, 2**53)]
+    found = library_file(tmp_path / "a.db", DRAFT, *rows)
+    assert [each.number for each in found] == [1, 2, 3, 10**15, 2**53]
+    refused = event_of(found[-1])
+    assert isinstance(refused, Refused)
+    assert refused.reason == "bad_committed_id"
+
+
+def test_a_file_of_the_library_that_is_in_use(tmp_path: Path) -> None:
+    """What its server commits into the write-ahead log is read, and makes it another file than before."""
+    path = tmp_path / "a.db"
+    values = "VALUES (?, ?, 'c', '[\"p\"]', '{}', 1)"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"PRAGMA journal_mode=WAL; {DRAFT}")
+        connection.execute(f"INSERT INTO committed_events {values}", (1, "e1"))
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        before = source(path, "insieme-sqlite")
+        connection.execute(f"INSERT INTO committed_events {values}", (2, "e2"))
+        connection.commit()
+        now = source(path, "insieme-sqlite")
+        assert now != before
+        (split,) = insieme.splits(0, now, Mapped())
+        assert [each.id for each in insieme.read(split, Mapped())] == ["e1", "e2"]
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (
+            lambda path: sqlite3.connect(path).executescript(
+                "CREATE VIEW committed_events AS SELECT 1 AS committed_id, 'a' AS id, '{}' AS event"
+            ),
+            "committed_events in .* cannot be read",
+        ),
         (lambda path: path.write_text("hello, this is no database at all"), "cannot be read as SQLite"),
         (
             lambda path: sqlite3.connect(path).execute("CREATE TABLE other (x)"),

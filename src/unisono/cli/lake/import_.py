@@ -123,6 +123,8 @@ def import_(
         raise click.UsageError("give --data or --store, not both")
     if not client_id:
         raise click.UsageError("--client-id must not be empty")
+    if report_file is not None and not report_file.absolute().parent.is_dir():
+        raise click.UsageError(f"--report: {report_file.parent} is no directory")
     named = store if data is None else f"sqlite:{data}"
     place = Place(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting():
@@ -135,7 +137,7 @@ def import_(
             raise click.UsageError(f"--map {unknown[0]}=…: fields are {', '.join(FIELDS)}")
         plan = Plan(
             place.store_uri,
-            tuple(find(paths, format_)),
+            tuple(find(paths, format_, place.say)),
             staging.absolute(),
             str((rejects or staging / "rejects").absolute()),
             Mapped(mapped),

@@ -15,9 +15,10 @@ client named in `client_id` or in `meta`, else to the user. Drafts are not histo
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -25,7 +26,7 @@ import msgspec
 
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing.outcomes import Refused
-from unisono.pipeline.importing.rows import Row
+from unisono.pipeline.importing.rows import Row, canonical_text, tree_text
 from unisono.pipeline.importing.sources import SPLIT_ROWS, Mapped, Source, Split
 
 TABLE: Final = "committed_events"
@@ -49,50 +50,53 @@ class Columns(msgspec.Struct, frozen=True):
 
     present: tuple[str, ...]
 
-    def take(self, row: tuple[Any, ...]) -> dict[str, Any]:
+    def take(self, row: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self.present, row, strict=True))
 
 
 def splits(file: int, source: Source, mapped: Mapped, size: int = SPLIT_ROWS) -> list[Split]:
-    """Stretches of committed ids; an id is also the row's number."""
+    """Stretches of `size` rows by SQLite's own row ids: in the library's tables they are the committed ids."""
     with closing(_connect(source.path)) as connection:
         _columns(connection, source.path, mapped)
-        query = f"SELECT min(committed_id), max(committed_id) FROM {TABLE}"  # noqa: S608
-        first, last = msgspec.convert(connection.execute(query).fetchall()[0], tuple[int | None, int | None])
-    if first is None or last is None:
-        return []
-    starts = range(first, last + 1, size)
-    return [
-        Split(file, source.path, source.format, start, min(start + size, last + 1), start - 1)
-        for start in starts
-    ]
+        try:
+            edges = [*_edges(connection, size)]
+        except apsw.Error as error:
+            raise PipelineError(f"{TABLE} in {source.path} cannot be read: {error}") from error
+    return [Split(file, source.path, source.format, start, end) for start, end in pairwise(edges)]
+
+
+def _edges(connection: apsw.Connection, size: int) -> Iterator[int]:
+    """Where stretches begin, and where the last one ends; ids may be far apart, so rows are counted."""
+    first, last = _ids(connection, f"SELECT min(rowid), max(rowid) FROM {TABLE}")  # noqa: S608
+    step = f"SELECT (SELECT rowid FROM {TABLE} WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET ?)"  # noqa: S608
+    while first is not None:
+        yield first
+        (first,) = _ids(connection, step, first, size)
+    if last is not None:
+        yield last + 1
+
+
+def _ids(connection: apsw.Connection, query: str, *values: int) -> tuple[int | None, ...]:
+    return msgspec.convert(connection.execute(query, values).fetchall()[0], tuple[int | None, ...])
 
 
 def read(split: Split, mapped: Mapped) -> Iterator[Row]:
-    """The rows of a stretch of ids, in short reads."""
+    """The rows of a stretch, in short reads."""
     with closing(_connect(split.path)) as connection:
         columns = _columns(connection, split.path, mapped)
         listed = ", ".join(f'"{mapped.column(name)}"' for name in columns.present)
-        query = (
-            f"SELECT {listed} FROM {TABLE} WHERE committed_id >= ? AND committed_id < ? "  # noqa: S608
-            "ORDER BY committed_id LIMIT ?"
-        )
+        query = f"SELECT rowid, {listed} FROM {TABLE} WHERE rowid >= ? AND rowid < ? ORDER BY rowid LIMIT ?"  # noqa: S608
         reached = split.start
-        while True:
-            rows = connection.execute(query, (reached, split.end, READ_ROWS)).fetchall()
-            for row in rows:
-                yield _row(columns.take(row))
-            if len(rows) < READ_ROWS:
-                return
-            reached = columns.take(rows[-1])["committed_id"] + 1
+        while rows := connection.execute(query, (reached, split.end, READ_ROWS)).fetchall():
+            for number, *values in msgspec.convert(rows, list[tuple[Any, ...]]):
+                yield _row(number, columns.take(values))
+                reached = number + 1
 
 
 def _connect(path: str) -> apsw.Connection:
-    """Read only; a file that nobody writes to is not even locked, so it may lie where nothing can be written."""
-    wal = f"{path}-wal"
-    at_rest = not (os.path.exists(wal) and os.path.getsize(wal))  # noqa: PTH110, PTH202
+    """Read only. A WAL file that nobody has open is not even locked, so it may lie where nothing can be written."""
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    name = f"file:{quoted}?{'immutable=1' if at_rest else 'mode=ro'}"
+    name = f"file:{quoted}?{'immutable=1' if _at_rest(path) else 'mode=ro'}"
     try:
         connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         connection.set_busy_timeout(5_000)
@@ -100,6 +104,13 @@ def _connect(path: str) -> apsw.Connection:
     except apsw.Error as error:
         raise PipelineError(f"{path} cannot be read as SQLite: {error}") from error
     return connection
+
+
+def _at_rest(path: str) -> bool:
+    """Whoever has a file in WAL mode open, or died with it open, leaves two files beside it."""
+    with Path(path).open("rb") as file:
+        in_wal_mode = file.read(20)[18:] == b"\2\2"
+    return in_wal_mode and not any(Path(f"{path}-{beside}").exists() for beside in ("wal", "shm"))
 
 
 def _columns(connection: apsw.Connection, path: str, mapped: Mapped) -> Columns:
@@ -119,9 +130,8 @@ def _columns(connection: apsw.Connection, path: str, mapped: Mapped) -> Columns:
     return Columns(found)
 
 
-def _row(found: dict[str, Any]) -> Row:
-    number = found["committed_id"]
-    row = Row(number, id=found["id"], committed_id=number, partition=found.get("partition"))
+def _row(number: int, found: dict[str, Any]) -> Row:
+    row = Row(number, id=found["id"], committed_id=found["committed_id"], partition=found.get("partition"))
     row.time = next((found[name] for name in TIMES if found.get(name) is not None), None)
     try:
         meta = _object(found.get("meta"))
@@ -145,7 +155,7 @@ def _event(found: dict[str, Any], meta: dict[str, Any]) -> bytes | None:
         return None
     text = bytes(_one_value(_bytes(payload)))
     if kind in PROTOCOL_TYPES:
-        return b'{"type":%b,"payload":%b}' % (msgspec.json.encode(kind), text)
+        return tree_text(kind, text)
     kept = {
         "project_id": found.get("project_id"),
         "user_id": found.get("user_id"),
@@ -153,11 +163,7 @@ def _event(found: dict[str, Any], meta: dict[str, Any]) -> bytes | None:
         "client_ts": found.get("client_ts", meta.get("clientTs")),
     }
     rest = msgspec.json.encode({name: value for name, value in kept.items() if value is not None})
-    return b'{"type":"event","payload":{"schema":%b,"data":%b,"meta":%b}}' % (
-        msgspec.json.encode(kind),
-        text,
-        rest,
-    )
+    return canonical_text(kind, text, rest)
 
 
 def _object(value: Any) -> dict[str, Any]:

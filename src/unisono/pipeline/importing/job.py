@@ -30,6 +30,7 @@ from unisono.pipeline.importing.sources import (
     Mapped,
     Source,
     Split,
+    unchanged,
 )
 from unisono.pipeline.importing.staging import DECIDED, READ, Asked, Manifest, Staging
 from unisono.pipeline.models import ShippedModel
@@ -215,12 +216,22 @@ class _Work:
                     f"an executor wrote to {folder} and it is not here: --staging must be a shared place"
                 )
         if self._manifest.stage != READ:
+            self._require_unchanged()
             self._manifest.stage = READ
             self._staging.keep(self._manifest)
         self._say(
             f"read {sum(summary.rows for summary in summaries)} rows from {len(self._plan.sources)} files"
         )
         return summaries
+
+    def _require_unchanged(self) -> None:
+        """A file that is still being written would be read in part, or half old and half new."""
+        for source in self._plan.sources:
+            if source.format != INSIEME and not unchanged(source):
+                self._staging.remove()
+                raise PipelineError(
+                    f"{source.path} was changed while it was read: run this again when it rests"
+                )
 
     def _splits(self, spark: SparkSession) -> list[Split]:
         """Cut by what the files are, not by how many cores there are: a later run finds the same splits."""

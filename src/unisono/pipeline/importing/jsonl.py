@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from unisono.pipeline.importing.outcomes import Refused
-from unisono.pipeline.importing.rows import Row
-from unisono.pipeline.importing.sources import FIELDS, SPLIT_BYTES, Mapped, Source, Split
+from unisono.pipeline.importing.rows import Row, canonical_text, tree_text
+from unisono.pipeline.importing.sources import FIELDS, SPLIT_BYTES, Mapped, Source, Split, is_packed
 
 LINE_BYTES_MAX: Final = 8 << 20
 """A row eight times as large as any event a server takes; what is longer is refused without being held."""
@@ -31,7 +31,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 def splits(file: int, source: Source, size: int = SPLIT_BYTES) -> list[Split]:
     """Even parts of at most `size` bytes; a compressed file is one."""
-    if source.path.endswith(".gz"):
+    if is_packed(source.path):
         return [Split(file, source.path, source.format)]
     parts = max(1, -(-source.bytes // size))
     edges = [source.bytes * part // parts for part in range(parts + 1)]
@@ -91,7 +91,7 @@ def _lines(split: Split) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _open(path: str) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.endswith(".gz") else Path(path).open("rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if is_packed(path) else Path(path).open("rb")  # type: ignore[return-value]
 
 
 def _skip(file: IO[bytes]) -> int:
@@ -134,17 +134,17 @@ def _row(number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Row:
 
 def event_text(found: Any) -> bytes | None:
     """The event of a line: given whole, or as schema and data, or as type and payload."""
-    if found.event is not UNSET:
-        return bytes(found.event)
+    if (event := _given(found.event)) is not None:
+        # An event is an object, so a text can only be the JSON of one, as databases write their columns.
+        return msgspec.json.decode(event, type=str).encode() if event.startswith(b'"') else event
     if found.schema is not None:
-        meta = b"" if found.meta is UNSET else b',"meta":%b' % bytes(found.meta)
-        data = b"null" if found.data is UNSET else bytes(found.data)
-        return b'{"type":"event","payload":{"schema":%b,"data":%b%b}}' % (
-            msgspec.json.encode(found.schema),
-            data,
-            meta,
-        )
+        return canonical_text(found.schema, _given(found.data), _given(found.meta))
     if found.type is not None:
-        payload = b"" if found.payload is UNSET else b',"payload":%b' % bytes(found.payload)
-        return b'{"type":%b%b}' % (msgspec.json.encode(found.type), payload)
+        return tree_text(found.type, _given(found.payload))
     return None
+
+
+def _given(raw: Raw | UnsetType) -> bytes | None:
+    """JSON of a field; null is no value, as in the other formats."""
+    text = None if raw is UNSET else bytes(raw)
+    return None if text == b"null" else text

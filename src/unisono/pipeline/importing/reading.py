@@ -6,16 +6,19 @@ that it is done. A task that is run again finds that and does nothing; one that 
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing import insieme, jsonl, tabular
 from unisono.pipeline.importing.outcomes import REJECT_SCHEMA, Refused, shortened
 from unisono.pipeline.importing.rows import Event, Row, to_event
@@ -49,6 +52,10 @@ ROW_SCHEMA: Final = pa.schema(
 
 LINK_SCHEMA: Final = pa.schema([pa.field("names", pa.list_(pa.field("element", pa.int64())))])
 """Partitions that share an event, by number."""
+
+
+_DAMAGED: Final = (OSError, EOFError, zlib.error, pa.ArrowException, apsw.Error)
+"""What readers raise in the middle of a file that is cut short or has rotted."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -89,7 +96,7 @@ def run_task(task: Task) -> Summary:
         pass
     with no_collection(), _Writing(task) as writing:
         model = task.model.load()
-        for row in _rows(task.split, task.mapped):
+        for row in _readable(task.split, task.mapped):
             writing.add(row, to_event(row, model, task.client_id))
     write_whole(done, msgspec.json.encode(writing.summary))
     return writing.summary
@@ -101,6 +108,18 @@ def number_of(partition: str) -> int:
     Two names with one number are taken for partitions that share events, which does no harm.
     """
     return int.from_bytes(name_hash(partition)[:8], "big", signed=True)
+
+
+def _readable(split: Split, mapped: Mapped) -> Iterator[Row]:
+    """All rows of a split, or an error that says how far it could be read: half a file is not imported."""
+    reached = 0
+    try:
+        for row in _rows(split, mapped):
+            yield row
+            reached = row.number
+    except _DAMAGED as error:
+        after = f" after row {reached}" if reached else ""
+        raise PipelineError(f"{split.path} is damaged{after}, and nothing was imported: {error}") from error
 
 
 def _rows(split: Split, mapped: Mapped) -> Iterator[Row]:

@@ -14,6 +14,10 @@ EXAMPLES: Final = 5
 """Of each reason; all of them are in the table of rejected rows."""
 
 
+FILES_TOLD: Final = 20
+"""To a person; the JSON has every file."""
+
+
 class Counts(msgspec.Struct):
     """Rows by outcome; `rows` is their sum."""
 
@@ -116,13 +120,17 @@ class Report(msgspec.Struct):
         return told
 
     def _files(self) -> list[str]:
-        if len(self.prepared.files) < 2:
+        files = self.prepared.files
+        if len(files) < 2:
             return []
-        return [
+        told = [
             f"  {file.path}: {file.rows} rows, {file.accepted} to load, {file.duplicate} duplicates, "
             f"{file.known} known, {file.rejected} rejected"
-            for file in self.prepared.files
+            for file in files[:FILES_TOLD]
         ]
+        if len(files) > FILES_TOLD:
+            told.append(f"  and {len(files) - FILES_TOLD} more files: --report has all of them")
+        return told
 
     def _judged(self) -> list[str]:
         judged = self.prepared.judged
@@ -130,7 +138,7 @@ class Report(msgspec.Struct):
             return ["  checked by shape only, not against the states"]
         told = [f"  judged with model {self.model} in {judged.components} components"]
         if judged.components == 1 and judged.largest > 1:
-            told.append("  all partitions hang together by shared events: one task judged everything")
+            told.append("  one partition, or all hang together by shared events: one task judged everything")
         return told
 
     def _load(self) -> list[str]:

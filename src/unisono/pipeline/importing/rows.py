@@ -8,6 +8,7 @@ nothing is guessed (000).
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +69,17 @@ class Event(msgspec.Struct, frozen=True):
     committed_id: int | None
     time: int | None
     migrated: bool
+
+
+def canonical_text(schema: Any, data: bytes | None, meta: bytes | None) -> bytes:
+    """An event of which the parts are given: `data` and `meta` are JSON, None where there is none."""
+    rest = b"" if meta is None else b',"meta":%b' % meta
+    return b'{"type":"event","payload":{"schema":%b,"data":%b%b}}' % (_encode(schema), data or b"null", rest)
+
+
+def tree_text(kind: Any, payload: bytes | None) -> bytes:
+    """The same for an event of a type and a payload."""
+    return b'{"type":%b%b}' % (_encode(kind), b"" if payload is None else b',"payload":%b' % payload)
 
 
 def to_event(row: Row, model: Model, client_id: str) -> Event | Refused:
@@ -147,6 +159,13 @@ def _partitions(partitions: Any, partition: Any) -> tuple[str, ...]:
 
 
 def _normal(names: Any, field: str) -> tuple[str, ...]:
+    if isinstance(names, str):  # JSON, as columns of CSV files and databases have it
+        try:
+            names = msgspec.json.decode(names)
+        except (msgspec.DecodeError, RecursionError):
+            raise _Fault(
+                "bad_partitions", "partitions must be a JSON array; for one name map partition", field
+            ) from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         says = "partitions must be an array of names" if field == "partitions" else "partition must be a name"
         raise _Fault("bad_partitions", says, field)
@@ -181,12 +200,12 @@ def _time(value: Any) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    """A whole number, also written as a float or as a text of digits, as CSV does."""
+    """A whole number, also written as a float, as a decimal, or as a text of digits, as CSV does."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return value
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float | Decimal) and value % 1 == 0:
         return int(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 16:
         return int(value)

@@ -6,11 +6,14 @@ SQLite. What cannot be entered in the middle (compressed lines, CSV, whose quote
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from unisono.pipeline.errors import PipelineError
 
@@ -54,6 +57,10 @@ SPLIT_ROWS: Final = 50_000
 """Of Parquet and SQLite, for the same reason."""
 
 
+NAMED_MAX: Final = 10
+"""Of the files of a directory that are passed over."""
+
+
 class Source(msgspec.Struct, frozen=True):
     """One file; `stamp` (size and time of change) tells whether it is still the one that was read before."""
 
@@ -90,18 +97,16 @@ class Mapped(msgspec.Struct, frozen=True):
         return field in self.names
 
 
-def find(paths: Sequence[Path], format: str | None) -> list[Source]:
-    """Every file that was meant, in the order given; those of a directory by name."""
+def find(
+    paths: Sequence[Path], format: str | None, say: Callable[[str], None] = lambda _: None
+) -> list[Source]:
+    """Every file that was meant, in the order given; those of a directory by name. What is passed over is said."""
     found: list[Source] = []
     for path in paths:
         if path.is_dir():
-            files = [each for each in sorted(path.rglob("*")) if each.is_file() and _named(each)]
-            files = [each for each in files if not each.name.startswith(("_", "."))]
-            if not files:
-                raise PipelineError(f"{path} holds nothing to import: files end in {', '.join(ENDINGS)}")
-            found += [_source(each, format or _ending(each)) for each in files]
+            found += _in_directory(path, format, say)
         elif path.is_file():
-            found.append(_source(path, format or _ending(path)))
+            found.append(_source(path, format or _required_format(path)))
         else:
             raise PipelineError(f"{path} is neither a file nor a directory")
     seen: set[str] = set()
@@ -112,22 +117,88 @@ def find(paths: Sequence[Path], format: str | None) -> list[Source]:
     return found
 
 
-def _named(path: Path) -> bool:
-    return any(path.name.endswith(ending) for ending in ENDINGS)
+def unchanged(source: Source) -> bool:
+    """Whether a file is still what it was when it was found."""
+    try:
+        return _stamped(Path(source.path), source.format) == source
+    except OSError:
+        return False
 
 
-def _ending(path: Path) -> str:
-    for ending, format in ENDINGS.items():
-        if path.name.endswith(ending):
-            return format
-    raise PipelineError(f"what is {path}? Say --format {'|'.join(FORMATS)}")
+def _in_directory(path: Path, format: str | None, say: Callable[[str], None]) -> list[Source]:
+    """Files that are named like one of the formats, or like the one that is asked for."""
+    files = {file: _format(file) for file in _files(path)}
+    chosen = [(file, own) for file, own in files.items() if own is not None and format in (None, own)]
+    if not chosen:
+        endings = [ending for ending, each in ENDINGS.items() if format in (None, each)]
+        raise PipelineError(f"{path} holds nothing to import: files end in {', '.join(endings)}")
+    others = [str(file.relative_to(path)) for file, own in files.items() if (file, own) not in chosen]
+    if others:
+        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+        say(f"{path}: passed over for their names: {', '.join(others[:NAMED_MAX])}{more}")
+    return [_source(file, own) for file, own in chosen]
+
+
+def _files(path: Path) -> list[Path]:
+    """All that are not hidden, nor in a hidden directory; of a Delta table those that are still part of it."""
+    if (path / "_delta_log").is_dir():
+        try:
+            return sorted(Path(uri) for uri in DeltaTable(str(path)).file_uris())
+        except DeltaError as error:
+            raise PipelineError(f"{path} cannot be read as a Delta table: {error}") from error
+    return [
+        each
+        for each in sorted(path.rglob("*"))
+        if each.is_file() and not any(part.startswith(("_", ".")) for part in each.relative_to(path).parts)
+    ]
+
+
+def _format(path: Path) -> str | None:
+    name = path.name.lower()
+    return next((format for ending, format in ENDINGS.items() if name.endswith(ending)), None)
+
+
+def _required_format(path: Path) -> str:
+    format = _format(path)
+    if format is None:
+        raise PipelineError(f"what is {path}? Say --format {'|'.join(FORMATS)}")
+    return format
 
 
 def _source(path: Path, format: str) -> Source:
     try:
-        state = path.stat()
-        with path.open("rb"):
-            pass
+        with path.open("rb") as file:
+            start = file.read(2)
+        source = _stamped(path, format)
     except OSError as error:
         raise PipelineError(f"{path} cannot be read: {error.strerror}") from error
-    return Source(str(path.resolve()), format, state.st_size, state.st_mtime_ns)
+    if format in (JSONL, CSV):
+        _require_text(path, start)
+    return source
+
+
+def _stamped(path: Path, format: str) -> Source:
+    """An SQLite file that is in use grows by its write-ahead log."""
+    states = [path.stat()]
+    if format == INSIEME:
+        with suppress(FileNotFoundError):
+            states.append(path.with_name(f"{path.name}-wal").stat())
+    size, changed = sum(each.st_size for each in states), max(each.st_mtime_ns for each in states)
+    return Source(str(path.resolve()), format, size, changed)
+
+
+def _require_text(path: Path, start: bytes) -> None:
+    """Refuse what would come to nothing but unreadable rows."""
+    if start in (b"\xff\xfe", b"\xfe\xff"):
+        raise PipelineError(f"{path} is UTF-16: make it UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    packed = start == b"\x1f\x8b"
+    if start and packed != is_packed(str(path)):
+        says = (
+            "is gzip, and its name does not end in .gz" if packed else "is not gzip, though it is named .gz"
+        )
+        raise PipelineError(f"{path} {says}")
+
+
+def is_packed(path: str) -> bool:
+    """Whether a file is compressed, by its name."""
+    return path.lower().endswith(".gz")
