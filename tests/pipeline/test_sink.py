@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import pytest
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from websockets.sync.server import ServerConnection, serve
 
 from tests.pipeline.history import read_store
 from tests.pipeline.processes import python_workers
 from tests.server.harness import Server, running
 from unisono.pipeline.sinking.answers import Speaking
-from unisono.pipeline.sinking.exchange import Exchange
+from unisono.pipeline.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
 from unisono.pipeline.sinking.items import Item, to_items
 from unisono.pipeline.sinking.tokens import Tokens
 from unisono.pipeline.stores import open_reader, sqlite_uri
@@ -181,6 +182,8 @@ def test_each_task_needs_a_client_of_its_own(spark: SparkSession, server: Server
         ("'x' AS partition, '{}' AS event", {}, "a column id"),
         ("'i' AS id, '{}' AS event", {}, "a column partitions"),
         ("'i' AS id, 'x' AS partition", {}, "a column event"),
+        ("'i' AS id, 'x' AS partition, 'p' AS partitions, '{}' AS event", {}, "must be array of string, not string"),
+        ("'i' AS id, 'x' AS partition, 's' AS schema, '1' AS data, 7 AS meta", {}, "meta must be string, not int"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"colour": "red"}, "option 'colour' is not known"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"on_reject": "cry"}, "on_reject must be"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"token": "t", "token_file": "f"}, "give one of the options"),
@@ -209,6 +212,26 @@ def test_the_example_runs(spark: SparkSession, server: Server, monkeypatch: pyte
     assert clients == {f"sensors.{task}" for task in range(spark.sparkContext.defaultParallelism)}
 
 
+@pytest.mark.req("PART-05")
+def test_the_legacy_partition_must_not_disagree() -> None:
+    rows = [
+        {"id": "1", "partitions": ["b", "a"], "partition": None, "event": "{}"},
+        {"id": "2", "partitions": None, "partition": "a", "event": "{}"},
+        {"id": "3", "partitions": ["a", "a"], "partition": "a", "event": "{}"},
+        {"id": "4", "partitions": ["a", "b"], "partition": "a", "event": "{}"},
+        {"id": "5", "partitions": ["a", None], "partition": None, "event": "{}"},
+    ]
+    found = list(to_items(pa.RecordBatch.from_pylist(rows), from_content=False))
+    assert [item.partitions for item in found[:3]] == [["b", "a"], ["a"], ["a", "a"]]
+    assert [item.fault for item in found] == [
+        "",
+        "",
+        "",
+        "partition is 'a' and partitions are ['a', 'b']",
+        "a partition is null",
+    ]
+
+
 # -- the exchange by itself ------------------------------------------------------------------------------------
 
 
@@ -228,7 +251,11 @@ def items(prefix: str, count: int) -> list[Item]:
 def exchange(server: Server, **changes: Any) -> Exchange:
     tokens = Tokens.of({"jwt_secret_file": str(server.secret_file)}, "alone")
     speaking = Speaking(
-        server.url, "compatibility", changes.pop("batch", 10), changes.pop("in_flight", 4), 30.0
+        changes.get("url", server.url),
+        "compatibility",
+        changes.get("batch", 10),
+        changes.get("in_flight", 4),
+        changes.get("timeout_s", 30.0),
     )
     return Exchange(speaking, tokens.of_task(0))
 
@@ -278,3 +305,37 @@ def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert [record.id for record in read_store(server.data)] == [f"chain-{n}" for n in range(400)]
     finally:
         server.kill()
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """The URL of a server that says one thing after the other, then nothing but goodbye."""
+
+    def talk(connection: ServerConnection) -> None:
+        for answer, _ in zip(answers, connection, strict=False):
+            connection.send(answer, text=True)
+        connection.recv()
+
+    with serve(talk, "127.0.0.1", 0) as stub:
+        thread = threading.Thread(target=stub.serve_forever)
+        thread.start()
+        yield f"ws://127.0.0.1:{stub.socket.getsockname()[1]}"
+        stub.shutdown()
+        thread.join()
+
+
+def test_a_server_that_falls_over_each_time_is_given_up(server: Server) -> None:
+    """It is there and lets everyone in; but what is submitted is never answered."""
+    with (
+        answering(b'{"type":"connected","payload":{}}') as url,
+        exchange(server, url=url, timeout_s=0.2) as conversation,
+        pytest.raises(ExchangeFailed, match="gave no answer for 0 s: closed: 1000"),
+    ):
+        list(conversation.submit(iter(items("chain", 3))))
+
+
+def test_a_server_that_will_not_have_us(server: Server) -> None:
+    """Its no to `connect` is not taken for a yes."""
+    error = b'{"type":"error","payload":{"code":"bad_request","message":"not like this"}}'
+    with answering(error) as url, pytest.raises(ExchangeRefused, match="bad_request: not like this"):
+        exchange(server, url=url).__enter__()

@@ -31,7 +31,7 @@ Other options:
     rejects           that directory
     batch             events per message (default 100, and never more than the server takes)
     in_flight         messages sent before the first is answered (default 2)
-    timeout_s         how long a task tries to reach a server that does not answer (default 60)
+    timeout_s         how long a task tries again when nothing is answered (default 60)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.sinking.answers import Rejection, Speaking
@@ -83,12 +83,16 @@ _OPTIONS: Final = frozenset(
 )  # fmt: skip
 
 
+_TEXTS: Final = frozenset(("id", "partition", "event", "schema", "data", "meta"))
+"""Columns that are looked at, besides `partitions`; all others are passed over."""
+
+
 class SinkFailed(PipelineError):
     """Events could not be submitted, or were rejected; those that were committed stay committed."""
 
 
 class Told(WriterCommitMessage):
-    """What one task did. `fault` is why it could not even begin, and would not the next time either."""
+    """What one task did. `fault` is why it gave up, as it would the next time too."""
 
     def __init__(
         self, rejected: int = 0, examples: Sequence[str] = (), file: str | None = None, fault: str = ""
@@ -114,9 +118,9 @@ class EventWriter(DataSourceArrowWriter):
         self._from_content = _choice(given, "id", ("column", "content")) == "content"
         _require_columns(schema, self._from_content)
         self._collect = _choice(given, "on_reject", ("fail", "collect")) == "collect"
-        self._rejects = given.get("rejects")
-        if self._collect and not self._rejects:
+        if self._collect and not given.get("rejects"):
             raise PipelineError('on_reject=collect needs .option("rejects", DIRECTORY)')
+        self._rejects = Path(given.get("rejects", "")).absolute()
         if not given.get("url", "").startswith(("ws://", "wss://")):
             raise PipelineError('.option("url", "ws://HOST:PORT") is missing')
         self._job = secrets.token_hex(4)
@@ -158,7 +162,10 @@ class EventWriter(DataSourceArrowWriter):
         told = [message for message in messages if isinstance(message, Told)]
         faults = [message.fault for message in told if message.fault]
         if faults:
-            raise SinkFailed(f"{len(faults)} of {len(told)} tasks wrote nothing: {faults[0]}")
+            raise SinkFailed(
+                f"{len(faults)} of {len(told)} tasks gave up: {faults[0]}. What was committed stays, and is passed "
+                "over when this is written again"
+            )
         rejected = sum(message.rejected for message in told)
         if self._collect:
             self._name_files(told)
@@ -177,8 +184,7 @@ class EventWriter(DataSourceArrowWriter):
             yield from to_items(batch, from_content=self._from_content)
 
     def _place(self, task: int, attempt: int) -> Path:
-        assert self._rejects is not None
-        return Path(self._rejects) / f".{self._job}-{task:05d}-{attempt}.parquet"
+        return self._rejects / f".{self._job}-{task:05d}-{attempt}.parquet"
 
     def _name_files(self, told: list[Told]) -> None:
         """Files of attempts that failed keep their dot and are read by nobody."""
@@ -192,7 +198,12 @@ class _Collected:
     """Rejected events of one task, in a file that counts when the driver gives it its name."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PipelineError(
+                f"rejected events cannot be written to {path.parent}: {error.strerror}"
+            ) from error
         self._path = path
         self._rows: list[Rejection] = []
         self._writer: Any = None
@@ -232,19 +243,29 @@ class _Collected:
 
 def _require_columns(schema: StructType, from_content: bool) -> None:
     """Refuse what cannot be submitted, before a task is started."""
-    kinds = {field.name: field.dataType for field in schema.fields}
-    text = StringType()
-    if not from_content and kinds.get("id") != text:
+    columns = {field.name: field.dataType for field in schema.fields}
+    if from_content:
+        columns.pop("id", None)
+    elif "id" not in columns:
         raise PipelineError(
             "a column id (string) is needed, so that a retried task commits nothing twice; option id=content makes "
             "ids from the events, and equal events one"
         )
-    if kinds.get("partition") != text:
-        partitions = kinds.get("partitions")
-        if not (isinstance(partitions, ArrayType) and partitions.elementType == text):
-            raise PipelineError("a column partitions (array of string) or partition (string) is needed")
-    if kinds.get("event") != text and not (kinds.get("schema") == text and kinds.get("data") == text):
+    if not columns.keys() & {"partition", "partitions"}:
+        raise PipelineError("a column partitions (array of string) or partition (string) is needed")
+    if "event" not in columns and not columns.keys() >= {"schema", "data"}:
         raise PipelineError("a column event (JSON as string), or schema and data (JSON as string), is needed")
+    for name, kind in columns.items():
+        if name == "partitions":
+            fits, wanted = isinstance(kind, ArrayType) and _is_text(kind.elementType), "array of string"
+        else:
+            fits, wanted = name not in _TEXTS or _is_text(kind), "string"
+        if not fits:
+            raise PipelineError(f"column {name} must be {wanted}, not {kind.simpleString()}")
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType | NullType)
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

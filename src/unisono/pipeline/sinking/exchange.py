@@ -76,7 +76,8 @@ class Exchange:
     """One task's session, across connections.
 
     Invariant: `_window` holds the requests that were sent and not concluded, oldest first; `_refused` counts those of
-    them that the server refused whole on this connection.
+    them that the server refused whole on this connection. `_trouble` is since when, and how many connections long, no
+    request was answered: a server that falls over whatever it is sent is not tried for ever.
     """
 
     def __init__(self, speaking: Speaking, source: Source) -> None:
@@ -89,13 +90,18 @@ class Exchange:
         self._window: deque[_Request] = deque()
         self._refused = 0
         self._wait_s = 0.0
+        self._trouble: tuple[float, int] | None = None
         self._numbers = count(1)
         self._done = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.committed = 0
 
     def __enter__(self) -> Self:
-        self._reach()
+        try:
+            self._connect()
+        except _Lost as lost:
+            self._reach(lost)
+        self._trouble = None
         self._heart.start()
         return self
 
@@ -119,8 +125,8 @@ class Exchange:
             self._window.append(request)
             try:
                 self._send(request.items)
-            except _Lost:
-                self._reach()
+            except _Lost as lost:
+                self._reach(lost)
         yield from self._finish()
 
     def _finish(self) -> Iterator[Rejection]:
@@ -233,24 +239,33 @@ class Exchange:
         while True:
             try:
                 return step()
-            except _Lost:
-                self._reach()
+            except _Lost as lost:
+                self._reach(lost)
 
-    def _reach(self) -> None:
-        """Connect, and send again what was under way, within the time that is given."""
-        deadline = time.monotonic() + self._speaking.timeout_s
-        for tries in count():
+    def _reach(self, lost: _Lost) -> None:
+        """Connect again, and send again what was under way."""
+        why = lost
+        while True:
+            self._endure(why)
             try:
                 self._connect()
                 self._resend()
-            except _Lost as lost:
-                if time.monotonic() > deadline:
-                    raise ExchangeFailed(
-                        f"{self._speaking.url} was not to be reached for {self._speaking.timeout_s:.0f} s: {lost}"
-                    ) from lost
-                time.sleep(BACKOFF_S[min(tries, len(BACKOFF_S) - 1)])
+            except _Lost as again:
+                why = again
             else:
                 return
+
+    def _endure(self, lost: _Lost) -> None:
+        """Wait a little before the next connection, or give up when none has brought an answer for too long."""
+        now = time.monotonic()
+        since, tries = self._trouble or (now, 0)
+        if tries > 1 and now - since > self._speaking.timeout_s:
+            raise ExchangeFailed(
+                f"{self._speaking.url} gave no answer for {self._speaking.timeout_s:.0f} s: {lost}"
+            ) from lost
+        if tries:
+            time.sleep(BACKOFF_S[min(tries, len(BACKOFF_S)) - 1])
+        self._trouble = since, tries + 1
 
     def _resend(self) -> None:
         self._refused, self._wait_s = 0, 0.0
@@ -284,7 +299,10 @@ class Exchange:
             "supported_profiles": [self._speaking.profile],
         }
         self._put("connect", encode_payload(payload))
-        self._limits = self._receive("connected").limits
+        answer = self._receive("connected")
+        if answer.code:
+            raise ExchangeRefused(f"{answer.code}: {answer.message}")
+        self._limits = answer.limits
 
     def _close(self) -> None:
         self._socket = None
@@ -319,10 +337,12 @@ class Exchange:
                 raise ExchangeFailed(
                     f"the server says what is no message of the protocol: {error}"
                 ) from error
-            if message.type == kind:
-                return message.payload
-            if message.type == "error":
-                return self._erred(message.payload)
+            if message.type not in (kind, "error"):
+                continue
+            payload = self._erred(message.payload) if message.type == "error" else message.payload
+            if kind != "connected":
+                self._trouble = None
+            return payload
 
     def _erred(self, payload: Payload) -> Payload:
         if payload.code in ("rate_limited", "bad_request"):

@@ -47,17 +47,12 @@ def to_items(batch: Any, *, from_content: bool) -> Iterator[Item]:
 
 
 def _item(row: dict[str, Any], from_content: bool) -> Item:
-    partitions = row.get("partitions")
-    if partitions is None:
-        partitions = [row["partition"]] if row.get("partition") is not None else []
     id = "" if from_content else row.get("id") or ""
-    fault = ""
+    partitions, fault = _partitions(row.get("partitions"), row.get("partition"))
     try:
         event = _event(row)
     except (msgspec.DecodeError, ValueError) as error:
         event, fault = msgspec.Raw(b"null"), f"the event is not JSON: {error}"
-    if any(name is None for name in partitions):
-        partitions, fault = [name or "" for name in partitions], "a partition is null"
     if from_content:
         id = _content_id(partitions, event)
     if not fault and not bytes(event).startswith(b"{"):
@@ -65,6 +60,26 @@ def _item(row: dict[str, Any], from_content: bool) -> Item:
     if not 0 < len(id.encode()) <= ID_BYTES_MAX:
         fault = f"an id has 1 to {ID_BYTES_MAX} bytes"
     return Item(id, partitions, event, fault)
+
+
+def _partitions(many: list[str | None] | None, one: str | None) -> tuple[list[str], str]:
+    """The names of a row, and what is wrong with them; the legacy field must not disagree (PART-05)."""
+    names = [one] if many is None else many
+    if many is None and one is None:
+        return [], ""  # the server says that there must be one
+    told = [name or "" for name in names]
+    if None in names:
+        return told, "a partition is null"
+    if many is not None and one is not None and not _same(told, [one]):
+        return told, f"partition is {one!r} and partitions are {many!r}"
+    return told, ""
+
+
+def _same(names: list[str], others: list[str]) -> bool:
+    try:
+        return normalise(names) == normalise(others)
+    except PartitionError:
+        return False
 
 
 def _event(row: dict[str, Any]) -> msgspec.Raw:
