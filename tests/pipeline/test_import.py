@@ -39,7 +39,7 @@ def importing(spark: SparkSession, tmp_path: Path) -> Importing:
             store or sqlite_uri(tmp_path / "data"),
             tuple(find(paths, format)),
             tmp_path / "staging",
-            str(tmp_path / "rejects"),
+            changes.pop("rejects", str(tmp_path / "rejects")),
             **changes,
         )
         return run(plan, lambda: spark, lambda _text: None)
@@ -47,8 +47,8 @@ def importing(spark: SparkSession, tmp_path: Path) -> Importing:
     return do
 
 
-def rejected(tmp_path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = DeltaTable(str(tmp_path / "rejects")).to_pyarrow_table().to_pylist()
+def rejected(tmp_path: Path, name: str = "rejects") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(str(tmp_path / name)).to_pyarrow_table().to_pylist()
     return rows
 
 
@@ -218,8 +218,10 @@ def test_beside_a_server_and_after_it(importing: Importing, tmp_path: Path) -> N
         log.commit([Record(1, "theirs", "c", ("p",), event, content_hash(event, b'["p"]'), 5)])
     finally:
         log.close()
-    report = importing(file)
+    assert importing(file, dry_run=True).prepared.reasons == {"refused": 1}
+    report = importing(file, rejects=str(tmp_path / "not where the dry run put them"))
     assert report.prepared.reasons == {"refused": 1}
+    assert [row["id"] for row in rejected(tmp_path, "not where the dry run put them")] == ["mine"]
     assert [record.id for record in read_store(tmp_path / "data")] == ["theirs", "other"]
 
 

@@ -151,7 +151,10 @@ class _Work:
             except Moved as moved:
                 self._say(f"the log is not as it was when the rows were judged ({moved}): judging again")
                 self._undecide()
-        raise Mismatch("others keep writing to the log while rows are loaded: stop them, and run this again")
+        raise Mismatch(
+            "others keep writing to partitions of this import, so that its rows must be judged again each time: "
+            "keep them from it for a while, and run this again"
+        )
 
     def report(self, loaded: Loaded | None, seconds: float) -> Report:
         plan, manifest = self._plan, self._manifest
@@ -178,7 +181,9 @@ class _Work:
 
     def _decide(self, base: int) -> None:
         if self._manifest.stage == DECIDED:
-            return
+            if self._manifest.rejects == self._plan.rejects:
+                return
+            self._undecide()  # a dry run wrote the rejected rows elsewhere
         began = time.monotonic()
         spark = self._session()
         if base:
@@ -188,6 +193,7 @@ class _Work:
         prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries)
         prepared.seconds = time.monotonic() - began
         self._manifest.accepted = prepared.totals.accepted
+        self._manifest.rejects = self._plan.rejects
         first = [summary.first_ms for summary in summaries if summary.first_ms is not None]
         self._manifest.first_ms = min(first, default=self._manifest.began_ms)
         self._manifest.summary = msgspec.Raw(msgspec.json.encode(prepared))

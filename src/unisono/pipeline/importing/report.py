@@ -50,6 +50,10 @@ class Example(msgspec.Struct, frozen=True):
     field: str
     message: str
 
+    def text(self) -> str:
+        """What is wrong, and where within the event."""
+        return f"{self.field}: {self.message}" if "." in self.field else self.message
+
 
 class Judged(msgspec.Struct):
     """How the work of judging was divided. `largest` is the number of events of the largest component."""
@@ -116,7 +120,7 @@ class Report(msgspec.Struct):
         for reason, count in sorted(self.prepared.reasons.items(), key=lambda item: (-item[1], item[0])):
             told.append(f"  {count:>9} {reason}: {REASONS[reason]}")
             for example in self.prepared.examples.get(reason, [])[:1]:
-                told.append(f"            e.g. {example.file}:{example.line}: {example.message}")
+                told.append(f"            e.g. {example.file}:{example.line}: {example.text()}")
         return told
 
     def _files(self) -> list[str]:

@@ -118,7 +118,8 @@ class _Fault(Exception):
 
 def _id(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Fault("bad_id", "there is no id" if value is None else "an id is a text", "id")
+        says = "there is no id" if value is None else f"an id is a text, not {value!r:.40}"
+        raise _Fault("bad_id", says, "id")
     size = _size(value, "bad_id", "id")
     if not 0 < size <= ID_BYTES_MAX:
         raise _Fault("bad_id", f"the id has {size} bytes, 1 to {ID_BYTES_MAX} are allowed", "id")

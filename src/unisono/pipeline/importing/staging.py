@@ -27,7 +27,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing.sources import Source
 from unisono.store.sqlite_files import sync_directory
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Of what is staged; another one is another import."""
 
 READ, DECIDED = "read", "decided"
@@ -52,7 +52,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct):
-    """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged."""
+    """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged;
+    `rejects` the table that has the rejected rows.
+    """
 
     key: str
     began_ms: int
@@ -60,6 +62,7 @@ class Manifest(msgspec.Struct):
     base: int = 0
     accepted: int = 0
     first_ms: int = 0
+    rejects: str = ""
     files: list[tuple[str, int]] = []
     summary: msgspec.Raw = msgspec.Raw(b"null")
 
