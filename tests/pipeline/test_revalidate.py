@@ -389,6 +389,8 @@ def test_when_it_cannot_be_settled_it_says_so(
             patched.setattr(f"unisono.pipeline.revalidate.{name}", 1)
             result = revalidate(context, lake, model, model)
             assert not result.settled
+            assert not result.compatible
+            assert result.verdict.startswith("not known to be compatible")
             assert "approximate" in text(result)
 
 
@@ -398,6 +400,9 @@ def test_an_empty_lake(context: SparkContext, tmp_path: Path) -> None:
     model = ShippedModel.of(load_model(model_at(tmp_path / "m", 1)))
     result = revalidate(context, empty, model, ShippedModel.open())
     assert (result.compatible, result.events, result.rounds) == (True, 0, 0)
+    assert "not judged" not in text(result)
+    behind = revalidate(context, empty, model, ShippedModel.open(), log_head=7)
+    assert "The log has 7 events after these that are not in the lake and were not judged" in text(behind)
 
 
 @pytest.mark.parametrize(

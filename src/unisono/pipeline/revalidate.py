@@ -77,7 +77,8 @@ class ReasonResult(msgspec.Struct, frozen=True):
 
 class Revalidation(msgspec.Struct, frozen=True):
     """What came out. `settled` is False where partitions could not be brought to agree within the bounds: then
-    counts of events in several partitions, and of what came after them, are of the last round.
+    counts of events in several partitions, and of what came after them, are of the last round. `unjudged` events of
+    the log are not in the lake yet.
     """
 
     before: ModelName
@@ -94,10 +95,15 @@ class Revalidation(msgspec.Struct, frozen=True):
     differences: list[Difference]
     rounds: int
     settled: bool
+    unjudged: int
 
     @property
     def compatible(self) -> bool:
-        return not (self.total.newly_rejected or self.total.newly_skipped or self.differing)
+        return self.settled and not self._differs
+
+    @property
+    def _differs(self) -> bool:
+        return bool(self.total.newly_rejected or self.total.newly_skipped or self.differing)
 
     @property
     def verdict(self) -> str:
@@ -105,6 +111,10 @@ class Revalidation(msgspec.Struct, frozen=True):
             return (
                 f"compatible: the model treats all {self.events:,} events as the one before, and the states of all "
                 f"{self.partitions:,} partitions stay as they are"
+            )
+        if not self._differs:
+            return (
+                "not known to be compatible: nothing speaks against it, but not everything could be settled"
             )
         return (
             f"not compatible: {self.total.newly_rejected:,} of {self.events:,} events would be rejected, "
@@ -121,8 +131,12 @@ def revalidate(
     *,
     out: Path | None = None,
     say: Say | None = None,
+    log_head: int = 0,
 ) -> Revalidation:
-    """Judge everything in the lake under both models. `out`: where tasks write the rows behind the counts."""
+    """Judge everything in the lake under both models.
+
+    `out`: where tasks write the rows behind the counts. `log_head`: where the log ends, to tell what the lake lacks.
+    """
     view = lake.view()
     tell = say or (lambda _: None)
     works = _works(spark, view, before, now, out)
@@ -154,7 +168,7 @@ def revalidate(
             )
     if out is not None:
         _require_written(out, outcomes)
-    return _result(view, before, now, outcomes, rounds, settled)
+    return _result(view, before, now, outcomes, rounds, settled, max(0, log_head - view.head))
 
 
 class Seen:
@@ -270,6 +284,7 @@ def _result(
     outcomes: Mapping[int, Outcome],
     rounds: int,
     settled: bool,
+    unjudged: int,
 ) -> Revalidation:
     whole = Outcome()
     for number in sorted(outcomes):
@@ -297,6 +312,7 @@ def _result(
         whole.differences,
         rounds,
         settled,
+        unjudged,
     )
 
 

@@ -35,12 +35,15 @@ def revalidate_(place: Place, directory: str, against: str | None, out: Path | N
     from unisono.pipeline.models import choose
     from unisono.pipeline.revalidate import encode, revalidate, write
     from unisono.pipeline.revalidating.page import text
+    from unisono.pipeline.stores import extent
 
     now = choose(directory, None)
     before = _before(place, against)
     lake = place.open_lake()
     lake.view()
-    result = revalidate(place.context("unisono lake revalidate"), lake, before, now, out=out, say=place.say)
+    head = 0 if place.store is None else extent(place.store_uri).head
+    spark = place.context("unisono lake revalidate")
+    result = revalidate(spark, lake, before, now, out=out, say=place.say, log_head=head)
     if out is not None:
         write(result, out)
     click.echo(encode(result).decode() if as_json else f"{text(result)}\n{result.verdict}")

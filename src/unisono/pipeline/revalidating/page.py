@@ -182,7 +182,19 @@ def _states(made: Page, result: Revalidation) -> None:
 
 def _warnings(result: Revalidation) -> list[str]:
     same = result.before.version == result.now.version and result.before.digest != result.now.digest
-    return ([SAME_VERSION] if same else []) + ([] if result.settled else [NOT_SETTLED])
+    beyond = (
+        f"The log has {result.unjudged:,} events after these that are not in the lake and were not judged: export "
+        "them first."
+    )
+    return [
+        warning
+        for warning, holds in (
+            (SAME_VERSION, same),
+            (NOT_SETTLED, not result.settled),
+            (beyond, result.unjudged),
+        )
+        if holds
+    ]
 
 
 def _model(result: Revalidation, which: str) -> str:
