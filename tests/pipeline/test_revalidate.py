@@ -25,6 +25,7 @@ from unisono.model.packing import pack
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.pipeline.compact import compact
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.revalidate import Revalidation, revalidate, write
@@ -401,6 +402,9 @@ def test_an_empty_lake(context: SparkContext, tmp_path: Path) -> None:
     result = revalidate(context, empty, model, ShippedModel.open())
     assert (result.compatible, result.events, result.rounds) == (True, 0, 0)
     assert "not judged" not in text(result)
+    (tmp_path / "a file").touch()
+    with pytest.raises(PipelineError, match="the result cannot be written to"):
+        revalidate(context, empty, model, ShippedModel.open(), out=tmp_path / "a file")
     behind = revalidate(context, empty, model, ShippedModel.open(), log_head=7)
     assert "The log has 7 events after these that are not in the lake and were not judged" in text(behind)
 

@@ -212,6 +212,16 @@ def test_the_example_runs(spark: SparkSession, server: Server, monkeypatch: pyte
     assert clients == {f"sensors.{task}" for task in range(spark.sparkContext.defaultParallelism)}
 
 
+def test_what_is_no_json_is_shown_as_it_was_given() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "1", "partition": "a", "event": "{oops", "schema": None, "data": None},
+        {"id": "2", "partition": "a", "event": None, "schema": "note", "data": "{"},
+    ]
+    found = list(to_items(pa.RecordBatch.from_pylist(rows), from_content=False))
+    assert [bytes(item.event) for item in found] == [b"{oops", b'{"schema":"note","data":"{","meta":null}']
+    assert all(item.fault.startswith("the event is not JSON") for item in found)
+
+
 @pytest.mark.req("PART-05")
 def test_the_legacy_partition_must_not_disagree() -> None:
     rows = [

@@ -65,7 +65,8 @@ def choose(directory: str | None, store: str | None) -> ShippedModel:
         try:
             return ShippedModel.of(load_model(Path(directory)))
         except ModelError as error:
-            raise NoModel("; ".join(line.strip() for line in str(error).splitlines())) from error
+            head, *faults = (line.strip() for line in str(error).splitlines())
+            raise NoModel(f"{head} {'; '.join(faults)}".rstrip()) from error
     if store is None:
         raise NoModel(
             "say which model to fold with: --model DIR, --model open, or the log that has one (--data)"

@@ -37,7 +37,7 @@ from unisono.pipeline.revalidating.outcomes import (
     totals,
 )
 from unisono.pipeline.revalidating.page import page
-from unisono.pipeline.revalidating.rows import clear, events_file
+from unisono.pipeline.revalidating.rows import RESULT, clear, events_file
 from unisono.pipeline.shares import cut
 from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.lake import Lake, View
@@ -325,8 +325,7 @@ def encode(result: Revalidation) -> bytes:
 def write(result: Revalidation, out: Path) -> None:
     """The page and the JSON, beside the rows that tasks have written."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in (("result.json", encode(result)), ("index.html", page(result).encode())):
+        for name, content in zip(RESULT, (encode(result), page(result).encode()), strict=True):
             unfinished = out / f".{name}.unfinished"
             unfinished.write_bytes(content)
             unfinished.replace(out / name)

@@ -11,6 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unisono.pipeline.errors import PipelineError
+
 ROWS_PER_GROUP: Final = 8_192
 
 EVENTS: Final = pa.schema(
@@ -47,11 +49,18 @@ def partitions_file(out: Path, number: int) -> Path:
     return out / "partitions" / f"part-{number:05d}.parquet"
 
 
+RESULT: Final = ("result.json", "index.html")
+
+
 def clear(out: Path) -> None:
-    """Remove the rows of an earlier run."""
-    for folder in ("events", "partitions"):
-        for path in (out / folder).glob("part-*.parquet"):
-            path.unlink()
+    """Make place for what comes: what an earlier run said does not stand beside the rows of this one."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        rows = [path for folder in ("events", "partitions") for path in (out / folder).glob("part-*.parquet")]
+        for path in [*rows, *(out / name for name in RESULT)]:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise PipelineError(f"the result cannot be written to {out}: {error.strerror or error}") from error
 
 
 class Rows:

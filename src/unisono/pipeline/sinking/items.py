@@ -52,7 +52,7 @@ def _item(row: dict[str, Any], from_content: bool) -> Item:
     try:
         event = _event(row)
     except (msgspec.DecodeError, ValueError) as error:
-        event, fault = msgspec.Raw(b"null"), f"the event is not JSON: {error}"
+        event, fault = _as_given(row), f"the event is not JSON: {error}"
     if from_content:
         id = _content_id(partitions, event)
     if not fault and not bytes(event).startswith(b"{"):
@@ -93,6 +93,13 @@ def _event(row: dict[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(
         b'{"type":"event","payload":{"schema":%b,"data":%b%b}}' % (_encode(row["schema"]), data, meta)
     )
+
+
+def _as_given(row: dict[str, Any]) -> msgspec.Raw:
+    """What stands in a row instead of an event; it is never sent, but shown to who must mend it."""
+    if row.get("event") is not None:
+        return msgspec.Raw(row["event"].encode())
+    return msgspec.Raw(_encode({name: row.get(name) for name in ("schema", "data", "meta")}))
 
 
 def _content_id(partitions: list[str], event: msgspec.Raw) -> str:
