@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from tests.commands import unisono
 from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, holders, planted
-from tests.pipeline.history import require_exact, row_of
+from tests.pipeline.history import START_MS, require_exact, row_of
 from tests.pipeline.processes import run as run_command
 from tests.pipeline.s3 import object_store
 from tests.store.lakes import spreading
@@ -44,6 +44,7 @@ from unisono.store.delta.tables import naming
 from unisono.store.port import Record, Snapshot
 from unisono.store.postgres import PostgresLog
 from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.vocabulary import Json
 
 BY_CULPRIT = Selector("client", (CULPRIT,))
 
@@ -255,6 +256,50 @@ def test_what_is_left_is_found_and_what_others_say_too_is_not_blamed(
     assert run(context, data, lake).proof.holds
     left = {Path(path).relative_to(tmp_path).parts[:2] for path in holders(data, tmp_path / "lake")}
     assert left == {("data", "log.db"), ("lake", "log"), ("lake", "by_partition")}, "the quote itself"
+
+
+def note(number: int, partition: str, event: Json) -> Record:
+    body, names = canonical(event), (partition,)
+    return Record(
+        number,
+        f"e{number}",
+        "ann",
+        names,
+        body,
+        content_hash(body, canonical(list(names))),
+        START_MS + number,
+    )
+
+
+def test_what_a_state_makes_of_events_that_stay_is_no_trace(context: SparkContext, tmp_path: Path) -> None:
+    """An event ends a text by `"}},` and a state by `"},`, as events of another kind do, which are erased here."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    said = "dolor sit amet"
+    pushed: list[Json] = [
+        {"type": "treePush", "payload": {"target": "doc", "value": {"id": f"n{n}", "text": said}}}
+        for n in range(3)
+    ]
+    added: list[Json] = [
+        {"type": "event", "payload": {"schema": "note", "data": {"id": "n", "text": f"{'x' * n}{said}"}}}
+        for n in range(PIECE_BYTES)
+    ]
+    with closing(SqliteLog.open(data)) as log:
+        log.begin([])
+        log.commit(
+            [note(n, "stays", event) for n, event in enumerate(pushed, 1)]
+            + [note(n, "goes", event) for n, event in enumerate(added, 4)]
+        )
+    store = sqlite_uri(data)
+    lake.make(buckets=2)
+    export(context, store, lake)
+    snapshot(context, lake, ShippedModel.open())
+    with closing(open_keeper(store)) as keeper:
+        keeper.put_snapshots(states(lake))
+    assert any(f'{said}"}},"'.encode() in state.state for state in states(lake) if state.partition == "stays")
+    selector = Selector("partition", ("goes",))
+    done = erase(context, store, lake, plan(context, store, lake, selector))
+    assert done.proof.holds, done.proof.text()
+    assert done.proof.common > 0
 
 
 def test_pieces() -> None:

@@ -28,7 +28,7 @@ import msgspec
 
 from unisono.pipeline.erasing.clearing import clear_events, clear_states
 from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, Pieces
-from unisono.pipeline.erasing.proof import Proof, prove
+from unisono.pipeline.erasing.proof import Proof, Trust, prove
 from unisono.pipeline.erasing.records import record
 from unisono.pipeline.erasing.rewriting import Erased, rewrite
 from unisono.pipeline.erasing.selecting import Chosen, Selection, Selector, select
@@ -159,7 +159,7 @@ def erase(
     removed += clear_states(spark, lake, names, now_ms)
     say(f"files deleted that held erased events: {removed}")
     pieces = Pieces(sorted(tokens | found)[:PIECES_MAX], selection.salt)
-    proof = prove(spark, store, lake, erased, pieces, also)
+    proof = prove(spark, store, lake, erased, pieces, Trust(frozenset(names), now_ms), also)
     if proof.holds:
         forget(lake.storage)
     return Done(len(times), planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof)

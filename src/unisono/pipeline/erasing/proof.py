@@ -1,6 +1,8 @@
 """The proof at the end: every file searched, every event in the log looked at, and what was found told apart.
 
-A piece that was found may be part of an event that stays: those are asked, and what they say as well is no trace.
+A piece that was found may be part of an event that stays: those are asked, and what they say as well is no trace. Nor
+is what a state makes of them, whose text goes on differently after a value than an event's does: states that came of
+nothing but what stays are asked last.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from unisono.pipeline.erasing.fragments import Hunt, Pieces
 from unisono.pipeline.erasing.places import directory_files, lake_files
@@ -25,7 +29,9 @@ from unisono.store.delta.columns import to_batch
 from unisono.store.delta.lake import Lake, View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import scan_log
-from unisono.store.delta.storage import Storage
+from unisono.store.delta.storage import SNAPSHOTS, Storage
+from unisono.store.port import Snapshot
+from unisono.store.sqlite_copying import SqliteSource
 from unisono.store.sqlite_files import LOG_FILE
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 EVENTS_PER_TASK: Final = 100_000
 
 IDS_PER_TASK: Final = 20_000
+
+STATES_AT_ONCE: Final = 64
 
 TRACES_SHOWN: Final = 10
 
@@ -79,12 +87,28 @@ class Proof(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
+class Trust(msgspec.Struct, frozen=True):
+    """Which states came of nothing but what stays: of other partitions than these, and those folded since."""
+
+    partitions: frozenset[str]
+    since_ms: int
+
+    def of(self, state: Snapshot) -> bool:
+        return state.partition not in self.partitions or state.created_at >= self.since_ms
+
+    def mask(self, rows: pa.RecordBatch) -> Any:
+        names = pa.array(sorted(self.partitions), pa.string())
+        others = pc.invert(pc.is_in(rows.column("partition"), value_set=names))
+        return pc.or_(others, pc.greater_equal(rows.column("created_at"), self.since_ms))
+
+
 def prove(
     spark: SparkContext,
     store: str,
     lake: Lake,
     erased: Erased,
     pieces: Pieces,
+    trust: Trust,
     also: Sequence[Path],
 ) -> Proof:
     """Search the lake, an embedded log's directory and `also`; ask the log for every one of these events."""
@@ -96,6 +120,8 @@ def prove(
     doubtful = set().union(*(trace.pieces for trace in found.traces if not trace.events))
     view, held = lake.view(), extent(store)
     common = surviving(spark, store, view, held.head, Pieces(doubtful, pieces.salt)) if doubtful else set()
+    if doubtful - common:
+        common |= in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
     traces = [trace for trace in found.traces if trace.events or trace.pieces - common]
     left = still_there(spark, store, erased, held.pruned_to)
     return Proof(found.files, found.bytes, len(pieces), len(common), traces, left)
@@ -142,6 +168,48 @@ def _rows(task: _Stretch) -> Iterator[pa.RecordBatch]:
         return
     with closing(open_reader(task.store)) as reader:
         yield from map(to_batch, read_range(reader, task.since, task.upto))
+
+
+class _States(msgspec.Struct, frozen=True):
+    """The states in one file of the lake, or those that an embedded log keeps."""
+
+    directory: Path | None
+    storage: Storage
+    file: DataFile | None
+    trust: Any
+    pieces: Any
+
+
+def in_states(spark: SparkContext, store: str, lake: Lake, trust: Trust, pieces: Pieces) -> set[bytes]:
+    """Which of these pieces stand in states that can be trusted, of the lake and of an embedded log."""
+    table, directory = lake.find(SNAPSHOTS), sqlite_directory(store)
+    files: list[DataFile | None] = [] if table is None else [*table.files()]
+    if directory is not None:
+        files.append(None)
+    shared = (spark.broadcast(trust), spark.broadcast(pieces))
+    try:
+        tasks = [_States(directory, lake.storage, file, *shared) for file in files]
+        found = spark.parallelize(tasks, len(tasks)).map(stated).collect() if tasks else []
+    finally:
+        for each in shared:
+            each.destroy()
+    return set().union(*found)
+
+
+def stated(task: _States) -> set[bytes]:
+    """On an executor."""
+    hunt, trust = Hunt(task.pieces.value), task.trust.value
+    if task.file is None:
+        assert task.directory is not None
+        with closing(SqliteSource(task.directory)) as source:
+            for snapshot in filter(trust.of, source.snapshots()):
+                hunt.look(snapshot.state)
+        return hunt.found
+    with task.storage.read(SNAPSHOTS, task.file.path) as source, pq.ParquetFile(source) as parquet:
+        for batch in parquet.iter_batches(STATES_AT_ONCE, columns=["partition", "created_at", "state"]):
+            for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
+                hunt.look(buffer)
+    return hunt.found
 
 
 class _Ask(msgspec.Struct, frozen=True):
