@@ -166,10 +166,10 @@ def test_answers_to_hostile_data_stay_small_and_quick() -> None:
     either = profile_of(either=branching)
     many = event("strings", [1] * 200_000)
     few = event("strings", [1] * 100)
-    started = time.perf_counter()
+    started = time.thread_time()
     assert fields(profile.shape(many)) == ["event.payload.data.0"]
     assert fields(either.shape(event("either", [1] * 200_000))) == ["event.payload.data"]
-    assert time.perf_counter() - started < 1.5
+    assert time.thread_time() - started < 1.5
     assert fields(profile.shape(few)) == [f"event.payload.data.{index}" for index in range(ERRORS_MAX)]
     long_keys = {"x" * 100_000 + str(index): 1 for index in range(30)}
     errors = profile.shape(event("strings", [], **long_keys))
@@ -372,6 +372,20 @@ def test_a_reducer_that_fails_leaves_the_state_as_it_was(how: str, caplog: pytes
     assert list(state.value.items()) == [("a", 1), ("b", 2), ("list", [1])]
     assert sum(profile.failed_rules.values()) == 1
     assert "Traceback" in caplog.text
+
+
+def test_in_a_replay_what_fails_is_counted_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    rules = Rules()
+
+    @rules.check("add")
+    def broken(state: dict[str, Any], event: Event) -> None:
+        raise KeyError("no such thing")
+
+    profile, state = ruled(rules)
+    profile.silence()
+    assert len(profile.refusals(state, event("add", 1))) == 1
+    assert profile.failed_rules == {"add/broken": 1}
+    assert caplog.records == []
 
 
 def test_slow_rules_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

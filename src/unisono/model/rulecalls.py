@@ -28,7 +28,8 @@ log = logging.getLogger("unisono.model")
 class RuleCalls:
     """Runs the rules of one model against states, and keeps count per rule label.
 
-    `running` names the rule being called, so that a watcher can tell which rule does not return.
+    `running` names the rule being called, so that a watcher can tell which rule does not return. `quiet`: what goes
+    wrong is counted and not logged.
     """
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
@@ -37,6 +38,7 @@ class RuleCalls:
         self.slow: dict[str, int] = {}
         self.failed: dict[str, int] = {}
         self.running: str | None = None
+        self.quiet = False
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def refusals(self, state: TrackedDict, journal: Journal, payload: JsonObject) -> list[FieldError]:
@@ -89,6 +91,8 @@ class RuleCalls:
         self._report(rule, "failed", "the rule %s failed; its event is refused", exc_info=True)
 
     def _report(self, rule: Rule, trouble: str, says: str, exc_info: bool) -> None:
+        if self.quiet:
+            return
         now = perf_counter()
         last, left_out = self._logged.get((rule.label, trouble), (None, 0))
         if last is not None and now - last < LOG_INTERVAL_S:
