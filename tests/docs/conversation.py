@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.server.harness import Peer, Server, running
+from tests.waiting import PATIENCE_S
 from unisono.samples import sample_model
 
 PAGE: Final = "docs/protocol/messages.md"
@@ -44,7 +45,7 @@ def hold() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as place:
         model = Path(place) / "model"
         shutil.copytree(sample_model(), model, ignore=shutil.ignore_patterns("__pycache__"))
-        limits = ("--rate-events-per-s", "2", "--rate-burst-events", "20")
+        limits = ("--rate-events-per-s", "0.02", "--rate-burst-events", "20")
         with running(Path(place) / "data", "--model", str(model), *limits) as server:
             talk = _Talk(server, model)
             talk.go()
@@ -147,7 +148,7 @@ class _Talk:
             method="POST",
             headers={"Authorization": f"Bearer {admin['token']}"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
 
     def _first_sync(self) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.docs.blocks import Step, pattern
+from tests.ports import free_port
 
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 200.0
+"""A step may start Spark, which takes its time on a machine that does other things, too."""
+
 SAID: Final = ("127.0.0.1:8040", "127.0.0.1:8041")
 """The addresses that examples speak of."""
 
@@ -31,7 +31,7 @@ class Ports:
     """The ports a page's server really has, and texts with one kind put for the other."""
 
     def __init__(self) -> None:
-        self.numbers = tuple(_free_ports())
+        self.numbers = (str(free_port()), str(free_port()))
         self._real = tuple(f"127.0.0.1:{number}" for number in self.numbers)
 
     def put_in(self, text: str) -> str:
@@ -43,19 +43,6 @@ class Ports:
     def taken_out(self, text: str) -> str:
         """What was printed here, as a page says it."""
         return text.replace(self._real[0], SAID[0]).replace(self._real[1], SAID[1])
-
-
-def _free_ports() -> Iterator[str]:
-    """Two ports nobody has, and that no outgoing connection is given before the example's server takes them."""
-    found = 0
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            found += 1
-            yield str(port)
-        if found == 2:
-            return
-    raise AssertionError("a hundred ports, and not two of them free")
 
 
 class Terminal:

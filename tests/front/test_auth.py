@@ -30,6 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from tests.ports import free_port
 from unisono.front.auth import TOKEN_BYTES_MAX, Identity, Verifier, sign_token
 from unisono.front.keys import KEY_FILE_BYTES_MAX, KeySourceError
 from unisono.front.keysources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
@@ -273,7 +274,7 @@ def test_an_oversized_token_is_refused_before_any_work() -> None:
 
 
 @pytest.mark.req("AUTH-01", "AUTH-08")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_single_changed_character_keeps_a_token_valid(data: st.DataObject) -> None:
     token = hs256()
@@ -378,7 +379,7 @@ def test_a_scope_claim_must_be_an_array_of_strings(claim: str, value: object) ->
 
 
 @pytest.mark.req("AUTH-01", "AUTHZ-01")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     client_id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
     names=st.lists(st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), max_size=8), max_size=4),
@@ -733,6 +734,7 @@ def test_connections_that_arrive_together_share_one_fetch_and_none_can_cancel_it
 def test_while_the_key_host_is_down_known_keys_still_work(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         host = KeyHost()
+        host.port = free_port()
         async with host.serving():
             pass
         using = verifier(JwksUrl(host.url))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
+from tests.ports import free_port
 from unisono.pipeline import jvm
 
 START_TIMEOUT_S = 60.0
@@ -32,7 +33,7 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": " ".join(self.java_options),
         }
-        port = _free_port()
+        port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         own = ["--host", "127.0.0.1", "--webui-port", "0"]
         self.processes = [self._start("master.Master", "master", *own, "--port", str(port))]
@@ -93,11 +94,6 @@ def running_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def _wait_for_port(port: int) -> None:

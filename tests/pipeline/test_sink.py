@@ -6,7 +6,6 @@ import os
 import random
 import runpy
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,7 +22,9 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.pipeline.history import read_store
 from tests.pipeline.processes import python_workers
+from tests.ports import free_port
 from tests.server.harness import Server, running
+from tests.waiting import PATIENCE_S
 from unisono.pipeline.sinking.answers import Speaking
 from unisono.pipeline.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
 from unisono.pipeline.sinking.items import Item, to_items
@@ -265,7 +266,7 @@ def exchange(server: Server, **changes: Any) -> Exchange:
         "compatibility",
         changes.get("batch", 10),
         changes.get("in_flight", 4),
-        changes.get("timeout_s", 30.0),
+        changes.get("timeout_s", PATIENCE_S),
     )
     return Exchange(speaking, tokens.of_task(0))
 
@@ -296,10 +297,7 @@ def test_a_request_refused_whole_is_taken_apart(tmp_path: Path) -> None:
 
 @pytest.mark.req("DUR-03")
 def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = Server(tmp_path / "data", "--model", "open", "--port", str(port)).start()
+    server = Server(tmp_path / "data", "--model", "open", "--port", str(free_port())).start()
     try:
         with exchange(server) as conversation:
 

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +27,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.ports import free_port
+from tests.waiting import PATIENCE_S
 from unisono.store import postgres_schema as schema
 
 TEMPLATE = "unisono_template"
@@ -59,7 +60,7 @@ class Postgres:
             os.chown(self.data, nobody.pw_uid, nobody.pw_gid)
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        self.port = _free_port()
+        self.port = free_port()
         if primary is None:
             form = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
             self._run("initdb", "-U", "postgres", *form, "-D", self.data)
@@ -93,6 +94,10 @@ class Postgres:
         server = Postgres(self)
         server.start()
         return server
+
+    def log(self) -> str:
+        """What the server has said so far."""
+        return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def promote(self) -> None:
         self._run("pg_ctl", "-w", "-D", self.data, "promote")
@@ -133,7 +138,7 @@ class Postgres:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=2 * PATIENCE_S,
         )
         if check and outcome.returncode:
             raise RuntimeError(f"{program}: {outcome.stderr}")
@@ -168,10 +173,3 @@ def database(postgres: Postgres) -> Iterator[str]:
     dsn = postgres.create()
     yield dsn
     postgres.drop(dsn)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
