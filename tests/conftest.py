@@ -1,9 +1,81 @@
-"""What holds for every test."""
+"""Every test leaves the process as it found it: what follows in the same process must not depend on it."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-# Hypothesis fails an example that takes 200 ms: how busy the machine is, is no property of the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+"""How long an example takes says something of the machine and nothing of what is tested."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def _settings() -> dict[str, Any]:
+    """What all tests of a process share and some of them touch."""
+    loggers = {
+        name: (logger.level, _handlers(logger), logger.propagate, logger.disabled)
+        for name, logger in [("", logging.getLogger()), *logging.root.manager.loggerDict.items()]
+        if isinstance(logger, logging.Logger) and (name == "" or name.startswith("unisono"))
+    }
+    found: dict[str, Any] = {
+        "the working directory": Path.cwd(),
+        "loggers": {
+            name: kept for name, kept in loggers.items() if name == "" or kept != (0, (), True, False)
+        },
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_debug()),
+        "the switch interval": sys.getswitchinterval(),
+        "the recursion limit": sys.getrecursionlimit(),
+    }
+    if "pyspark" not in sys.modules:  # a Spark in this process has its own way with these
+        found["the environment"] = {
+            name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"
+        }
+        found["signal handlers"] = {name: signal.getsignal(name) for name in SIGNALS}
+    return found
+
+
+def _modules() -> dict[str, tuple[object, object]]:
+    """Modules of ours, and what their packages hold under their names: not always the same, and never changing."""
+    return {
+        name: (module, getattr(sys.modules.get(name.rpartition(".")[0]), name.rpartition(".")[2], None))
+        for name, module in sys.modules.items()
+        if name.startswith("unisono.")
+    }
+
+
+def _handlers(logger: logging.Logger) -> tuple[logging.Handler, ...]:
+    """All but those that pytest itself comes and goes with."""
+    return tuple(handler for handler in logger.handlers if not type(handler).__module__.startswith("_pytest"))
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before, modules = _settings(), _modules()
+    yield
+    after, now = _settings(), _modules()
+    left = {
+        what: (before[what], after[what]) for what in before if after.get(what, before[what]) != before[what]
+    }
+    assert not left, f"left behind: {', '.join(left)}"
+    assert not [name for name in modules if now.get(name) != modules[name]], "modules are there twice"
+
+
+@pytest.fixture
+def embedding() -> Iterator[None]:
+    """An authority in a thread of this process makes itself at home in the interpreter; put that back."""
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()

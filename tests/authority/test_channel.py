@@ -110,7 +110,7 @@ def test_every_message_type_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: str(kind.__name__))
 def test_every_message_survives_a_frame(kind: type) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(MESSAGES[kind])
     def check(message: Message) -> None:
         assert list(Unframer().feed(frame([message]))) == [message]
@@ -119,7 +119,6 @@ def test_every_message_survives_a_frame(kind: type) -> None:
     check()
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.one_of(*MESSAGES.values()), max_size=4), max_size=5), st.data())
 def test_frames_may_be_cut_anywhere(batches: list[list[Message]], data: st.DataObject) -> None:
     stream = b"".join(frame(batch) for batch in batches)

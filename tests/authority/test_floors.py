@@ -47,7 +47,7 @@ ids = st.integers(0, EVENTS + 3)
 
 
 @pytest.mark.req("SYNC-12", "SYNC-01", "SYNC-03")
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     asked=st.sets(st.sampled_from((*PARTITIONS, "unknown")), min_size=1).map(
         lambda names: tuple(sorted(names))

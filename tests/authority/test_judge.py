@@ -77,7 +77,7 @@ def test_what_the_model_refuses_changes_nothing_and_leaves_its_id_free(states: S
 
 
 @pytest.mark.req("VAL-05")
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["_root", "a", "b"])), max_size=12))
 def test_the_same_state_and_items_give_the_same_verdicts(
     states: States, pushes: list[tuple[str, str]]

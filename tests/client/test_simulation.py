@@ -17,7 +17,7 @@ from tests.client.simulation import Simulation
 @pytest.mark.req("CLIENT-11", "CLIENT-12", "CLIENT-13", "CLIENT-14", "CLIENT-15")
 @pytest.mark.parametrize("snapshots", [False, True], ids=["whole", "snapshots"])
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 150))
 def test_everything_comes_together(ordered: bool, snapshots: bool, seed: int, steps: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -58,7 +58,7 @@ def counted() -> tuple[PartitionView, Counting]:
 
 
 @pytest.mark.req("CLIENT-03", "CLIENT-04")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), settle_every=st.integers(1, 8))
 def test_a_view_is_the_fold_of_committed_events_then_drafts(seed: int, settle_every: int) -> None:
     random = Random(seed)

@@ -110,7 +110,7 @@ payloads = st.fixed_dictionaries({}, optional=dict.fromkeys(("target", "value", 
 
 
 @pytest.mark.req("VAL-04", "VAL-05")
-@settings(max_examples=600, derandomize=True, deadline=None, database=None)
+@settings(max_examples=600, derandomize=True, database=None)
 @given(
     kind=st.sampled_from([*PROFILE.accepted_event_types, "event", None, 7]),
     payload=payloads | json_values,

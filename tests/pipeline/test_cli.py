@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
-from tests.pipeline.processes import run, start, wait_until
+from tests.pipeline.processes import WAIT_S, run, start, wait_until
 from unisono.pipeline.errors import brief
 from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.lake import Lake
@@ -78,12 +79,12 @@ def test_clear_errors(tmp_path: Path) -> None:
     started = {arguments: start(*arguments) for arguments in cases}
     no_java = start("export", "--data", data, *place, JAVA_HOME=str(tmp_path))
     for arguments, process in started.items():
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=WAIT_S)
         assert process.returncode == 2, arguments
         assert err.startswith("unisono: ")
         assert cases[arguments] in err
         assert err.count("\n") == 1
-    _, err = no_java.communicate(timeout=60)
+    _, err = no_java.communicate(timeout=WAIT_S)
     assert no_java.returncode == 2
     assert "apt install openjdk-17-jre-headless" in err
 
@@ -139,15 +140,12 @@ def test_usage() -> None:
     assert "secret" not in told.output
 
 
-def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    for name in [
-        name for name in sys.modules if name.startswith(("unisono.pipeline", "unisono.store.delta"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    told = unisono("lake", "info", "--lake", str(tmp_path))
-    assert told.exit_code == 2
-    assert "pip install 'unisono[pipeline]'" in told.output
+def test_without_the_packages(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['deltalake'] = None; from unisono.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "lake", "info", "--lake", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert "pip install 'unisono[pipeline]'" in told.stderr
 
 
 def test_of_a_failed_job_the_error_itself_is_shown() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.model.model import open_model
@@ -137,7 +137,6 @@ def test_times(time: Any, milliseconds: int) -> None:
 # -- JSON lines --------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["", "x", '"', "é🎻", "y" * 40]), max_size=30),
     st.integers(1, 60),
@@ -561,7 +560,6 @@ def test_files_that_are_not_the_library_s(tmp_path: Path, make: Callable[[Path],
 # -- components --------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=4), max_size=25))
 def test_components_are_what_hangs_together(links: list[list[int]]) -> None:
     found = Components()

@@ -760,7 +760,7 @@ def reordered(value: Json) -> Json:
 
 
 @pytest.mark.req("ORD-06", "ORD-07")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(values)
 def test_canonical_text_is_a_fixed_point(value: Json) -> None:
     text = canonical(value)
@@ -771,7 +771,7 @@ def test_canonical_text_is_a_fixed_point(value: Json) -> None:
 
 
 @pytest.mark.req("ORD-06", "ORD-07")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(values, st.sampled_from([None, 0, 3, "\t"]), st.booleans())
 def test_key_order_spaces_and_escapes_do_not_matter(
     value: Json, indent: int | str | None, ascii_only: bool
@@ -783,7 +783,7 @@ def test_key_order_spaces_and_escapes_do_not_matter(
 
 
 @pytest.mark.req("ORD-07")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode))
 def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
     expected = read_strictly(raw)

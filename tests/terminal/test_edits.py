@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.model.model import COMPATIBILITY, open_model
@@ -228,7 +228,6 @@ def _listed(branch: Branch, depth: int = 0) -> list[tuple[str, int]]:
 EDITS = ("add_after", "add_into", "move_up", "move_down", "indent", "outdent", "delete")
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 20)), max_size=40))
 def test_any_edits_do_what_is_meant_and_are_never_refused(steps: list[tuple[str, int]]) -> None:
     made, lists = tree("a", "  b", "  c", "d"), [["a", [["b", []], ["c", []]]], ["d", []]]

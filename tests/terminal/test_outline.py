@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.terminal.outline import Outline, Row, nearest, read, visible
@@ -126,7 +126,6 @@ def test_a_selection_goes_to_the_next_that_is_left_or_else_to_the_one_before() -
     assert nearest(old, "c", left()) is None
 
 
-@settings(deadline=None)
 @given(st.recursive(st.just([]), lambda children: st.lists(children, max_size=4), max_leaves=30))
 def test_every_row_agrees_with_the_tree_it_came_from(shape: list[Any]) -> None:
     """`shape` is nothing but nested lists; each list is a node."""
