@@ -26,6 +26,7 @@ from click.testing import Result
 
 from tests.commands import unisono
 from tests.server.harness import SECRET, Server, new_id, running
+from tests.waiting import PATIENCE_S, until
 from unisono import __version__
 from unisono.cli.main import main
 from unisono.samples import sample_model
@@ -139,7 +140,7 @@ class Dev:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=15)
+        code = self.process.wait(timeout=PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -168,7 +169,7 @@ def test_a_newcomer_can_paste_what_serve_dev_prints(tmp_path: Path) -> None:
             assert tail.stdout is not None
             assert "0 events so far" in tail.stdout.readline()
             with in_terminal(dev.submit, tmp_path) as submit:
-                told, complaint = submit.communicate(timeout=30)
+                told, complaint = submit.communicate(timeout=PATIENCE_S)
             assert (submit.returncode, complaint) == (0, "")
             assert re.fullmatch(r"committed 1  \S+\n", told)
             line = tail.stdout.readline()
@@ -176,7 +177,7 @@ def test_a_newcomer_can_paste_what_serve_dev_prints(tmp_path: Path) -> None:
             assert "[welcome]" in line
             assert '"title": "Hello"' in line
             tail.send_signal(signal.SIGINT)
-            assert tail.wait(timeout=15) == 0
+            assert tail.wait(timeout=PATIENCE_S) == 0
 
         secret = tmp_path / "unisono-data" / "dev-secret"
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
@@ -191,7 +192,7 @@ def test_a_newcomer_can_paste_what_serve_dev_prints(tmp_path: Path) -> None:
         words = shlex.split(again.tail)
         words[words.index("--token") + 1] = old_token
         shown = subprocess.run(
-            [*words, "--once", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+            [*words, "--once", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert shown.returncode == 0, shown.stderr
         assert [json.loads(line)["committed_id"] for line in shown.stdout.splitlines()] == [1]
@@ -487,13 +488,13 @@ def test_the_log_is_one_json_object_per_line(server: Server) -> None:
 
 def test_the_admin_port_tells_health_and_refuses_strangers_orders(server: Server) -> None:
     assert server.get("/healthz") == "ok\n"
-    assert server.get("/readyz") == "ready\n"
+    until(server.is_ready, "a process does not answer")
     admin_file = server.data / "admin.json"
     assert stat.S_IMODE(admin_file.stat().st_mode) == 0o600
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         order = Request(f"{server.admin}/orders/reload", method="POST", headers=headers)
         with pytest.raises(HTTPError) as refused:
-            urlopen(order, timeout=10)
+            urlopen(order, timeout=PATIENCE_S)
         assert refused.value.code == 401
         refused.value.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-ANSWER_S = 10.0
+from tests.waiting import PATIENCE_S
 
 
 class Line:
@@ -23,7 +23,7 @@ class Line:
         self.log = log
         self._sent = 0
 
-    def receive(self, timeout: float = ANSWER_S) -> dict[str, Any]:
+    def receive(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self.socket.recv(timeout=timeout))
         self.log.append(message)
         return message
@@ -80,11 +80,19 @@ class Line:
     def broadcast(self, committed_id: int, **more: Any) -> None:
         self.say("event_broadcast", event(committed_id) | more)
 
+    def quiet_until(self, happened: threading.Event) -> None:
+        """Nothing but heartbeats comes before something has happened."""
+        while not happened.is_set():
+            with contextlib.suppress(TimeoutError):
+                message = self.receive(0.01)
+                assert message["type"] == "heartbeat", message
+                self.say("heartbeat_ack", {})
+
     def hold(self) -> None:
         """Answer heartbeats until the client goes."""
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             while True:
-                if self.receive(30)["type"] == "heartbeat":
+                if self.receive()["type"] == "heartbeat":
                     self.say("heartbeat_ack", {})
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
 from tests.server.harness import Server
+from tests.waiting import PATIENCE_S
 from unisono.client import Options, SyncClient
 
 P = ParamSpec("P")
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
-QUICK = Options(backoff_base_s=0.02, backoff_cap_s=0.2, heartbeat_interval_s=1.0, dead_after_s=5.0)
+QUICK = Options(backoff_base_s=0.02, backoff_cap_s=0.2, heartbeat_interval_s=1.0, dead_after_s=2 * PATIENCE_S)
 
 
 def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -23,7 +24,7 @@ def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 3 * PATIENCE_S))
 
     return run
 

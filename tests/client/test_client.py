@@ -11,7 +11,8 @@ import pytest
 
 from tests.client.proxy import Proxy
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
-from tests.server.harness import Server, running
+from tests.server.harness import Server, running, running_by_window
+from tests.waiting import in_a_window
 from unisono.client import (
     ClientClosed,
     ClientStopped,
@@ -248,8 +249,9 @@ async def test_a_server_that_is_away_is_not_hammered(server: Server, part: str, 
         proxy.refusing = True
         options = Options(backoff_base_s=0.2, backoff_cap_s=0.4)
         async with of(server, who, part, url=proxy.url, options=options) as one:
+            await until(lambda: proxy.connections > 0)
             await asyncio.sleep(1.0)
-            assert 1 <= proxy.connections <= 20
+            assert proxy.connections <= 20
             proxy.refusing = False
             await one.caught_up(WAIT_S)
 
@@ -276,11 +278,11 @@ async def test_a_cut_right_after_a_submit_commits_it_once(server: Server, part: 
 async def test_a_new_token_is_asked_for_when_the_old_one_is_refused(
     server: Server, part: str, who: str
 ) -> None:
-    asked: list[str] = []
+    asked: list[float] = []
 
     async def token() -> str:
         assert asyncio.get_running_loop() is loop, "an async function runs on the program's own loop"
-        asked.append("asked")
+        asked.append(time.time())
         ttl_s = 1.0 if len(asked) == 1 else 3600
         return server.token(who, ttl_s=ttl_s) if len(asked) != 2 else "not a token at all"
 
@@ -289,10 +291,9 @@ async def test_a_new_token_is_asked_for_when_the_old_one_is_refused(
         async with of(server, who, part, url=proxy.url, token=token) as one:
             await one.caught_up(WAIT_S)
             proxy.cut()
-            await until(lambda: proxy.connections == 2)
-            await one.caught_up(WAIT_S)
-            assert len(asked) == 1, "a token that works is kept"
+            await until(lambda: proxy.connections >= 2)
             await until(lambda: len(asked) == 3)
+            assert asked[1] > asked[0] + 0.9, "a token that works is kept"
             await until(lambda: one.status.phase is Phase.LIVE)
             assert one.status.last_error is not None
             assert one.status.last_error.code == "auth_failed"
@@ -320,16 +321,19 @@ async def test_a_token_function_that_fails_is_reported_and_asked_again(
 
 
 @pytest.mark.req("CLIENT-09")
-@asynchronous
-async def test_heartbeats_keep_a_quiet_connection_open(tmp_path: Path, part: str, who: str) -> None:
-    arguments = ("--access-default", "allow", "--heartbeat-timeout-s", "0.6")
-    with running(tmp_path / "d", *arguments) as impatient, Proxy(impatient.url) as proxy:
-        quick = Options(heartbeat_interval_s=0.2, dead_after_s=2.0)
-        async with of(impatient, who, part, url=proxy.url, options=quick) as one:
-            await one.caught_up(WAIT_S)
-            await asyncio.sleep(1.5)
-            assert proxy.connections == 1
-            assert one.status.phase is Phase.LIVE
+def test_heartbeats_keep_a_quiet_connection_open(tmp_path: Path, part: str, who: str) -> None:
+    async def quiet(server: Server, window_s: float) -> None:
+        quick = Options(heartbeat_interval_s=window_s / 6)
+        with Proxy(server.url) as proxy:
+            async with of(server, who, part, url=proxy.url, options=quick) as one:
+                await one.caught_up(WAIT_S)
+                await asyncio.sleep(2.5 * window_s)
+                assert proxy.connections == 1
+                assert one.status.phase is Phase.LIVE
+
+    arguments = ("--access-default", "allow", "--heartbeat-timeout-s", "{}")
+    with running_by_window(tmp_path, *arguments) as impatient:
+        in_a_window(lambda window_s: asyncio.run(quiet(impatient(window_s), window_s)), 0.6, 3.0, 20.0)
 
 
 @pytest.mark.req("CLIENT-09")
@@ -410,13 +414,13 @@ async def test_partitions_that_are_forbidden_are_set_aside(tmp_path: Path, who: 
 
 @asynchronous
 async def test_a_rate_limit_slows_down_and_loses_nothing(tmp_path: Path, part: str, who: str) -> None:
-    limits = ("--rate-events-per-s", "100", "--rate-burst-events", "10", "--max-batch-size", "10")
+    limits = ("--rate-events-per-s", "50", "--rate-burst-events", "10", "--max-batch-size", "10")
     with running(tmp_path / "d", "--access-default", "allow", *limits) as slow:
         async with of(slow, who, part) as one:
             started = time.monotonic()
             await asyncio.gather(*(one.set(f"k{n}", n) for n in range(60)))
             await one.caught_up(WAIT_S)
-            assert time.monotonic() - started > 0.3
+            assert time.monotonic() - started > 0.8
             assert one.status.last_error is not None
             assert one.status.last_error.code == "rate_limited"
             assert one.rejected() == ()

@@ -14,5 +14,5 @@ from tests.server.harness import Server
 @pytest.mark.req("CLIENT-03", "CLIENT-04", "CLIENT-08", "CLIENT-13")
 @pytest.mark.parametrize("seed", range(20))
 def test_all_see_the_same(seed: int, server: Server, tmp_path: Path) -> None:
-    outcome = asyncio.run(asyncio.wait_for(run(seed, server, tmp_path), 100))
+    outcome = asyncio.run(asyncio.wait_for(run(seed, server, tmp_path), 200))
     assert outcome.events > 0

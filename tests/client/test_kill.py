@@ -9,8 +9,8 @@ from random import Random
 import apsw
 import pytest
 
-from tests.client.running import QUICK
-from tests.client.workers import WAIT_S, Worker, job
+from tests.client.running import QUICK, WAIT_S
+from tests.client.workers import Worker, job
 from tests.server.harness import Server
 from unisono.client import connect
 

@@ -18,10 +18,8 @@ from typing import Any, Literal
 import msgspec
 
 from tests.client.edits import edit
-from tests.client.running import QUICK
+from tests.client.running import QUICK, WAIT_S
 from unisono.client import BlockingClient, InvalidEvent
-
-WAIT_S = 40.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.client.workers"])

@@ -19,6 +19,7 @@ from blockbuster import BlockingError, blockbuster_ctx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.waiting import PATIENCE_S
 from unisono.authority.channel import Channel, Drain, Message, Ready, socket_pair
 from unisono.config import Settings
 from unisono.front.access import Access
@@ -30,7 +31,7 @@ from unisono.front.server import Front
 from unisono.model.model import open_model
 
 SECRET = b"a secret that is long enough for an HS256 signature"
-TTL_S = 0.5
+TTLS_S = (0.5, 4.0, 20.0)
 
 
 class Helper:
@@ -48,7 +49,7 @@ class Helper:
 
     def end(self) -> None:
         self._channel.send([Drain()])
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         for sock in (self._channel, *self._its_ends):
             sock.close()
         assert not self._thread.is_alive()
@@ -77,7 +78,7 @@ class Client:
         await self.socket.send(json.dumps(envelope | {"payload": payload}))
 
     async def expect(self, kind: str) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             message = json.loads(await self.socket.recv())
         assert message["type"] == kind, message
         payload: dict[str, Any] = message["payload"]
@@ -85,7 +86,7 @@ class Client:
 
     async def expect_close(self, code: int) -> None:
         with pytest.raises(ConnectionClosed) as closed:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await self.socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == code
@@ -104,6 +105,21 @@ async def client(url: str, client_id: str, ttl_s: float = 60) -> AsyncIterator[C
         one = Client(socket)
         await one.login(client_id, ttl_s)
         yield one
+
+
+@contextlib.asynccontextmanager
+async def outlived(url: str, client_id: str) -> AsyncIterator[Client]:
+    """A client whose token ends soon, but not before it is connected."""
+    for ttl_s in TTLS_S:
+        async with connect(url, compression=None, proxy=None) as socket:
+            one = Client(socket)
+            try:
+                await one.login(client_id, ttl_s)
+            except AssertionError:
+                continue
+            yield one
+            return
+    raise AssertionError("no token lasts long enough to connect")
 
 
 def draft(id: str, data: object = None) -> dict[str, Any]:
@@ -143,7 +159,7 @@ async def converse(url: str) -> None:
             await a.expect_close(4003)
             await successor.send("disconnect", {})
             await successor.expect_close(1000)
-    async with client(url, "c", TTL_S) as idle:
+    async with outlived(url, "c") as idle:
         assert (await idle.expect("error"))["code"] == "auth_failed"  # its timer came up
         await idle.expect_close(4001)
 
@@ -168,14 +184,14 @@ async def embedded(settings: Settings, authority: socket.socket, reader: socket.
     node = await Link.open(here, heard, lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await front.start(authority=authority, reader=reader, node=there, listening=[listening])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await ready.wait()
         url = f"ws://127.0.0.1:{listening.getsockname()[1]}/sync"
         await converse(url)
         async with connect(url, compression=None, proxy=None) as waiting:
             node.send(Drain())
             await Client(waiting).expect_close(1001)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await front.ended == 0
         await front.close()
     node.close()
@@ -183,6 +199,7 @@ async def embedded(settings: Settings, authority: socket.socket, reader: socket.
     return complaints
 
 
+@pytest.mark.usefixtures("embedding")
 @pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_nothing_in_a_front_blocks_its_event_loop(
     tmp_path: Path,

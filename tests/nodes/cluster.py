@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-import urllib.error
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ import psycopg
 
 from tests.server.harness import Peer, Server
 from tests.server.killing import Gone, answer, until_gone
+from tests.waiting import PATIENCE_S, until
 from unisono.store.checking import check_database
 from unisono.store.port import Record
 from unisono.store.postgres import PostgresReader
@@ -23,9 +23,6 @@ SERVE = ("--access-default", "allow")
 
 SERVER_ERROR = 1011
 """How clients are let go when something failed."""
-
-SOON_S = 10.0
-"""How soon anything must be so that takes milliseconds on an idle machine."""
 
 
 def node(directory: Path, dsn: str, name: str, *arguments: str) -> Server:
@@ -76,29 +73,13 @@ def head_of(peer: Peer) -> int:
     return head
 
 
-def until(condition: Callable[[], bool], what: str, within_s: float = SOON_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def ids(events: Sequence[dict[str, Any]]) -> list[str]:
     return [event["id"] for event in events]
 
 
-def expect_serving(server: Server, within_s: float = 30.0) -> None:
+def expect_serving(server: Server) -> None:
     """The node has found its log again."""
-
-    def serving() -> bool:
-        try:
-            server.get("/readyz")
-        except urllib.error.HTTPError as refused:
-            refused.close()
-            return False
-        return True
-
-    until(serving, f"{server.data.name} is not ready; log:\n{server.log.read_text()}", within_s)
+    until(server.is_ready, lambda: f"{server.data.name} is not ready; log:\n{server.log.read_text()}")
 
 
 def expect_let_go(peer: Peer) -> None:
@@ -108,7 +89,7 @@ def expect_let_go(peer: Peer) -> None:
 
 def client_again(server: Server, client_id: str, profile: str = "compatibility") -> Peer:
     """A connection as soon as one can be had; until then everybody is turned away in order."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         peer = server.peer()
         with contextlib.suppress(Gone):

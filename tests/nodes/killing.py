@@ -7,11 +7,12 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from tests.nodes.cluster import cluster, expect_serving, until
+from tests.nodes.cluster import cluster, expect_serving
 from tests.nodes.roaming import Tally, load
 from tests.server.harness import Server
 from tests.server.killing import TARGETS, kill
 from tests.store.postgres_server import Postgres
+from tests.waiting import PATIENCE_S, until
 
 LOAD_S = (0.05, 0.3)
 """Between two blows, at random, so that they fall anywhere in the life of a group."""
@@ -32,7 +33,7 @@ def kill_nodes(directory: Path, dsn: str, rounds: int, seed: int) -> Tally:
             time.sleep(dice.uniform(*LOAD_S))
             number = turn % len(nodes)
             if number in starting:
-                work.places.open(starting.pop(number).result(timeout=60))
+                work.places.open(starting.pop(number).result(timeout=PATIENCE_S))
             work.places.close(nodes[number])
             kill(nodes[number], TARGETS[turn % len(TARGETS)])
             starting[number] = starters.submit(nodes[number].start)
@@ -40,10 +41,10 @@ def kill_nodes(directory: Path, dsn: str, rounds: int, seed: int) -> Tally:
                 work.places.open(starting.pop(other).result())
             if not work.places:
                 number, future = starting.popitem()
-                work.places.open(future.result(timeout=60))
+                work.places.open(future.result(timeout=PATIENCE_S))
             work.expect_progress()
         for future in starting.values():
-            work.places.open(future.result(timeout=60))
+            work.places.open(future.result(timeout=PATIENCE_S))
         return work.settle(dsn, nodes)
 
 
@@ -75,4 +76,4 @@ def start_again(postgres: Postgres) -> None:
             return False
         return True
 
-    until(started, "PostgreSQL does not start again", 60)
+    until(started, "PostgreSQL does not start again")

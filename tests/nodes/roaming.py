@@ -17,9 +17,10 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from tests.nodes.cluster import query, records_of, until
+from tests.nodes.cluster import query, records_of
 from tests.server.harness import Peer, Server
 from tests.server.killing import Gone, Ledger, Writer, session, until_gone
+from tests.waiting import PATIENCE_S, until
 
 PARTS = 4
 BACK_S = 0.05
@@ -27,9 +28,6 @@ BACK_S = 0.05
 
 PACE_S = 0.01
 """Between two submissions of a writer: nodes that start need their share of a small machine."""
-
-SETTLE_S = 60.0
-"""How soon everything must be in order once nothing is broken any more; it takes about a second."""
 
 
 class Places:
@@ -163,7 +161,7 @@ class Load:
             *(pool.submit(follower.follow, places, self._following) for follower in self.followers),
         ]
 
-    def expect_progress(self, within_s: float = SETTLE_S) -> None:
+    def expect_progress(self) -> None:
         """Something more is acknowledged, and nobody has failed."""
         before = len(self.ledger.by_id)
 
@@ -173,7 +171,7 @@ class Load:
                     future.result()
             return len(self.ledger.by_id) > before
 
-        until(progress, "nothing is acknowledged any more", within_s)
+        until(progress, "nothing is acknowledged any more")
 
     def stop(self) -> None:
         self._writing.set()
@@ -183,7 +181,7 @@ class Load:
         """Let everything come to rest, and check all of it."""
         self._writing.set()
         for future in self._work[: len(self.writers)]:
-            future.result(timeout=SETTLE_S)
+            future.result(timeout=PATIENCE_S)
         for number, writer in enumerate(self.writers):
             writer.finish(nodes[number % len(nodes)])
         records = records_of(dsn)
@@ -191,11 +189,10 @@ class Load:
         until(
             lambda: all(len(follower.events) >= len(log) for follower in self.followers),
             "a follower does not hear the rest",
-            SETTLE_S,
         )
         self._following.set()
         for future in self._work:
-            future.result(timeout=SETTLE_S)
+            future.result(timeout=PATIENCE_S)
         assert all(follower.events == log for follower in self.followers)
         told = self.ledger.by_committed_id
         assert {number: log[number - 1] for number in told} == told, "told and not in the log"

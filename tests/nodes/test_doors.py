@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.client.running import until
 from unisono.authority.channel import Channel, Failed, Message, Offer, Ready, frame, socket_pair
 from unisono.config import Settings
 from unisono.front.access import Access
@@ -28,9 +29,8 @@ def test_a_front_opens_its_doors_once() -> None:
             authority.sendall(frame([offer, Failed("out of reach", recovering=True), offer]))
             listening = listen("127.0.0.1", 0, 1)
             await front.start(authority=ends[0], reader=ends[1], node=ends[2], listening=listening)
-            for _ in range(20):
-                await asyncio.sleep(0.01)
-            assert front.serving
+            await until(lambda: front.serving)
+            await asyncio.sleep(0.1)
             told = list(Channel(node).receive())
             for server in front._servers:
                 server.close()

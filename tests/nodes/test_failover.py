@@ -14,6 +14,7 @@ from tests.nodes.roaming import load
 from tests.server.harness import tree_event
 from tests.server.killing import expect_nothing_left
 from tests.store.postgres_server import Postgres
+from tests.waiting import PATIENCE_S
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def test_a_standby_that_lacks_what_was_acknowledged_is_not_followed(
                 standby.start()
                 standby.promote()
                 proxy.target = standby.port
-                assert a.process.wait(timeout=30) == 1
+                assert a.process.wait(timeout=PATIENCE_S) == 1
                 expect_nothing_left(a)
                 assert "the log went back" in a.log.read_text()
                 # Started anew it serves what is there.

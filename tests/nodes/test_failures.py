@@ -29,13 +29,13 @@ from tests.nodes.cluster import (
     node,
     query,
     records_of,
-    until,
 )
 from tests.nodes.proxy import proxied
 from tests.server.harness import Peer, Server, item, running, tree_event
 from tests.server.killing import Gone, until_gone
 from tests.server.test_model_reload import post
 from tests.store.postgres_server import Postgres
+from tests.waiting import PATIENCE_S, until
 from unisono.front.node import ADMIN_FILE
 
 # The database
@@ -93,6 +93,7 @@ def admin(server: Server) -> dict[str, str]:
 def test_any_one_connection_to_the_database_is_cut(tmp_path: Path, database: str) -> None:
     """The authority's, the reader's or the one that listens; the node finds each of them again."""
     with cluster(tmp_path, database, "a") as (a,):
+        until(lambda: len(backends(database)) == 3, "a node has three connections")
         own = backends(database)
         with running(tmp_path / "b", "--store", database, "--node-name", "b", *SERVE) as b:
             writer = b.client("writer")
@@ -113,7 +114,6 @@ def test_any_one_connection_to_the_database_is_cut(tmp_path: Path, database: str
                 listener.commit(["p"], tree_event(f"n{number}"))
                 listener.close()
             until(lambda: len(backends(database)) == 6, "a connection is not made again")
-            assert len(own) == 3
 
 
 def backends(dsn: str) -> list[int]:
@@ -159,7 +159,7 @@ def test_what_was_said_just_before_is_not_forgotten(tmp_path: Path, database: st
         in_the_way.rollback()
         for peer in (other, again):
             expect_let_go(peer)
-        assert ordered.result(timeout=30)[0] == 409
+        assert ordered.result(timeout=PATIENCE_S)[0] == 409
         until(
             lambda: query(database, "SELECT count(*) FROM unisono.presence") == [(0,)],
             "somebody is held to be connected who is not",

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.cluster import SERVE, cluster, node, until
+from tests.nodes.cluster import SERVE, cluster, node
 from tests.server.harness import Server, item, set_event
 from tests.server.test_model_reload import Modelled, note, told_version, write_model
 from tests.store.postgres_server import shared_server
+from tests.waiting import PATIENCE_S, until
 
 
 class Cluster:
@@ -138,7 +139,7 @@ def test_of_two_reloads_at_once_the_higher_version_stays(modelled: Cluster) -> N
         start = threading.Barrier(2)
 
         def order(on: Modelled, start: threading.Barrier = start) -> int:
-            start.wait(10)
+            start.wait(PATIENCE_S)
             return on.order()[0]
 
         with ThreadPoolExecutor(2) as pool:
@@ -174,7 +175,7 @@ def test_requests_on_another_node_around_a_change_are_all_answered(modelled: Clu
             assert message["type"] == "submit_events_result"
             statuses.append(message["payload"]["results"][0]["status"])
         assert ordered is not None
-        assert ordered.result(timeout=30)[0] == 200
+        assert ordered.result(timeout=PATIENCE_S)[0] == 200
     assert changed_at > 0
     assert statuses == ["committed"] * changed_at + ["rejected"] * (len(statuses) - changed_at)
 
@@ -191,7 +192,7 @@ def test_what_a_starting_node_brings(modelled: Cluster, part: str, tmp_path: Pat
     different = modelled.start("different", "--model", str(tmp_path / "different"))
     with ThreadPoolExecutor(3) as pool:
         starting = [pool.submit(server.start) for server in (older, none, different)]
-        refused = starting[2].exception(timeout=60)
+        refused = starting[2].exception(timeout=PATIENCE_S)
     try:
         for server in (older, none):
             assert told_version(server, f"{part}-x") == present

@@ -12,6 +12,7 @@ import pytest
 
 from tests.nodes.cluster import head_of, ids
 from tests.server.harness import Peer, Server, item, set_event, tree_event
+from tests.waiting import PATIENCE_S
 
 Nodes = list[Server]
 
@@ -65,7 +66,7 @@ def test_every_connection_hears_one_order_while_all_nodes_write(nodes: Nodes, pa
             pool.submit(write_and_listen, peer, part, name, total)
             for peer, name in zip(peers, names, strict=True)
         ]
-        heard = [future.result(timeout=60) for future in working]
+        heard = [future.result(timeout=PATIENCE_S) for future in working]
     for peer in peers:
         peer.expect_quiet(0.02)
         peer.close()
@@ -162,16 +163,21 @@ def test_no_gap_and_nothing_twice_at_the_seam_while_other_nodes_commit(nodes: No
 
     def subscribe_and_listen(number: int) -> list[int]:
         with nodes[2].client(f"{part}-listener-{number}") as peer:
-            request = {"partitions": [part], "since_committed_id": 0, "subscription_partitions": [part]}
-            peer.send("sync", request | {"limit": 1000})
+            request: dict[str, Any] = {"partitions": [part], "since_committed_id": 0, "limit": 1000}
+            peer.send("sync", request | {"subscription_partitions": [part]})
+            paged: list[int] = []
             live: list[int] = []
-            while (message := peer.receive())["type"] == "event_broadcast":
-                live.append(message["payload"]["committed_id"])
-            page = message["payload"]
-            assert not page["has_more"]
+            while True:
+                while (message := peer.receive())["type"] == "event_broadcast":
+                    live.append(message["payload"]["committed_id"])
+                page = message["payload"]
+                paged += [event["committed_id"] for event in page["events"]]
+                if not page["has_more"]:
+                    break
+                peer.send("sync", request | {"since_committed_id": page["next_since_committed_id"]})
             while len(live) < 10:
                 live.append(peer.expect("event_broadcast")["committed_id"])
-            return [event["committed_id"] for event in page["events"]] + live
+            return paged + live
 
     with ThreadPoolExecutor(2) as pool:
         writing = [pool.submit(write, server) for server in nodes[:2]]
@@ -179,7 +185,7 @@ def test_no_gap_and_nothing_twice_at_the_seam_while_other_nodes_commit(nodes: No
             heard = [subscribe_and_listen(number) for number in range(12)]
         finally:
             stop.set()
-        committed = sorted(id for future in writing for id in future.result(timeout=30))
+        committed = sorted(id for future in writing for id in future.result(timeout=PATIENCE_S))
     for one in heard:
         assert one == committed[: len(one)]
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.nodes.cluster import head_of, ids
 from tests.server.harness import Server, item, set_event, tree_event
+from tests.waiting import PATIENCE_S
 
 Nodes = list[Server]
 
@@ -23,7 +24,7 @@ def at_once(nodes: Nodes, part: str, rounds: int, draft: Callable[[int, int], di
         results = []
         with nodes[number].client(f"{part}-at-once-{number}") as peer:
             for turn in range(rounds):
-                start.wait(10)
+                start.wait(PATIENCE_S)
                 results += peer.submit(draft(turn, number))
         return results
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.nodes.cluster import cluster, head_of, query, until
+from tests.nodes.cluster import cluster, head_of, query
 from tests.server.harness import Closed, Peer, Server, item, set_event, tree_event
+from tests.waiting import PATIENCE_S, until
 from unisono.store.postgres import PostgresLog
 
 Nodes = list[Server]
@@ -102,7 +103,7 @@ def test_a_replaced_connection_commits_nothing_after_its_successor_is_connected(
             time.sleep(0.002 * (turn % 8))
             with nodes[(turn + 1) % 2].client(who) as successor:
                 bounds.append((old, head_of(successor)))
-                running.result(timeout=30)
+                running.result(timeout=PATIENCE_S)
                 assert old.code == REPLACED
         log = {event["id"]: event["committed_id"] for event in watcher.history([part])}
     assert any(old.told for old, _ in bounds)
@@ -124,7 +125,7 @@ def test_of_many_that_come_at_once_one_is_left(nodes: Nodes, who: str) -> None:
             "connect",
             {"client_id": who, "token": server.token(who), "supported_profiles": ["compatibility"]},
         )
-        start.wait(10)
+        start.wait(PATIENCE_S)
         return peer
 
     codes: list[int | None] = []
@@ -133,7 +134,7 @@ def test_of_many_that_come_at_once_one_is_left(nodes: Nodes, who: str) -> None:
         """Most are closed, before or after they were connected."""
         while True:
             try:
-                peer.receive(60)
+                peer.receive()
             except Closed as closed:
                 codes.append(closed.code)
                 return
@@ -146,7 +147,7 @@ def test_of_many_that_come_at_once_one_is_left(nodes: Nodes, who: str) -> None:
         assert codes == [REPLACED] * (everybody - 1)
         with nodes[0].client(who):
             for future in waiting:
-                future.result(timeout=30)
+                future.result(timeout=PATIENCE_S)
     assert codes == [REPLACED] * everybody
     for peer in peers:
         peer.close()
@@ -193,5 +194,5 @@ def test_a_crowd_that_moves_to_another_node_stops_nobody(database: str, leaving:
                     leave = partial(here.catch_up, fresh=True)
                 gone = pool.submit(leave)
                 arrived = pool.submit(there.claim_many, [(name, turn + 1) for name in crowd])
-                gone.result(timeout=30)
-                assert len(arrived.result(timeout=30)) == 300
+                gone.result(timeout=PATIENCE_S)
+                assert len(arrived.result(timeout=PATIENCE_S)) == 300

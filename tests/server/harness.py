@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as ws_connect
 
+from tests.waiting import PATIENCE_S, until
 from unisono.front.auth import sign_token
 
 SECRET = b"a secret for tests that is long enough to sign with HS256 and more"
-READY_S = 20.0
-ANSWER_S = 10.0
 QUIET_S = 0.15
 """How long nothing must come for "nothing comes" to count; what would come follows an answer at once."""
+
+PATIENT = (
+    "--heartbeat-timeout-s", "600", "--handshake-timeout-s", "120",
+    "--drain-timeout-s", "60", "--close-grace-s", "30",
+)  # fmt: skip
+"""Peers here send no heartbeats of their own, and a test may stand still: timers that it does not speak of wait."""
 
 _uuid = count(1)
 
@@ -66,7 +75,13 @@ class Peer:
 
     def __init__(self, url: str, **options: Any) -> None:
         opening = ws_connect(
-            url, open_timeout=READY_S, max_size=None, compression=None, proxy=None, **options
+            url,
+            open_timeout=PATIENCE_S,
+            ping_interval=None,  # whoever does not read on purpose does not hear a pong either
+            max_size=None,
+            compression=None,
+            proxy=None,
+            **options,
         )
         self.socket: ClientConnection = opening.__enter__()
         self._numbers = count(1)
@@ -88,7 +103,7 @@ class Peer:
         """Whatever bytes (binary frame) or text (text frame) a test wants to try."""
         self.socket.send(data)
 
-    def receive(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    def receive(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next message; Closed when the server ended it; TimeoutError when nothing comes."""
         try:
             data = self.socket.recv(timeout=timeout_s)
@@ -99,7 +114,7 @@ class Peer:
         assert set(message) == {"type", "msg_id", "timestamp", "protocol_version", "payload"}, message
         return message
 
-    def expect(self, kind: str, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    def expect(self, kind: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The payload of the next message, which must be of this kind."""
         message = self.receive(timeout_s)
         assert message["type"] == kind, message
@@ -111,7 +126,7 @@ class Peer:
         assert payload["code"] == code, payload
         return payload
 
-    def expect_close(self, code: int, timeout_s: float = ANSWER_S) -> str:
+    def expect_close(self, code: int, timeout_s: float = PATIENCE_S) -> str:
         """Nothing more comes but the close, with this code; gives its reason."""
         with pytest.raises(Closed) as closed:
             raise AssertionError(f"expected a close, got {self.receive(timeout_s)}")
@@ -190,7 +205,7 @@ class Server:
         command = [
             sys.executable, "-m", "unisono", "serve",
             "--data", str(self.data), "--port", "0", "--admin-port", "0",
-            "--jwt-secret-file", str(self.secret_file), *self.arguments,
+            "--jwt-secret-file", str(self.secret_file), *PATIENT, *self.arguments,
         ]  # fmt: skip
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -209,7 +224,7 @@ class Server:
         """SIGTERM, and the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=PATIENCE_S)
         self._close_pipe()
         return code
 
@@ -217,7 +232,7 @@ class Server:
         """kill -9 of every process of the server at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=PATIENCE_S)
         self._close_pipe()
 
     def _close_pipe(self) -> None:
@@ -226,13 +241,16 @@ class Server:
 
     def children(self) -> dict[int, str]:
         """pid → state letter of the forked processes, oldest first (authority, reader, fronts)."""
-        found: dict[int, str] = {}
+        found: list[tuple[int, int, str]] = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[1]) == self.process.pid:
-                    found[int(stat.parent.name)] = fields[0]
-        return dict(sorted(found.items()))
+                state, parent, *rest = stat.read_text().rpartition(")")[2].split()
+                if int(parent) == self.process.pid:
+                    started = int(
+                        rest[17]
+                    )  # where pids begin anew at 32768, the younger may have the smaller
+                    found.append((started, int(stat.parent.name), state))
+        return {pid: state for _, pid, state in sorted(found)}
 
     def token(self, client_id: str, *, ttl_s: float = 3600, **claims: Any) -> str:
         return sign_token(SECRET, client_id, ttl_s=ttl_s, now_s=time.time(), **claims)
@@ -248,18 +266,51 @@ class Server:
         return peer
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.admin + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.admin + path, timeout=PATIENCE_S) as answer:
             body: bytes = answer.read()
         return body.decode()
+
+    def accepts(self) -> bool:
+        """Whether anybody listens where clients come."""
+        address = urlsplit(self.url)
+        try:
+            socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    def is_ready(self) -> bool:
+        """Whether every process answers, and the log is in reach."""
+        try:
+            return self.get("/readyz") == "ready\n"
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return False
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric over all processes whose labels match."""
         total = 0.0
-        for line in self.get("/metrics").splitlines():
+        for line in self._scrape().splitlines():
             match = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
             if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
                 total += float(match[2])
         return total
+
+    def _scrape(self) -> str:
+        """The counters of every process; one that does not answer for two seconds is left out, so ask again.
+
+        A reader that has read nothing has nothing to say.
+        """
+        told = ""
+        roles = ["authority", *(f"front {number}" for number in range(len(self.children()) - 2))]
+
+        def complete() -> bool:
+            nonlocal told
+            told = self.get("/metrics")
+            return all(f'process="{role}"' in told for role in roles)
+
+        until(complete, f"not all of {roles} answer")
+        return told
 
 
 @contextlib.contextmanager
@@ -270,3 +321,16 @@ def running(data: Path, *arguments: str, **popen: Any) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+@contextlib.contextmanager
+def running_by_window(place: Path, *arguments: str) -> Iterator[Callable[[float], Server]]:
+    """Servers with a timer, started when asked for: of so many seconds, which stand for `{}` in the arguments."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def started(window_s: float) -> Server:
+            told = (word.format(window_s) for word in arguments)
+            return stack.enter_context(running(place / f"data-{window_s}", *told))
+
+        yield started

@@ -19,6 +19,7 @@ from tests.pipeline.s3 import object_store
 from tests.server.harness import Server, item, running, tree_event
 from tests.store.lakes import compact, export_to, vacuum
 from tests.store.postgres_server import database, postgres
+from tests.waiting import PATIENCE_S
 from unisono.pipeline.keeping import Keeper, open_keeper
 from unisono.pipeline.stores import sqlite_uri
 from unisono.store.delta.lake import Lake
@@ -185,6 +186,7 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
             rooms = ROOMS[number * 15 : number * 15 + 15]
             try:
                 with server.client(f"reader-{number}") as client:
+                    histories.append((rooms, client.history(rooms, limit=50)))
                     while not ended.is_set():
                         histories.append((rooms, client.history(rooms, limit=50)))
             except BaseException as failure:
@@ -257,7 +259,7 @@ def test_an_archive_that_goes_away_is_never_a_hole(pruned: Place, tmp_path: Path
             assert client.commit(["elsewhere"], tree_event("soon")) == EVENTS + 1
             waiting.expect_quiet()
         (tmp_path / "away").rename(pruned.lake)
-        (result,) = waiting.expect("submit_events_result", timeout_s=20)["results"]
+        (result,) = waiting.expect("submit_events_result")["results"]
         assert result["committed_id"] == EVENTS + 2
         waiting.close()
         with server.client("cold") as client:
@@ -322,7 +324,7 @@ def refused(place: Place, says: str, *options: str) -> None:
         sys.executable, "-m", "unisono", "serve", "--data", str(place.data), "--port", "0", "--admin-port", "0",
         "--jwt-secret-file", str(secret), *OPTIONS, *options,
     ]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.server.harness import QUIET_S, Closed, Peer, Server, item, new_id, running, set_event, tree_event
+from tests.server.harness import Closed, Peer, Server, item, new_id, running, set_event, tree_event
+from tests.waiting import PATIENCE_S
 
 EVENT = set_event("title", "Hello")
 SHAPE = {"id", "client_id", "partitions", "committed_id", "event", "status_updated_at"}
@@ -64,11 +65,15 @@ def named_ids(message: dict[str, Any]) -> list[int]:
             return []
 
 
-def until_quiet(peer: Peer) -> list[dict[str, Any]]:
+def until_answered(peer: Peer, requests: int) -> list[dict[str, Any]]:
+    """Everything up to the answer to so many requests, and what a sync brings out that came after it."""
     messages = []
-    with contextlib.suppress(TimeoutError):
-        while True:
-            messages.append(peer.receive(QUIET_S))
+    while requests:
+        messages.append(peer.receive())
+        requests -= messages[-1]["type"] in ("submit_events_result", "event_committed")
+    peer.send("sync", {"partitions": ["nothing"], "since_committed_id": 0})
+    while (message := peer.receive())["type"] != "sync_response":
+        messages.append(message)
     return messages
 
 
@@ -251,7 +256,7 @@ def test_everything_that_names_an_id_comes_in_commit_order(either: Server, part:
         stream: list[int] = []
         with either.client(f"{part}-{number}") as peer:
             peer.subscribe(part)
-            line.wait(20)
+            line.wait(PATIENCE_S)
             for turn in range(requests):
                 size = (turn + number) % 4
                 if size == 0:
@@ -270,7 +275,7 @@ def test_everything_that_names_an_id_comes_in_commit_order(either: Server, part:
                 message = peer.receive()
                 assert message["type"] == "event_broadcast"
                 stream += named_ids(message)
-            line.wait(20)
+            line.wait(PATIENCE_S)
             peer.expect_quiet(0.05)
         return stream
 
@@ -300,7 +305,7 @@ def test_inside_one_group_results_stand_among_broadcasts_in_their_place(
             passed_on(second)
             first.send("submit_event", item([part], EVENT))
             passed_on(first)
-        streams = [until_quiet(first), until_quiet(second)]
+        streams = [until_answered(first, 2), until_answered(second, 1)]
     # The two channels are read in either order; whoever came second met the shared id as a duplicate.
     log = sorted({id for messages in streams for message in messages for id in named_ids(message)})
     assert len(log) == 4

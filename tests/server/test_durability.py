@@ -12,6 +12,7 @@ import pytest
 
 from tests.server.harness import Peer, Server, item, running, set_event, tree_event
 from tests.server.killing import TARGETS, expect_nothing_left, run_rounds
+from tests.waiting import PATIENCE_S
 from unisono.store.checking import check_directory
 from unisono.store.sqlite import SqliteReader
 from unisono.store.sqlite_files import LOG_FILE
@@ -24,7 +25,7 @@ FILE_BYTES_MAX = 256 * 1024
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "ORD-01", "ORD-02", "ORD-03", "ORD-05", "BCAST-03")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_kill_minus_nine_in_a_loop_under_eight_writers(tmp_path: Path) -> None:
     tally = run_rounds(tmp_path / "data", ROUNDS, seed=1)
     assert min(tally.kills[target] for target in TARGETS) == ROUNDS // len(TARGETS)
@@ -68,7 +69,7 @@ def test_a_write_that_fails_acknowledges_nothing_and_stops_the_server(tmp_path: 
             "each acknowledged event, and nothing of the failed group"
         )
         idle.expect_close(1011)
-        assert server.process.wait(timeout=15) not in (0, None)
+        assert server.process.wait(timeout=PATIENCE_S) not in (0, None)
         expect_nothing_left(server)
         assert "the log failed, stopping" in server.log.read_text()
     assert check_directory(data).ok

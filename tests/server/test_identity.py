@@ -22,8 +22,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.server.harness import SECRET, Server, item, running, set_event, tree_event
+from tests.waiting import PATIENCE_S, in_a_window
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+TTLS_S = (0.7, 4.0, 20.0)
+"""How long a token lasts whose end is waited for."""
+
 ISSUER, AUDIENCE = "https://issuer.example", "unisono-tests"
 
 
@@ -195,31 +199,37 @@ def test_a_connect_without_token_or_client_id_is_bad_request(server: Server, pay
 
 @pytest.mark.req("AUTH-04", "CONN-10")
 def test_the_end_of_a_token_ends_an_idle_connection(server: Server, who: str, part: str) -> None:
-    with server.peer() as peer, server.client(f"{who}-b") as other:
-        ends = time.time() + 0.8
-        peer.connect(who, server.token(who, ttl_s=0.8), supported_profiles=["compatibility"])
-        peer.subscribe(part)
-        other.commit([part], tree_event("A"))
-        peer.expect("event_broadcast")
-        error = peer.expect_error("auth_failed")
-        assert ends - 0.02 <= time.time() < ends + 1
-        assert "expired" in error["message"]
-        peer.expect_close(4001)
-        other.commit([part], tree_event("B"))
+    def idle(ttl_s: float) -> None:
+        with server.peer() as peer, server.client(f"{who}-b") as other:
+            ends = time.time() + ttl_s
+            peer.connect(who, server.token(who, ttl_s=ttl_s), supported_profiles=["compatibility"])
+            peer.subscribe(part)
+            other.commit([part], set_event("n", 1))
+            peer.expect("event_broadcast")
+            error = peer.expect_error("auth_failed")
+            assert ends - 0.02 <= time.time() < ends + ttl_s
+            assert "expired" in error["message"]
+            peer.expect_close(4001)
+            other.commit([part], set_event("n", 2))
+
+    in_a_window(idle, *TTLS_S)
 
 
 @pytest.mark.req("AUTH-04")
 def test_activity_does_not_lengthen_a_token(server: Server, who: str, part: str) -> None:
-    with server.peer() as peer:
-        ends = time.time() + 0.6
-        peer.connect(who, server.token(who, ttl_s=0.6), supported_profiles=["compatibility"])
-        while time.time() < ends - 0.1:
-            peer.send("heartbeat", {})
-            peer.expect("heartbeat_ack")
-        peer.expect_error("auth_failed")
-        peer.expect_close(4001)
-    assert time.time() < ends + 1
-    accepted(server, who, server.token(who))
+    def active(ttl_s: float) -> None:
+        with server.peer() as peer:
+            ends = time.time() + ttl_s
+            peer.connect(who, server.token(who, ttl_s=ttl_s), supported_profiles=["compatibility"])
+            while time.time() < ends - ttl_s / 6:
+                peer.send("heartbeat", {})
+                peer.expect("heartbeat_ack")
+            peer.expect_error("auth_failed")
+            peer.expect_close(4001)
+        assert time.time() < ends + ttl_s
+        accepted(server, who, server.token(who))
+
+    in_a_window(active, *TTLS_S)
 
 
 def speaking_for(kind: str, part: str, other: str) -> dict[str, Any]:
@@ -283,6 +293,9 @@ def test_events_carry_the_authenticated_client_id(server: Server, who: str, part
 # -- issuer, audience, and nothing in the log ----------------------------------------------------------------
 
 
+LEEWAY_S = 300.0
+
+
 @pytest.fixture(scope="module")
 def particular(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Wants an issuer, an audience and HS512; logs everything."""
@@ -290,7 +303,7 @@ def particular(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(
         data, "--access-default", "allow", "--model", "open", "--log-level", "debug",
         "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-algorithms", "HS512,HS256",
-        "--jwt-leeway-s", "2",
+        "--jwt-leeway-s", str(LEEWAY_S),
     ) as started:  # fmt: skip
         yield started
 
@@ -316,15 +329,19 @@ def test_the_audience_is_checked_where_configured(particular: Server, who: str, 
 
 @pytest.mark.req("AUTH-07", "AUTH-04")
 def test_the_leeway_is_given_to_the_end_of_a_token_and_no_more(particular: Server, who: str) -> None:
-    accepted(particular, who, mine(who, exp=time.time() - 0.5, nbf=time.time() + 1))
-    refused(particular, who, mine(who, exp=time.time() - 3))
-    refused(particular, who, mine(who, nbf=time.time() + 10))
-    with particular.peer() as peer:
-        exp = time.time() - 1.5
-        peer.connect(who, mine(who, exp=exp))
-        peer.expect_error("auth_failed")
-        assert exp + 2 - 0.02 <= time.time() < exp + 3.5
-        peer.expect_close(4001)
+    refused(particular, who, mine(who, exp=time.time() - LEEWAY_S - 1))
+    refused(particular, who, mine(who, nbf=time.time() + 600))
+
+    def late(left_s: float) -> None:
+        accepted(particular, who, mine(who, exp=time.time() - LEEWAY_S + 10 * left_s, nbf=time.time() + 1))
+        with particular.peer() as peer:
+            exp = time.time() - LEEWAY_S + left_s
+            peer.connect(who, mine(who, exp=exp))
+            peer.expect_error("auth_failed")
+            assert exp + LEEWAY_S - 0.02 <= time.time() < exp + LEEWAY_S + left_s
+            peer.expect_close(4001)
+
+    in_a_window(late, *TTLS_S)
 
 
 @pytest.mark.req("AUTH-07")
@@ -416,7 +433,9 @@ def test_a_server_with_a_jwks_file_that_changes(tmp_path: Path, who: str) -> Non
         refused(server, who, by_hand({"alg": "HS256", "kid": "rsa-1"}, claims(who), secret=pem("rsa-1")))
         refused(server, who, signed("ec-2", "ES256", who, kid="ec-2"))
         file.write_text(json.dumps({"keys": [jwk("ec-2")]}))
-        deadline = time.monotonic() + 10  # an unknown key id makes it look again, at most once a second
+        deadline = (
+            time.monotonic() + PATIENCE_S
+        )  # an unknown key id makes it look again, at most once a second
         while True:
             with server.peer() as peer:
                 peer.send("connect", {"token": signed("ec-2", "ES256", who, kid="ec-2"), "client_id": who})
@@ -435,7 +454,7 @@ def test_a_list_of_algorithms_that_cannot_be_right_does_not_start(tmp_path: Path
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     server = keyed(tmp_path / "data", "--jwt-secret-file", str(secret), "--jwt-algorithms", algorithms)
-    ended = subprocess.run(server.command, capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(server.command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode != 0
     assert "algorithm" in ended.stderr or "accepted" in ended.stderr
     assert SECRET.decode() not in ended.stderr

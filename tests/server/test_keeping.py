@@ -20,6 +20,7 @@ import pytest
 from tests.server.harness import Server, item, running, set_event, tree_event
 from tests.server.test_model_reload import run_reload, write_model
 from tests.store.lakes import export_to
+from tests.waiting import PATIENCE_S, until
 from unisono.front import admin
 from unisono.front.node import ADMIN_FILE
 from unisono.model.loading import open_model
@@ -59,7 +60,7 @@ def post(
         f"{server.admin}/orders/{order}", body, {"Authorization": f"Bearer {token}"}, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -70,7 +71,9 @@ def post_endlessly(server: Server, length: int | None) -> tuple[int, dict[str, A
     """Say that so much will come, or say nothing and send until the server has had enough."""
     token = json.loads((server.data / ADMIN_FILE).read_text())["token"]
     place = urlsplit(server.admin)
-    with closing(http.client.HTTPConnection(place.hostname or "", place.port, timeout=20)) as connection:
+    with closing(
+        http.client.HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE_S)
+    ) as connection:
         connection.putrequest("POST", "/orders/snapshots")
         connection.putheader("Authorization", f"Bearer {token}")
         if length is not None:
@@ -249,7 +252,7 @@ def test_orders_are_for_those_who_may_and_bounded(kept: Server) -> None:
     for length in (None, admin.KEEPING_BODY_BYTES_MAX + 1):
         status, told = post_endlessly(kept, length)
         assert (status, "at most" in told["error"]) == (413, True)
-    assert kept.get("/readyz") == "ready\n"
+    until(kept.is_ready, "the server is troubled")
 
 
 def test_the_log_knows_the_model_in_force(tmp_path: Path) -> None:

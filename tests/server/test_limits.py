@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,8 +23,19 @@ import pytest
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.harness import SECRET, Peer, Server, item, running, set_event, tree_event
+from tests.client.running import until as until_then
+from tests.server.harness import (
+    SECRET,
+    Peer,
+    Server,
+    item,
+    running,
+    running_by_window,
+    set_event,
+    tree_event,
+)
 from tests.server.test_identity import OwnCommand
+from tests.waiting import PATIENCE_S, in_a_window, until
 from unisono.authority.channel import Drain, frame, socket_pair
 from unisono.config import Settings
 from unisono.front.access import Access
@@ -46,7 +57,7 @@ class RawSocket:
     def __init__(self, url: str, receive_buffer_bytes: int | None = None) -> None:
         address = urlsplit(url)
         self.socket = socket.socket()
-        self.socket.settimeout(10)
+        self.socket.settimeout(PATIENCE_S)
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.connect((address.hostname, address.port))
@@ -132,13 +143,6 @@ def authority_stopped(server: Server) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def settled(peer: Peer) -> None:
@@ -446,28 +450,43 @@ def test_messages_behind_an_unanswered_connect_are_held_in_a_bounded_queue(small
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Few events per second, few connections."""
+    """Few connections, and an event per minute after the first four."""
     data = tmp_path_factory.mktemp("strict") / "data"
     with running(
-        data, "--access-default", "allow", "--rate-events-per-s", "10", "--rate-burst-events", "4",
+        data, "--access-default", "allow", "--rate-events-per-s", "0.0166", "--rate-burst-events", "4",
         "--connections-max", "3",
     ) as started:  # fmt: skip
         yield started
 
 
 @pytest.mark.req("LIM-04", "ERR-01")
-def test_a_client_above_its_rate_is_told_when_to_come_again(strict: Server, who: str, part: str) -> None:
+def test_a_client_above_its_rate_is_refused_by_itself(strict: Server, who: str, part: str) -> None:
     with strict.client(who) as peer, strict.client(f"{who}-b") as other:
         peer.submit(*sets(part, 3))
-        refused = sets(part, 4)
-        peer.send("submit_events", {"events": refused})
-        wait_ms = rate_limited(peer)
-        told = time.monotonic()
-        assert wait_ms <= 301
+        peer.send("submit_events", {"events": sets(part, 4)})
+        assert 120_000 < rate_limited(peer) <= 180_800  # three events, but for the time that has passed
         other.submit(*sets(part, 4))  # its own bucket
         assert len(peer.history([part])) == 7  # reading is not submitting
-        time.sleep(max(0.0, wait_ms / 1000 - (time.monotonic() - told)))
-        assert {result["status"] for result in peer.submit(*refused)} == {"committed"}
+
+
+@pytest.mark.req("LIM-04", "ERR-01")
+def test_a_client_above_its_rate_is_told_when_to_come_again(tmp_path: Path, who: str, part: str) -> None:
+    def come_again(per_s: float) -> None:
+        server = rated(per_s)
+        with server.client(who) as peer:
+            first, refused = sets(part, 3), sets(part, 4)
+            peer.send("submit_events", {"events": first})
+            peer.send("submit_events", {"events": refused})
+            wait_ms = rate_limited(peer)  # told at once, while the first are still being judged
+            told = time.monotonic()
+            assert wait_ms <= 3_001 / per_s
+            peer.expect("submit_events_result")
+            time.sleep(max(0.0, wait_ms / 1000 - (time.monotonic() - told)))
+            assert {result["status"] for result in peer.submit(*refused)} == {"committed"}
+
+    rates = ("--rate-events-per-s", "{}", "--rate-burst-events", "4")
+    with running_by_window(tmp_path, "--access-default", "allow", *rates) as rated:
+        in_a_window(come_again, 10.0, 2.0, 0.2)
 
 
 @pytest.mark.req("LIM-04")
@@ -488,14 +507,14 @@ def test_without_the_option_there_is_no_rate_limit(server: Server, who: str, par
 
 @pytest.mark.req("LIM-05", "CONN-10")
 def test_one_connection_too_many_is_closed_with_4006(strict: Server, who: str) -> None:
-    eventually(lambda: strict.metric("unisono_connections") == 0)
+    until(lambda: strict.metric("unisono_connections") == 0, "somebody is still connected")
     with strict.client(who) as connected, strict.peer(), strict.peer() as third:
         for _ in range(3):
             with strict.peer() as fourth:
                 assert "too many" in fourth.expect_close(4006)
         settled(connected)
         third.close()
-        eventually(lambda: strict.metric("unisono_connections") == 2)
+        until(lambda: strict.metric("unisono_connections") == 2, "who left is still connected")
         with strict.client(f"{who}-b") as again:
             settled(again)
 
@@ -509,7 +528,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data = tmp_path_factory.mktemp("narrow") / "data"
     with running(
         data, "--access-default", "allow", "--send-buffer-bytes-max", "65536",
-        "--queue-bytes-max", str(1024 * 1024), "--close-grace-s", "5",
+        "--queue-bytes-max", str(1024 * 1024),
     ) as started:  # fmt: skip
         yield started
 
@@ -700,9 +719,10 @@ def test_a_timer_that_fails_does_not_stop_the_others() -> None:
         timers = Timers(loop)
         timers.at(loop.time() + 0.001, fails)
         timers.at(loop.time() + 0.002, again)
-        await asyncio.sleep(0.005)
+        await until_then(lambda: "again" in rang)
         timers.at(loop.time() + 0.01, fails)
-        await asyncio.sleep(0.1)
+        await until_then(lambda: len(rang) == 5)
+        await asyncio.sleep(0.02)
         timers.close()
 
     asyncio.run(scenario())
@@ -713,11 +733,21 @@ def test_a_timer_that_fails_does_not_stop_the_others() -> None:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
+def connections_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(thing, Connection) for thing in gc.get_objects())
+
+
 @pytest.mark.req("LIM-05")
+@pytest.mark.usefixtures("embedding")
 def test_connections_that_are_gone_are_forgotten_long_before_their_tokens_end(tmp_path: Path) -> None:
+    in_a_window(lambda window_s: come_go_and_be_forgotten(tmp_path / f"{window_s}", window_s), 0.1, 1.0, 5.0)
+
+
+def come_go_and_be_forgotten(data: Path, window_s: float) -> None:
     """A whole node in this process, so that what is left of its connections can be counted."""
     settings = Settings(
-        data=str(tmp_path), heartbeat_timeout_s=0.1, handshake_timeout_s=0.1, close_grace_s=0.1
+        data=str(data), heartbeat_timeout_s=window_s, handshake_timeout_s=window_s, close_grace_s=window_s
     )
     authority, reader, node, control_authority, control_reader = (socket_pair() for _ in range(5))
     threads = [
@@ -735,7 +765,7 @@ def test_connections_that_are_gone_are_forgotten_long_before_their_tokens_end(tm
             await peer.send(json.dumps(message | {"payload": payload}))
             assert json.loads(await peer.recv())["type"] == "connected"
 
-    async def scenario() -> int:
+    async def scenario() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         front = Front(0, settings, Verifier(SharedSecret(SECRET)), Access(None, "allow"))
         await front.start(authority=authority[0], reader=reader[0], node=node[0], listening=[listening])
@@ -744,24 +774,20 @@ def test_connections_that_are_gone_are_forgotten_long_before_their_tokens_end(tm
         url = "ws://{}:{}/sync".format(*listening.getsockname())
         for number in range(20):
             await come_and_go(url, f"client-{number}")
-        await asyncio.sleep(0.4)
-        gc.collect()
-        left = sum(isinstance(thing, Connection) for thing in gc.get_objects())
+        await until_then(lambda: not connections_in_memory())
         node[1].sendall(frame([Drain()]))
         await front.ended
         await front.close()
-        return left
 
     for thread, control in zip(threads, (control_authority[0], control_reader[0]), strict=True):
         thread.start()
         control.recv(100)  # it says that it is ready
     try:
-        left = asyncio.run(scenario())
+        asyncio.run(scenario())
     finally:
         for control in (control_authority[0], control_reader[0]):
             control.sendall(frame([Drain()]))
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
         for end in (*authority, *reader, *node, *control_authority, *control_reader):
             end.close()
-    assert left == 0

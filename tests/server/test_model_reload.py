@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.server.harness import Peer, Server, item, running, set_event
+from tests.waiting import PATIENCE_S, until
 from unisono.front.node import ADMIN_FILE
 
 LIMITED = """
@@ -77,13 +77,13 @@ def write_model(path: Path, version: int, longest: int = 100, most: int = 1_000_
 
 def run_reload(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "unisono", "model", "reload", "--data", str(data), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def post(server: Server, path: str, **headers: str) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(server.admin + path, method="POST", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as refused:
         with refused:
@@ -213,7 +213,7 @@ def test_requests_around_a_change_of_model_are_all_answered(modelled: Modelled, 
                     message = peer.receive()
                 assert message["type"] == "submit_events_result"
                 statuses.append(message["payload"]["results"][0]["status"])
-            assert running_command.wait(30) == 0
+            assert running_command.wait(PATIENCE_S) == 0
         assert changed_at > 0
         assert statuses == ["committed"] * changed_at + ["rejected"] * (len(statuses) - changed_at)
 
@@ -247,10 +247,10 @@ def test_sighup_does_the_same(modelled: Modelled, who: str) -> None:
         # A second one, with nothing new, is refused in the log and changes nothing.
         refusals = modelled.server.log.read_text().count("reload refused")
         modelled.server.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
-        while modelled.server.log.read_text().count("reload refused") == refusals:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(
+            lambda: modelled.server.log.read_text().count("reload refused") > refusals,
+            "the second one is not refused",
+        )
         peer.expect_quiet(0.02)
         assert peer.sync(["p"])["model_version"] == modelled.version
 

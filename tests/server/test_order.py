@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 from tests.server.harness import Peer, Server, item, new_id, running, set_event, tree_event
+from tests.waiting import PATIENCE_S
 from unisono.store.sqlite_files import LOG_FILE
 
 WRITERS = 8
@@ -256,7 +257,7 @@ def test_two_connections_race_the_same_ids(busy: Server, part: str) -> None:
         results: list[tuple[int, int]] = []
         with busy.client(client_id) as peer:
             for start in range(0, len(drafts), 3):
-                line.wait(10)
+                line.wait(PATIENCE_S)
                 for draft in drafts[start : start + 3]:
                     peer.send("submit_events", {"events": [draft]})
                 for _ in range(3):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.server.harness import SECRET, Peer, Server, item, running, set_event, tree_event
+from tests.waiting import PATIENCE_S
 
 TREE_TYPES = {"set", "unset", "init", "treePush", "treeDelete", "treeUpdate", "treeMove"}
 CANONICAL = {"type": "event", "payload": {"schema": "anything", "data": {"x": 1}}}
@@ -238,7 +239,7 @@ def test_canonical_alone_without_a_model_does_not_start(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "unisono", "serve", "--data", str(tmp_path / "data"), "--port", "0",
          "--admin-port", "0", "--jwt-secret-file", str(secret), "--profiles", "canonical"],
-        capture_output=True, text=True, timeout=20,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert ended.returncode != 0
     assert "canonical needs a model" in ended.stderr

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,23 @@ from tests.server.harness import (
     Server,
     item,
     running,
+    running_by_window,
     set_event,
     tree_event,
 )
+from tests.waiting import PATIENCE_S, in_a_window, until
 from unisono.front.auth import sign_token
 from unisono.store.sqlite import SqliteReader
 
-HEARTBEAT_S = 0.8
-HANDSHAKE_S = 0.6
+WINDOWS_S = (0.7, 4.0, 20.0)
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Server]]:
     """A server whose timers can be waited for."""
-    with running(
-        tmp_path_factory.mktemp("impatient") / "data",
-        "--access-default", "allow",
-        "--heartbeat-timeout-s", str(HEARTBEAT_S),
-        "--handshake-timeout-s", str(HANDSHAKE_S),
-    ) as started:  # fmt: skip
+    options = ("--heartbeat-timeout-s", "{}", "--handshake-timeout-s", "{}")
+    place = tmp_path_factory.mktemp("impatient")
+    with running_by_window(place, "--access-default", "allow", *options) as started:
         yield started
 
 
@@ -277,7 +275,7 @@ def test_concurrent_writers_to_one_item(server: Server, part: str) -> None:
         with server.client(f"{part}-{number}") as peer:
             for turn in range(rounds):
                 event = tree_event(f"node-{turn}", title=f"by {number}")
-                start.wait(10)
+                start.wait(PATIENCE_S)
                 results += peer.submit(item([part], event, id=f"{part}-{turn}-{number}"))
         return results
 
@@ -309,10 +307,8 @@ def test_crash_after_persist_before_reply(tmp_path: Path) -> None:
         os.kill(front, signal.SIGSTOP)  # from here on no reply and no broadcast can go out
         os.kill(authority, signal.SIGCONT)
         reader = SqliteReader.open(data)
-        deadline = time.monotonic() + 10
-        while not (records := reader.scan(0, 10, limit=10)):
-            assert time.monotonic() < deadline, "the draft is not persisted"
-            time.sleep(0.005)
+        until(lambda: reader.head() == 1, "the draft is not persisted")
+        records = reader.scan(0, 10, limit=10)
         reader.close()
         assert [record.id for record in records] == [draft["id"]]
         server.kill()
@@ -352,30 +348,34 @@ def test_mixed_batch_of_three(server: Server, part: str) -> None:
 
 
 @pytest.mark.req("HB-01", "HB-02", "CONN-06", "CONN-07", "CONN-10")
-def test_heartbeat_disconnect_and_timeout(impatient: Server, part: str) -> None:
-    with impatient.peer() as silent, impatient.peer() as beating:
-        beating.send("heartbeat", {})
-        beating.expect("heartbeat_ack")
-        silent.expect_close(4004, HANDSHAKE_S + 1)
-        beating.expect_close(4004, HANDSHAKE_S + 1)  # a heartbeat is not a handshake
-
-    with impatient.client(f"{part}-a") as leaving, impatient.client(f"{part}-b") as writer:
-        leaving.subscribe(part)
-        leaving.send("disconnect", {"reason": "enough"})
-        writer.commit([part], set_event("a", 1))
-        leaving.expect_close(1000)
-
-    with impatient.client(f"{part}-a") as idle, impatient.client(f"{part}-b") as beating:
-        started = time.monotonic()
-        while time.monotonic() < started + 2 * HEARTBEAT_S:
+def test_heartbeat_disconnect_and_timeout(impatient: Callable[[float], Server], part: str) -> None:
+    def in_time(window_s: float) -> None:
+        server = impatient(window_s)
+        with server.peer() as silent, server.peer() as beating:
             beating.send("heartbeat", {})
             beating.expect("heartbeat_ack")
-            if time.monotonic() < started + HEARTBEAT_S / 2:
-                idle.sync([part])  # no heartbeat, and so it does not count
-            time.sleep(HEARTBEAT_S / 4)
-        idle.expect_close(4004)
-        beating.send("heartbeat", {})
-        beating.expect("heartbeat_ack")
+            silent.expect_close(4004)
+            beating.expect_close(4004)  # a heartbeat is not a handshake
+
+        with server.client(f"{part}-a") as leaving, server.client(f"{part}-b") as writer:
+            leaving.subscribe(part)
+            leaving.send("disconnect", {"reason": "enough"})
+            writer.commit([part], set_event("a", 1))
+            leaving.expect_close(1000)
+
+        with server.client(f"{part}-a") as idle, server.client(f"{part}-b") as beating:
+            started = time.monotonic()
+            while time.monotonic() < started + 2 * window_s:
+                beating.send("heartbeat", {})
+                beating.expect("heartbeat_ack")
+                if time.monotonic() < started + window_s / 2:
+                    idle.sync([part])  # no heartbeat, and so it does not count
+                time.sleep(window_s / 8)
+            idle.expect_close(4004)
+            beating.send("heartbeat", {})
+            beating.expect("heartbeat_ack")
+
+    in_a_window(in_time, *WINDOWS_S)
 
 
 @pytest.mark.req("AUTH-01", "AUTH-03", "AUTH-05", "ENV-02", "ENV-04", "ENV-05", "CONN-02", "ERR-01")
@@ -466,18 +466,20 @@ def test_takeover(server: Server, who: str, part: str) -> None:
 
 @pytest.mark.req("AUTH-04")
 def test_token_expiry_on_an_idle_connection(server: Server, who: str, part: str) -> None:
-    with server.peer() as peer, server.client(f"{who}-w") as writer:
-        ttl_s = 0.7
-        started = time.time()
-        peer.connect(who, server.token(who, ttl_s=ttl_s), supported_profiles=["compatibility"])
-        peer.subscribe(part)
-        error = peer.expect_error("auth_failed")  # nothing was sent: a timer did it
-        assert ttl_s - 0.1 < time.time() - started < ttl_s + 2
-        assert "expired" in error["message"]
-        peer.expect_close(4001)
-        writer.commit([part], set_event("a", 1))
-        with server.client(who) as again:
-            assert len(again.sync([part])["events"]) == 1
+    def idle(ttl_s: float) -> None:
+        with server.peer() as peer, server.client(f"{who}-w") as writer:
+            started = time.time()
+            peer.connect(who, server.token(who, ttl_s=ttl_s), supported_profiles=["compatibility"])
+            head = peer.subscribe(part)["sync_to_committed_id"]
+            error = peer.expect_error("auth_failed")  # nothing was sent: a timer did it
+            assert ttl_s - 0.1 < time.time() - started < 2 * ttl_s
+            assert "expired" in error["message"]
+            peer.expect_close(4001)
+            writer.commit([part], set_event("a", 1))
+            with server.client(who) as again:
+                assert len(again.sync([part], head)["events"]) == 1
+
+    in_a_window(idle, *WINDOWS_S)
 
 
 @pytest.mark.req("BCAST-03", "BCAST-04", "LIM-05", "CONN-10")

@@ -12,7 +12,7 @@ from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from tests.client.running import of, until
+from tests.client.running import WAIT_S, of, until
 from tests.server.harness import Server
 from unisono.client import Phase
 from unisono.terminal.app import OutlineApp
@@ -37,7 +37,7 @@ class Screen:
         for pump in (self.app, self.app.screen, self.app.focused, self.app.screen, self.app):
             done = asyncio.Event()
             if pump is not None and pump.call_later(done.set):
-                await asyncio.wait_for(done.wait(), 10)
+                await asyncio.wait_for(done.wait(), WAIT_S)
 
     async def click(self, y: int) -> None:
         with self.app._context():
@@ -81,7 +81,7 @@ class Screen:
         await self._until(lambda: all(word in self.text for word in words), f"{words} are to be said")
 
     async def is_live(self) -> None:
-        await self.client.caught_up(20)
+        await self.client.caught_up(WAIT_S)
         await self.says("● live", "0 pending")
 
     async def goes_offline(self) -> None:
@@ -91,7 +91,7 @@ class Screen:
 
     async def _until(self, condition: Any, told: str) -> None:
         try:
-            await until(condition, 10)
+            await until(condition)
         except AssertionError:
             raise AssertionError(f"{told}, but:\n{self.text}") from None
 

@@ -20,9 +20,9 @@ import pytest
 
 from tests.commands import unisono
 from tests.server.harness import Server
+from tests.waiting import PATIENCE_S
 from unisono.cli.client import default_store
 
-PATIENCE_S = 20.0
 SHOW_CURSOR = "\x1b[?25h"
 LEAVE_SCREEN = "\x1b[?1049l"
 
