@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from tests.authority.seat import ANSWER_S
+from tests.waiting import PATIENCE_S
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store import sqlite_files as files
 from unisono.store.port import Page, Record
@@ -33,12 +33,12 @@ class Gate:
         self._open.set()
 
     def wait_reached(self) -> None:
-        assert self.reached.wait(ANSWER_S), "no commit came"
+        assert self.reached.wait(PATIENCE_S), "no commit came"
 
     def __call__(self) -> None:
         if not self._open.is_set():
             self.reached.set()
-            assert self._open.wait(ANSWER_S), "the gate was never opened"
+            assert self._open.wait(PATIENCE_S), "the gate was never opened"
 
 
 class GatedLog(SqliteLog):

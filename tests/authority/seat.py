@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tests.waiting import PATIENCE_S
 from unisono.authority.channel import (
     AskHead,
     AskStats,
@@ -53,9 +54,6 @@ from unisono.config import Settings
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.sqlite import SqliteLog, SqliteReader
-
-ANSWER_S = 30.0
-"""An answer that takes longer is none."""
 
 STATES_BYTES = 64 * 1024 * 1024
 
@@ -101,7 +99,7 @@ class End:
 
     def wait(self, wanted: Callable[[Message], bool]) -> Message:
         """The first message not waited for before that is wanted; AssertionError when none comes."""
-        deadline, looked_at = time.monotonic() + ANSWER_S, 0
+        deadline, looked_at = time.monotonic() + PATIENCE_S, 0
         while True:
             for index in range(looked_at, len(self.told)):
                 if index not in self._taken and wanted(self.told[index]):
@@ -121,7 +119,7 @@ class End:
     def rest(self) -> list[Message]:
         """Everything told until the other side ends, from the beginning."""
         while True:
-            assert select.select([self.channel], [], [], ANSWER_S)[0], "it does not end"
+            assert select.select([self.channel], [], [], PATIENCE_S)[0], "it does not end"
             try:
                 self.told += self.channel.receive()
             except ChannelClosed:
@@ -252,7 +250,7 @@ class Seat(Generic[L]):
         self.join()
 
     def join(self) -> None:
-        self._thread.join(ANSWER_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the authority does not end"
 
     def close(self) -> None:

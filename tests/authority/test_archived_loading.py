@@ -14,6 +14,7 @@ import pytest
 from tests.authority.logs import grow
 from tests.authority.seat import candidate, push, put, seated
 from tests.store.lakes import HERE, export_to
+from tests.waiting import until
 from unisono.authority.channel import Outcome
 from unisono.authority.histories import AHEAD_EVENTS, SLICE_EVENTS, History
 from unisono.authority.states import LOADS_AT_ONCE, States
@@ -167,6 +168,7 @@ def test_who_needs_an_archive_that_is_away_waits_for_it(
         waiting.send(candidate(["short-1"], push("new", "outline")))
         for number in range(20):
             assert busy.submit(candidate(["busy"], put("x", number)))[0].status == "committed"
+        until(lambda: "'short-1' cannot be loaded" in caplog.text, "nobody has looked for it")
         assert seat.stats().gauges["parked_requests"] == 1
         (folder / "away").rename(folder / "lake")
         assert waiting.results()[0].committed_id == HEAD + 21

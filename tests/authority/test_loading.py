@@ -9,7 +9,7 @@ import pytest
 
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
-from unisono.authority.channel import Claim, Drain, Outcome, Release
+from unisono.authority.channel import AskHead, Claim, Drain, Head, Outcome, Release
 from unisono.authority.histories import SLICE_EVENTS
 from unisono.store.sqlite import SqliteLog
 
@@ -183,8 +183,8 @@ def test_who_is_replaced_or_gone_while_waiting_commits_nothing(data: Path) -> No
 def test_drained_it_finishes_what_waits(data: Path) -> None:
     with seated(data) as seat:
         caller = seat.front.connect()
-        caller.send(candidate(["long"], push("a", "outline")))
-        assert seat.front.head() == HEAD
+        seat.front.send(caller.request(candidate(["long"], push("a", "outline"))), AskHead(1))
+        assert seat.front.of(Head).committed_id == HEAD
         seat.node.send(Drain())
         seat.join()
         assert caller.results()[0].committed_id == HEAD + 1

@@ -10,6 +10,7 @@ import pytest
 
 from tests.authority.logs import grow
 from tests.store.lakes import export_to
+from tests.waiting import PATIENCE_S
 from unisono.authority.channel import AskPage, Channel, Drain, PageFailed, PageOf, Ready, socket_pair
 from unisono.authority.reader import Reader
 from unisono.store.archive import Archive, ArchivedReader
@@ -59,7 +60,7 @@ class SlowArchive(Archive):
         self, held: Extent, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int
     ) -> Page:
         self.asked.set()
-        assert self.let_go.wait(30)
+        assert self.let_go.wait(PATIENCE_S)
         return super().page(held, partitions, since, upto, limit=limit, bytes_max=bytes_max)
 
 
@@ -90,7 +91,7 @@ def test_pages_from_the_log_do_not_wait_for_pages_from_the_archive(tmp_path: Pat
         [AskPage(1, ("cold",), 0, 60, 20, 1_000_000), AskPage(2, ("cold", "hot"), 0, 60, 50, 1_000_000)]
     )
     other.send([AskPage(3, ("cold",), 0, 60, 20, 1_000_000)])
-    assert archive.asked.wait(30)
+    assert archive.asked.wait(PATIENCE_S)
     front.send([AskPage(4, ("hot",), 0, 60, 50, 1_000_000)])
     hot = _next(front)
     assert isinstance(hot, PageOf)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.authority.logs import grow
+from tests.authority.logs import GatedLog, grow
 from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
 from unisono.authority.channel import ModelChanged, Order, Outcome, Report
@@ -176,15 +176,22 @@ def test_a_model_of_another_node_leaves_the_order_of_requests_as_it_is(tmp_path:
 
 @pytest.mark.req("MODEL-02", "SUBMIT-09")
 def test_who_waits_for_a_state_is_judged_by_the_new_model(tmp_path: Path) -> None:
-    log = SqliteLog.open(tmp_path / "data")
+    log = GatedLog.open(tmp_path / "data")
     grow(log, "p", 10_000)
     with seated_on(log, counting_model(tmp_path / "model", 2)) as seat:
         caller, other = seat.front.connect(), seat.front.connect()
         place = str(write_model(tmp_path / "next", 3))
         items = [candidate(["p"], note("counted", limit=limit)) for limit in (1, 1, 4)]
-        seat.front.send(*(caller.request(item, profile=CANONICAL) for item in items))
-        assert other.submit(candidate(["q"], note("counted")), profile=CANONICAL)[0].status == "committed"
-        assert seat.order("reload", place)[0]
+        log.gate.shut()
+        seat.front.send(
+            *(caller.request(item, profile=CANONICAL) for item in items),
+            other.request(candidate(["q"], note("counted")), profile=CANONICAL),
+        )
+        log.gate.wait_reached()  # with what needs no loading; the others wait, and now the order comes
+        seat.node.send(Order(1, "reload", place))
+        log.gate.open()
+        assert other.results()[0].status == "committed"
+        assert seat.node.of(Report).ok
         results = [caller.results()[0] for _ in items]
         assert [result.id for result in results] == [item.id for item in items]
         assert [result.status for result in results] == ["committed", "rejected", "committed"]

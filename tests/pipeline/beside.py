@@ -20,6 +20,7 @@ from tests.pipeline.processes import kill, run, start
 from tests.server.harness import Server
 from tests.server.killing import Ledger, Lives, Writer, listen
 from tests.server.killing import kill as kill_server
+from tests.waiting import PATIENCE_S
 from unisono.store.checking import check_directory
 from unisono.store.port import Extent
 from unisono.store.sqlite import SqliteReader
@@ -71,10 +72,10 @@ def run_beside(
                 servers.prepare()
                 kill_server(servers.current, dice.choice(["group", "authority", "node"]))
                 for future in working:
-                    future.result(timeout=60)
+                    future.result(timeout=PATIENCE_S)
                 servers.next()
             for future in [pool.submit(writer.finish, servers.current) for writer in staff]:
-                future.result(timeout=60)
+                future.result(timeout=PATIENCE_S)
             last = run(*command, "--cycles", "2")
             assert last.returncode == 0, last.stderr
             sizes.append(_log_bytes(data))

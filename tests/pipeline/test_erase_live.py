@@ -15,6 +15,7 @@ from tests.pipeline.canaries import CULPRIT, canary, holders
 from tests.pipeline.processes import kill, start, wait_until
 from tests.pipeline.test_erase import prepare, require_erased, require_states, run
 from tests.server.harness import Server, item, running, tree_event
+from tests.waiting import PATIENCE_S
 from unisono.client import connect
 from unisono.pipeline.erasing.records import recorded
 from unisono.pipeline.erasing.selecting import Selector
@@ -79,7 +80,7 @@ def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
             partitions=["room"],
             profile="compatibility",
         ) as carol:
-            carol.caught_up(20)
+            carol.caught_up(PATIENCE_S)
             shown = repr(carol.view("room"))
         assert "'a29'" in shown
         assert "'c3'" in shown

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, make_store, require_exact
-from tests.pipeline.processes import kill, start, wait_until
+from tests.pipeline.processes import WAIT_S, kill, start, wait_until
 from tests.pipeline.test_stores import prune
 from unisono.pipeline.errors import brief
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, run_task
@@ -54,7 +54,7 @@ def test_follow_stop_kill_and_go_on(tmp_path: Path) -> None:
             records += append(log, 50)
             continue
         follower.send_signal(ending)
-        out, err = follower.communicate(timeout=60)
+        out, err = follower.communicate(timeout=WAIT_S)
         assert follower.returncode == 0, err
         assert f"stopped at event {lake.head()}" in out
         assert out.count("\n") == 1, "one line sums it up"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipeline.history import read_store
 from tests.pipeline.legacy import Legacy, write_lines
-from tests.pipeline.processes import kill, start, wait_until
+from tests.pipeline.processes import WAIT_S, kill, start, wait_until
 from unisono.pipeline.importing.report import Report
 from unisono.store.checking import check_directory
 
@@ -23,7 +23,7 @@ def loaded(staging: Path) -> int:
 
 def moments(staging: Path, chance: random.Random) -> list[Callable[[], object]]:
     """When to kill, one run each: while reading, while deciding, three times while loading."""
-    counts = sorted(chance.sample(range(300, 4_000, 50), 3))
+    counts = sorted(chance.sample(range(300, 2_500, 50), 3))
     return [
         lambda: list(staging.glob("*/rows/*.parquet")),
         lambda: list(staging.glob("*/decided")),
@@ -52,7 +52,7 @@ def test_killed_while_reading_deciding_and_loading(tmp_path: Path) -> None:
     assert kills == 5
     assert reached >= 300
     process = start(*command)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=2 * WAIT_S)
     assert process.returncode == 0, err
     told = msgspec.json.decode(report.read_bytes(), type=Report)
     assert told.loaded is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.waiting import in_a_window
 from unisono.pipeline import lease as leases
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.lease import Holder, Lease, Taken
@@ -66,16 +67,22 @@ def test_of_many_at_once_one_gets_it(place: Storage) -> None:
     had[0].give_back()
 
 
-def test_it_is_renewed_while_it_is_held(place: Storage) -> None:
-    held = Lease(place, lease_s=1.0)
-    held.take()
-    before = held._open().version()
-    time.sleep(1.5)
-    assert held._open().version() > before
-    assert not held.lost.is_set()
-    with pytest.raises(Taken):
-        Lease(place).take()
-    held.give_back()
+def test_it_is_renewed_while_it_is_held(tmp_path: Path) -> None:
+    def hold(lease_s: float) -> None:
+        place = Storage.at(str(tmp_path / f"{lease_s}"))
+        held = Lease(place, lease_s=lease_s)
+        held.take()
+        try:
+            before = held._open().version()
+            time.sleep(1.5 * lease_s)
+            assert held._open().version() > before
+            assert not held.lost.is_set()
+            with pytest.raises(Taken):
+                Lease(place).take()
+        finally:
+            held.give_back()
+
+    in_a_window(hold, 1.0, 6.0, 30.0)
 
 
 def test_a_killed_holder_on_this_machine_is_seen_to_be_dead(place: Storage) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.pipeline.history import append, make_store, row_of
 from tests.pipeline.test_stores import prune
+from tests.waiting import PATIENCE_S
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.pipeline.source import UnisonoSource
 from unisono.pipeline.stores import sqlite_uri
@@ -172,7 +173,7 @@ def collect(spark: SparkSession, tmp_path: Path) -> Callable[..., list[list[int]
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        query.awaitTermination(int(2 * PATIENCE_S))
         seen = [batch for _, batch in sorted(batches.items()) if batch]
         batches.clear()
         return seen
@@ -250,7 +251,7 @@ class Writer:
 
     def _run(self) -> None:
         chance = random.Random(7)
-        while not self._stop.wait(0.005):
+        while not self._stop.wait(0.02):
             self.acknowledged = append(self._log, chance.randrange(1, 40))[-1].committed_id
 
     def __enter__(self) -> Writer:

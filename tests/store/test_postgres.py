@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from tests.store.contract import LogContract, Place
 from tests.store.postgres_server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
+from tests.waiting import until
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.postgres import PostgresLog, PostgresReader
 from unisono.store.postgres_connecting import SQL
@@ -158,10 +158,10 @@ def test_a_password_is_never_told(postgres: Postgres) -> None:
 def test_a_server_that_does_not_sync_is_refused(postgres: Postgres, database: str) -> None:
     postgres.execute("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
     try:
-        until(lambda: refused(database, "fsync=off"))
+        until(lambda: refused(database, "fsync=off"), "it is not refused")
     finally:
         postgres.execute("ALTER SYSTEM RESET fsync", "SELECT pg_reload_conf()")
-    until(lambda: not refused(database, "fsync=off"))
+    until(lambda: not refused(database, "fsync=off"), "it is refused")
 
 
 @pytest.mark.req("ORD-02")
@@ -186,13 +186,6 @@ def refused(dsn: str, why: str) -> bool:
     except StoreUnusable as error:
         said = str(error)
     return why in said
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # The head

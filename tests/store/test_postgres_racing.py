@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.synchronize import Barrier
@@ -19,6 +18,7 @@ import pytest
 
 from tests.store.postgres_server import database, postgres
 from tests.store.records import make_record
+from tests.waiting import PATIENCE_S
 from unisono.store.postgres import PostgresLog, PostgresReader
 
 __all__ = ["database", "postgres"]
@@ -36,7 +36,7 @@ def write_all(dsn: str, number: int, start: Barrier, told: Any) -> None:
     results: dict[str, int] = {}
     stream: list[int] = []
     with closing(PostgresLog.open(dsn, f"writer-{number}")) as log:
-        start.wait(30)
+        start.wait(PATIENCE_S)
         while waiting:
             size = chance.randint(1, 20)
             group, waiting = waiting[:size], waiting[size:]
@@ -85,18 +85,18 @@ def test_racing_writers_commit_each_id_once_and_a_reader_misses_nothing(database
     for writer in writers:
         writer.start()
     follower.start()
-    start.wait(30)
-    outcomes = [told.get(timeout=60) for _ in writers]
+    start.wait(PATIENCE_S)
+    outcomes = [told.get(timeout=PATIENCE_S) for _ in writers]
     for writer in writers:
-        writer.join(30)
+        writer.join(PATIENCE_S)
     ended.set()
-    follower.join(30)
+    follower.join(PATIENCE_S)
 
     with closing(PostgresReader.open(database)) as reader:
         records = reader.scan(0, 10**6, limit=10**6)
     assert [record.committed_id for record in records] == list(range(1, len(IDS) + 1))
     assert sorted(record.id for record in records) == IDS
-    assert len({record.partitions for record in records}) == WRITERS, "one writer did all: this was no race"
+    assert len({record.partitions for record in records}) > 1, "one writer did all: this was no race"
     for results, stream in outcomes:
         assert results == {record.id: record.committed_id for record in records}
         assert stream == list(range(1, len(stream) + 1))
@@ -105,30 +105,23 @@ def test_racing_writers_commit_each_id_once_and_a_reader_misses_nothing(database
 
 @pytest.mark.req("ORD-02")
 def test_the_same_check_fails_for_a_log_numbered_by_a_sequence(database: str) -> None:
-    with closing(psycopg.connect(database, autocommit=True)) as connection:
+    """One writer takes its number and commits late; who reads in between never sees it."""
+    seen: list[int] = []
+    insert = "INSERT INTO control (writer) VALUES (%s)"
+    query = "SELECT committed_id FROM control WHERE committed_id > %s ORDER BY committed_id"
+    with (
+        closing(psycopg.connect(database, autocommit=True)) as connection,
+        closing(psycopg.connect(database)) as late,
+        closing(psycopg.connect(database)) as early,
+    ):
         connection.execute("CREATE TABLE control (committed_id bigserial PRIMARY KEY, writer int)")
 
-        def write(number: int) -> None:
-            chance = random.Random(number)
-            with closing(psycopg.connect(database)) as mine:
-                for _ in range(40):
-                    mine.execute("INSERT INTO control (writer) VALUES (%s)", (number,))
-                    time.sleep(chance.random() / 200)  # the judge
-                    mine.commit()
+        def read(last: int) -> list[int]:
+            return [id for (id,) in connection.execute(query, (last,))]
 
-        writers = [threading.Thread(target=write, args=(n,)) for n in range(WRITERS)]
-        ended = threading.Event()
-        query = "SELECT committed_id FROM control WHERE committed_id > %s ORDER BY committed_id"
-        seen: list[int] = []
-        follower = threading.Thread(
-            target=lambda: seen.extend(
-                tail(lambda last: [id for (id,) in connection.execute(query, (last,))], ended)
-            )
-        )
-        for thread in (*writers, follower):
-            thread.start()
-        for writer in writers:
-            writer.join(30)
-        ended.set()
-        follower.join(30)
-        assert missed(seen, [id for (id,) in connection.execute(query, (0,))]) != []
+        late.execute(insert, (1,))
+        early.execute(insert, (2,))
+        for writer in (early, late):
+            writer.commit()
+            seen += read(seen[-1] if seen else 0)
+        assert missed(seen, read(0)) == [1]

@@ -17,6 +17,7 @@ import pytest
 
 from tests.store.faulty_disk import FaultyDisk, FileImage, faulty_disk, restore
 from tests.store.records import append, append_many
+from tests.waiting import PATIENCE_S
 from unisono.protocol.tombstones import tombstone
 from unisono.store import sqlite_keeping, sqlite_wal
 from unisono.store.checking import check_directory
@@ -176,7 +177,7 @@ def test_what_recovery_finds_is_synced_before_anything_rests_on_it(tmp_path: Pat
 @pytest.mark.req("DUR-04")
 def test_a_full_disk_is_the_end_of_the_log_and_harms_nothing(tmp_path: Path) -> None:
     process = start("full", tmp_path)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
     result = json.loads(out)
     assert len(result["said"]) == 5

@@ -18,6 +18,7 @@ import pytest
 
 from tests.store.contract import NO_LIMIT
 from tests.store.records import append, append_many, make_record
+from tests.waiting import until
 from unisono.protocol.canonical import canonical
 from unisono.protocol.tombstones import tombstone
 from unisono.store import keeping, sqlite_files, sqlite_keeping
@@ -145,8 +146,12 @@ def test_a_read_that_races_with_pruning_never_has_a_hole(log: SqliteLog, tmp_pat
     readers = [threading.Thread(target=read, args=(by_page,)) for by_page in (True, False)]
     for reader in readers:
         reader.start()
+    steps = 0
     while log.prune(2_500, limit=7):
-        pass
+        steps += 1
+        if steps % 10 == 0:
+            heard = dict(answers)
+            until(lambda heard=heard: answers["whole"] > heard["whole"], "nobody reads")  # type: ignore[misc]
     stop.set()
     for reader in readers:
         reader.join()
