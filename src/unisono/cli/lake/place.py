@@ -148,8 +148,26 @@ def _own_interrupts() -> Iterator[None]:
 @contextmanager
 def reporting() -> Iterator[None]:
     """Errors as one line for a person, with an exit code; Java goes with this process."""
-    logging.getLogger().addHandler(logging.NullHandler())  # what Spark's Python side logs is raised as well
+    with _quiet(), _as_one_line():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Others' logs say nothing that is not raised as well, or not a person's concern."""
+    handler, level = logging.NullHandler(), os.environ.get("RUST_LOG")
+    logging.getLogger().addHandler(handler)  # else what Spark's Python side logs goes to stderr
     os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of every place that has no credentials
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        if level is None:
+            del os.environ["RUST_LOG"]
+
+
+@contextmanager
+def _as_one_line() -> Iterator[None]:
     try:
         from unisono.pipeline.errors import Mismatch, PipelineError, brief
         from unisono.store.delta.errors import LakeError, Overtaken
