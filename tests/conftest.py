@@ -1,4 +1,4 @@
-"""Every test leaves the process as it found it: what follows in the same process must not depend on it."""
+"""What holds for all tests: their order, no hurry, and that each leaves the process as it found it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 """How long an example takes says something of the machine and nothing of what is tested."""
 
+SLOW_FIRST = ("pipeline", "nodes", "server", "authority")
+"""Directories whose files take minutes: where several run at once, none of them should begin last."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    room = item.path.parent.name
+    return SLOW_FIRST.index(room) if room in SLOW_FIRST else len(SLOW_FIRST)
 
 
 def _settings() -> dict[str, Any]:

@@ -459,7 +459,7 @@ async def test_a_partition_added_later_is_fetched_and_one_removed_is_forgotten(
         with pytest.raises(UnknownPartition):
             one.view(other_part)
         await one.add_partition(other_part)
-        assert one.view(other_part) == {}
+        assert one.view(other_part) in ({}, {"b": 2}), "there at once, with whatever has come by now"
         await one.caught_up(WAIT_S)
         assert one.view(other_part) == {"b": 2}
         assert one.view(part) == {"a": 1}

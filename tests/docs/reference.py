@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -58,7 +60,12 @@ def settings_page() -> str:
 
 
 def cli_page() -> str:
-    """The help of every command."""
+    """The help of every command, from a process of its own: click lets a command keep its first caller's settings."""
+    made = subprocess.run([sys.executable, "-m", "tests.docs.reference"], capture_output=True, check=True)
+    return made.stdout.decode()
+
+
+def _cli_page() -> str:
     lines = [MADE, "", "# Command line", "", "One command, `unisono`, with these parts:"]
     for path, text in _helps(main, None, "unisono"):
         lines += ["", f"## {path}", "", "```text", text, "```"]
@@ -181,3 +188,7 @@ def _bound(meta: Meta) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_cli_page())

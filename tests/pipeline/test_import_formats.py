@@ -382,20 +382,21 @@ def test_a_delta_table_is_what_it_holds_now(tmp_path: Path) -> None:
 
 
 LINES = b"".join(b'{"id": "e%d", "partitions": ["p"], "event": {}}\n' % n for n in range(5_000))
+PACKED = gzip.compress(LINES, mtime=0)  # parameters name their tests, which must be the same in every process
 
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
         ("a.jsonl", LINES.decode().encode("utf-16"), "is UTF-16"),
-        ("a.jsonl", gzip.compress(LINES), "is gzip, and its name"),
+        ("a.jsonl", PACKED, "is gzip, and its name"),
         ("a.csv.gz", b"id,partition,event\n", "is not gzip"),
         (
             "a.jsonl.gz",
-            gzip.compress(LINES)[:5_000],
+            PACKED[:5_000],
             r"a\.jsonl\.gz is damaged after row \d+, and nothing was",
         ),
-        ("a.csv.gz", gzip.compress(LINES)[:9], "cannot be read as csv: Compressed file ended"),
+        ("a.csv.gz", PACKED[:9], "cannot be read as csv: Compressed file ended"),
         ("a.parquet", b"", "cannot be read as parquet"),
         ("a.parquet", b"PAR1 and so on", "cannot be read as parquet"),
     ],
