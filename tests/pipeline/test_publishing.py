@@ -83,24 +83,26 @@ def test_what_is_newer_goes_into_the_store(
         log.close()
 
 
-def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
-    make_outlines(tmp_path / "data", 50)
-    make_outlines(tmp_path / "other", 60, seed=2)
-    lake = Lake.at(str(tmp_path / "lake"))
+def snapped(context: SparkContext, folder: Path) -> tuple[str, Lake]:
+    """A log of fifty events, and a lake that has them and snapshots of them."""
+    make_outlines(folder / "data", 50)
+    store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
     lake.make()
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(context, store, lake)
     snapshot(context, lake, shipped_outline())
+    return store, lake
+
+
+def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
+    make_outlines(tmp_path / "other", 60, seed=2)
+    _, lake = snapped(context, tmp_path)
     with pytest.raises(Mismatch, match="it is the copy of another log"):
         publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
     assert watermarks(sqlite_uri(tmp_path / "other")) == {}
 
 
 def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_path: Path) -> None:
-    make_outlines(tmp_path / "data", 50)
-    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
-    lake.make()
-    export(context, store, lake)
-    snapshot(context, lake, shipped_outline())
+    store, lake = snapped(context, tmp_path)
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(2, "later", {}))
     log.close()
@@ -111,11 +113,7 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
 
 def test_not_of_another_content_of_the_version_in_force(context: SparkContext, tmp_path: Path) -> None:
     """The server would serve, and judge by, states that its model does not come to."""
-    make_outlines(tmp_path / "data", 50)
-    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
-    lake.make()
-    export(context, store, lake)
-    snapshot(context, lake, shipped_outline())
+    store, lake = snapped(context, tmp_path)
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(VERSION, "d" * 64, {}))
     log.close()

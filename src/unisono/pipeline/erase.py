@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.erasing.clearing import clear_events, clear_states
 from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, Pieces
 from unisono.pipeline.erasing.proof import Proof, Trust, prove
@@ -142,7 +143,7 @@ def erase(
     """Carry out a plan. `also`: further directories to search in the end."""
     began, say = time.monotonic(), progress or (lambda _: None)
     selection = planned.selection
-    times = record(lake, selection.events, time.time_ns() // 1_000_000, planned.selector.kind, reason)
+    times = record(lake, selection.events, now_ms(), planned.selector.kind, reason)
     erased, names = Erased.of(times), selection.partitions
     tokens = _write_down(lake, selection)
     say(f"events recorded as to be erased: {len(times)}")
@@ -151,15 +152,15 @@ def erase(
     say(f"rows erased in the lake: {rows}")
     # Opened before folding: should others erase something meanwhile, these states will not be taken.
     with closing(open_keeper(store)) as keeper:
-        now_ms = _forget_and_fold(spark, lake, planned.model, sorted(names))
+        folded_ms = _forget_and_fold(spark, lake, planned.model, sorted(names))
         hot = sum(_erase_in_log(keeper, lake, planned.model, selection.events, times))
         keeper.reclaim()
     say(f"events erased in the log: {hot}")
     removed, found = clear_events(spark, lake, erased, names, selection.salt)
-    removed += clear_states(spark, lake, names, now_ms)
+    removed += clear_states(spark, lake, names, folded_ms)
     say(f"files deleted that held erased events: {removed}")
     pieces = Pieces(sorted(tokens | found)[:PIECES_MAX], selection.salt)
-    proof = prove(spark, store, lake, erased, pieces, Trust(frozenset(names), now_ms), also)
+    proof = prove(spark, store, lake, erased, pieces, Trust(frozenset(names), folded_ms), also)
     if proof.holds:
         forget(lake.storage)
     return Done(len(times), planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof)
@@ -182,10 +183,10 @@ def _forget_and_fold(
     """New snapshots in the place of old ones; since when a snapshot can be trusted, in milliseconds."""
     before = 0 if model is None else reached(lake, model)
     forget_states(lake, names)
-    now_ms = time.time_ns() // 1_000_000
+    folded_ms = now_ms()
     if model is not None:
         fold_again(spark, lake, model, names, before)
-    return now_ms
+    return folded_ms
 
 
 def _erase_in_log(

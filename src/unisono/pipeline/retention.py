@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.pipeline.audit import Asked, audit
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.covering import Blocker, Coverage, cover
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.proving import prove
@@ -189,7 +190,7 @@ def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]
     if keep.age_ms is not None:
         reader = open_reader(store)
         try:
-            upto = _last_before(reader, held, time.time_ns() // 1_000_000 - keep.age_ms)
+            upto = _last_before(reader, held, now_ms() - keep.age_ms)
         finally:
             reader.close()
         bounds.append(Bound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.compact import ROWS_PER_FILE, compact_table
 from unisono.pipeline.errors import ModelChanged, NoSuchPartition
 from unisono.pipeline.export import OVERTAKEN_MAX, require_present
@@ -225,7 +226,7 @@ def _works(
     since: int,
     partitions: Sequence[str] | None,
 ) -> list[Work]:
-    cores, now = max(1, spark.defaultParallelism), time.time_ns() // 1_000_000
+    cores, now = max(1, spark.defaultParallelism), now_ms()
     if partitions is not None:
         groups = [partitions[number::cores] for number in range(cores)]
         return [_work_of_names(view, model, own, names, now) for names in groups if names]

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.cluster import require_visible
 from unisono.pipeline.errors import Mismatch, NoSuchStore, PipelineError
 from unisono.pipeline.importing import insieme, jsonl, preparing, rejects, tabular
@@ -91,7 +92,7 @@ def run(plan: Plan, session: Callable[[], SparkSession], say: Say) -> Report:
     staging = Staging(plan.staging, plan.asked.key)
     with staging.locked(), ExitStack() as stack:
         log = None if plan.dry_run else stack.enter_context(closing(_open(plan.store)))
-        manifest = staging.manifest(time.time_ns() // 1_000_000)
+        manifest = staging.manifest(now_ms())
         if manifest.stage:
             say(f"going on with import {manifest.key}, which was {manifest.stage}")
         work = _Work(plan, staging, manifest, session, say)

@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.sinking.answers import Limits, Payload, Rejection, Result, Speaking, decode
 from unisono.pipeline.sinking.items import Item, encoded
@@ -320,7 +321,7 @@ class Exchange:
             self._explain(closed)
 
     def _message(self, kind: str, payload: bytes) -> bytes:
-        return encode(kind, f"s{next(self._numbers)}", time.time_ns() // 1_000_000, payload)
+        return encode(kind, f"s{next(self._numbers)}", now_ms(), payload)
 
     def _receive(self, kind: str = "submit_events_result") -> Payload:
         """The next answer: of this kind, or an error that concerns one request only."""
