@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.store.delta.lake import View
 from unisono.store.delta.runs import DataFile
@@ -133,7 +132,10 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
 
 def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
     """Bytes of event text, row group by row group, from the file's footer."""
-    with part.storage.read(part.file.table, part.file.path) as source, pq.ParquetFile(source) as parquet:
+    with (
+        part.storage.read(part.file.table, part.file.path) as source,
+        part.storage.decoding(source) as parquet,
+    ):
         metadata = parquet.metadata
         places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
         for number in range(metadata.num_row_groups):

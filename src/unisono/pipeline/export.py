@@ -184,10 +184,9 @@ def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
     if LOG in stage.tables:
         _require_whole(stage, log)
     with naming(lake.storage, files):
+        # Before the files are looked for: whoever came first may have removed them.
         for name in stage.tables:
-            lake.table(name).require_head(
-                stage.since
-            )  # first: whoever came first may have removed these files
+            lake.table(name).require_head(stage.since)
         require_present(lake.storage, files)
         for name, added in ((BY_PARTITION, by_partition), (LOG, log)):
             if name in stage.tables:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from unisono.pipeline.erasing.fragments import Hunt, Pieces
 from unisono.pipeline.erasing.places import directory_files, lake_files
@@ -205,7 +204,7 @@ def stated(task: _States) -> set[bytes]:
             for snapshot in filter(trust.of, source.snapshots()):
                 hunt.look(snapshot.state)
         return hunt.found
-    with task.storage.read(SNAPSHOTS, task.file.path) as source, pq.ParquetFile(source) as parquet:
+    with task.storage.read(SNAPSHOTS, task.file.path) as source, task.storage.decoding(source) as parquet:
         for batch in parquet.iter_batches(STATES_AT_ONCE, columns=["partition", "created_at", "state"]):
             for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
                 hunt.look(buffer)
