@@ -152,6 +152,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     drain_timeout_s: Annotated[
         Seconds, about("Timers", "On SIGTERM, finish queued work for at most this long.")
     ] = 10.0
+    stall_timeout_s: Annotated[
+        Patience,
+        about(
+            "Timers",
+            "Give up a front that takes nothing from authority or reader for so long; the node ends.",
+        ),
+    ] = 30.0
 
     store_connect_timeout_s: Annotated[
         WholePatience,

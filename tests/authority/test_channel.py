@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import get_args
 
 import pytest
@@ -21,11 +22,13 @@ from unisono.authority.channel import (
     Candidate,
     Channel,
     ChannelClosed,
+    ChannelGivenUp,
     Claim,
     Claimed,
     Committed,
     Drain,
     Failed,
+    GaveUp,
     Head,
     Message,
     ModelChanged,
@@ -81,6 +84,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     AskStats: st.builds(AskStats, numbers),
     Stats: st.builds(Stats, numbers, blobs),
     Ready: st.builds(Ready),
+    GaveUp: st.builds(GaveUp, texts, texts),
     Drain: st.builds(Drain),
     Order: st.builds(Order, numbers, texts, texts),
     Report: st.builds(Report, numbers, st.booleans(), blobs),
@@ -194,13 +198,40 @@ def test_a_closed_channel_is_closed_on_this_side_too(pair: tuple[Channel, Channe
 
 
 @pytest.mark.req("LIM-05")
-def test_a_reader_that_takes_nothing_is_given_up(
-    pair: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channels, "STALLED_S", 0.05)
-    one, _ = pair
-    with pytest.raises(ChannelClosed, match="takes nothing"):
+def test_a_reader_that_takes_nothing_is_given_up_and_learns_of_it(raw: tuple[socket.socket, Channel]) -> None:
+    outside, inside = raw
+    one, other = Channel(outside, stalled_s=0.05), inside
+    with pytest.raises(ChannelGivenUp, match="takes nothing"):
         one.send([Failed("x" * 8_000_000)])
+    left = 10_000
+    with suppress(ChannelClosed):  # what was on its way, and then the end
+        while left := left - 1:
+            assert other.receive() == []
+    assert left, "the other side never learns of it"
+
+
+@pytest.mark.req("LIM-05")
+def test_what_is_no_frame_ends_the_channel_on_both_sides(raw: tuple[socket.socket, Channel]) -> None:
+    outside, channel = raw
+    outside.sendall(struct.pack("!I", FRAME_BYTES_MAX + 1))
+    with pytest.raises(ChannelGivenUp, match="out of bounds"):
+        channel.receive()
+    assert outside.recv(1) == b""
+
+
+@pytest.mark.req("LIM-05")
+def test_messages_that_are_too_much_for_one_frame_come_in_several(
+    raw: tuple[socket.socket, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "FRAME_BYTES_MAX", 1000)
+    outside, channel = raw
+    told: list[Message] = [Failed(str(number) * 300) for number in range(7)]
+    channel.send(told)
+    assert Channel(outside).receive() == told
+    with pytest.raises(ChannelGivenUp, match=r"Failed of .* is out of bounds"):
+        channel.send([Ready(), Failed("x" * 1000)])
+    with pytest.raises(ChannelClosed):
+        channel.receive()
 
 
 def test_a_slow_reader_is_waited_for(pair: tuple[Channel, Channel]) -> None:

@@ -181,7 +181,7 @@ async def embedded(settings: Settings, authority: socket.socket, reader: socket.
         assert message == Ready()
         ready.set()
 
-    node = await Link.open(here, heard, lambda: None)
+    node = await Link.open(here, "front 0", heard, lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await front.start(authority=authority, reader=reader, node=there, listening=[listening])
         async with asyncio.timeout(PATIENCE_S):

@@ -7,9 +7,11 @@ order of sending, and the seam of SYNC-06 rests on that.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -24,7 +26,7 @@ RECEIVE_BYTES: Final = 1024 * 1024
 """Read at once from a channel; bounds what one busy front can queue before the others get their turn."""
 
 STALLED_S: Final = 30.0
-"""A process that takes nothing from its channel for so long counts as dead."""
+"""A process that has not taken a frame after so long counts as dead, where no setting says otherwise."""
 
 KEEPING: Final = ("archive", "prune", "snapshots", "erase", "reclaim")
 """Orders by which the pipeline keeps an embedded log, beside its server."""
@@ -33,7 +35,11 @@ _LENGTH = struct.Struct("!I")
 
 
 class ChannelClosed(Exception):
-    """The other side is gone, or stalled for too long, or sent what is not a frame."""
+    """The channel has ended; this side of it is closed."""
+
+
+class ChannelGivenUp(ChannelClosed):
+    """This side ended it: the other one is stalled, or sends what is not a frame, or a message is out of bounds."""
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -241,6 +247,13 @@ class Ready(Value, frozen=True):
     """The process works."""
 
 
+class GaveUp(Value, frozen=True):
+    """The process `role` counts as dead: its channel to whoever says so was given up, and is closed."""
+
+    role: str
+    why: str
+
+
 class Drain(Value, frozen=True):
     """Take no new work, finish what is queued, end."""
 
@@ -285,6 +298,7 @@ Message: TypeAlias = (
     | AskStats
     | Stats
     | Ready
+    | GaveUp
     | Drain
     | Order
     | Report
@@ -298,6 +312,23 @@ def frame(messages: Sequence[Message]) -> bytes:
     """One frame that carries `messages` in order."""
     body = _encode(messages)
     return _LENGTH.pack(len(body)) + body
+
+
+def frames(messages: Sequence[Message]) -> Iterator[bytes]:
+    """As few frames as carry `messages` in order, none of them out of bounds.
+
+    ChannelGivenUp for a single message that is out of bounds.
+    """
+    whole = frame(messages)
+    if len(whole) - _LENGTH.size <= FRAME_BYTES_MAX:
+        yield whole
+        return
+    if len(messages) == 1:
+        raise ChannelGivenUp(f"a {type(messages[0]).__name__} of {len(whole)} bytes is out of bounds")
+    del whole
+    half = len(messages) // 2
+    yield from frames(messages[:half])
+    yield from frames(messages[half:])
 
 
 class Unframer:
@@ -315,13 +346,13 @@ class Unframer:
         while len(buffer) - start >= 4:
             (size,) = _LENGTH.unpack_from(buffer, start)
             if size > FRAME_BYTES_MAX:
-                raise ChannelClosed("a frame is out of bounds")
+                raise ChannelGivenUp("a frame is out of bounds")
             if len(buffer) - start - 4 < size:
                 break
             try:
                 messages = _decode(memoryview(buffer)[start + 4 : start + 4 + size].tobytes())
             except msgspec.MsgspecError as error:
-                raise ChannelClosed(f"a frame holds no messages: {error}") from error
+                raise ChannelGivenUp(f"a frame holds no messages: {error}") from error
             yield from messages
             start += 4 + size
         if start:
@@ -329,12 +360,18 @@ class Unframer:
 
 
 class Channel:
-    """The synchronous end of a channel, for processes without an event loop."""
+    """The synchronous end of a channel, for processes without an event loop.
 
-    def __init__(self, sock: socket.socket) -> None:
+    What raises ChannelClosed has closed the socket before, so that the other side learns of it too: a frame may be
+    half sent, and nothing can follow it. `peer` is the role of the process at the other end.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str = "", stalled_s: float | None = None) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._unframer = Unframer()
+        self._stalled_s = STALLED_S if stalled_s is None else stalled_s
+        self.peer = peer
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -346,24 +383,47 @@ class Channel:
         except BlockingIOError:
             return []
         except OSError as error:
+            self.close()
             raise ChannelClosed(str(error)) from error
         if not data:
+            self.close()
             raise ChannelClosed("the other side ended")
-        return list(self._unframer.feed(data))
+        try:
+            return list(self._unframer.feed(data))
+        except ChannelGivenUp:
+            self.close()
+            raise
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Hand over one frame; waits for a slow reader, gives up on a stalled one."""
-        rest = memoryview(frame(messages))
+        """Hand over the messages; waits for a slow reader, gives up on a stalled one."""
+        try:
+            for whole in frames(messages):
+                self._send_frame(memoryview(whole))
+        except OSError as error:
+            self.close()
+            raise ChannelClosed(str(error)) from error
+        except ChannelGivenUp:
+            self.close()
+            raise
+
+    def _send_frame(self, rest: memoryview) -> None:
+        deadline = time.monotonic() + self._stalled_s
         while rest:
             try:
                 rest = rest[self._sock.send(rest) :]
             except BlockingIOError:
-                if not select.select([], [self._sock], [], STALLED_S)[1]:
-                    raise ChannelClosed("the other side takes nothing") from None
-            except OSError as error:
-                raise ChannelClosed(str(error)) from error
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not select.select([], [self._sock], [], left_s)[1]:
+                    raise ChannelGivenUp(
+                        f"it takes nothing: {len(rest)} bytes of a frame were not taken within "
+                        f"{self._stalled_s:g} s"
+                    ) from None
 
     def close(self) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # it may have ended; no copy of the socket keeps it open after this
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
 

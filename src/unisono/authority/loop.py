@@ -21,11 +21,13 @@ from unisono.authority.channel import (
     Candidate,
     Channel,
     ChannelClosed,
+    ChannelGivenUp,
     Claim,
     Claimed,
     Committed,
     Drain,
     Failed,
+    GaveUp,
     Head,
     Message,
     ModelChanged,
@@ -99,6 +101,7 @@ class Authority:
         self._orders: deque[tuple[Channel, Order]] = deque()
         self._owners = Owners()
         self._selector = selectors.DefaultSelector()
+        self._channels = {node, *fronts}
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
         if self.neighbours.wake_fd is not None:
@@ -165,17 +168,21 @@ class Authority:
                 self._lose(channel, error)
 
     def _lose(self, channel: Channel, why: ChannelClosed) -> None:
-        """Give up a channel whose other side is gone, stalled or out of step, so that it learns of it too."""
-        if channel.fileno() < 0:
+        """A channel has ended, or was given up: a front that is stalled cannot end by itself, so the node is told."""
+        if channel not in self._channels:
             return  # found again by a later send
+        self._channels.remove(channel)
         self._selector.unregister(channel)
-        channel.close()
         if channel is self._node:
-            log.info("the node is gone, ending")
+            log.info("the node disconnected, ending")
             self._draining = True
         elif channel in self._out:
-            log.info("a front is gone: %s", why)
             self._out.forget(channel)
+            if isinstance(why, ChannelGivenUp):
+                log.error("%s is given up: %s", channel.peer, why)
+                self._out.send(self._node, [GaveUp(channel.peer, str(why))])
+            else:
+                log.info("%s disconnected: %s", channel.peer, why)
 
     def _turn(self) -> None:
         """One group, of what is there now."""

@@ -11,7 +11,10 @@ from unisono.authority.channel import (
     AskStats,
     Channel,
     ChannelClosed,
+    ChannelGivenUp,
     Drain,
+    GaveUp,
+    Message,
     PageFailed,
     PageOf,
     Ready,
@@ -95,8 +98,8 @@ class _Answering:
 class Reader:
     """Answers AskPage on any number of channels, in the order they come; pages that need the archive come later.
 
-    Ends when the node's channel ends or says Drain; a front that goes is forgotten. `whole` opens a reader that
-    reads the archive too, for a thread of its own.
+    Ends when the node's channel ends or says Drain; a front that ends is forgotten, and of one that is given up the
+    node is told. `whole` opens a reader that reads the archive too, for a thread of its own.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Reader:
         self._whole = whole
         self._cold: ColdPages[Channel] | None = None
         self._selector = selectors.DefaultSelector()
+        self._channels = {node, *fronts}
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
         self._counters = Counters()
@@ -120,9 +124,12 @@ class Reader:
         try:
             while True:
                 for key, _ in self._selector.select():
-                    if key.data is None:
-                        self._send_cold()
-                    elif not self._hear(key.data):
+                    channel: Channel | None = key.data
+                    if channel is None:
+                        going_on = self._send_cold()
+                    else:
+                        going_on = channel not in self._channels or self._hear(channel)
+                    if not going_on:
                         return
         finally:
             if self._cold is not None:
@@ -131,13 +138,29 @@ class Reader:
     def _hear(self, channel: Channel) -> bool:
         try:
             return self._serve(channel)
-        except ChannelClosed:
-            self._forget(channel)
-            return channel is not self._node
+        except ChannelClosed as error:
+            return self._lose(channel, error)
 
-    def _forget(self, channel: Channel) -> None:
-        if channel in self._selector.get_map():
+    def _lose(self, channel: Channel, why: ChannelClosed) -> bool:
+        """A channel has ended, or was given up: a front that is stalled cannot end by itself, so the node is told.
+
+        False when there is nobody left to work for.
+        """
+        if channel in self._channels:
+            self._channels.remove(channel)
             self._selector.unregister(channel)
+            channel.close()
+            if channel is not self._node and isinstance(why, ChannelGivenUp):
+                _logger.error("%s is given up: %s", channel.peer, why)
+                return self._to_node([GaveUp(channel.peer, str(why))])
+        return self._node in self._channels
+
+    def _to_node(self, messages: Sequence[Message]) -> bool:
+        try:
+            self._node.send(messages)
+        except ChannelClosed as error:
+            return self._lose(self._node, error)
+        return True
 
     def _page(self, channel: Channel, ask: AskPage) -> None:
         """Answer with a page of the log, or leave the question to whoever reads the archive.
@@ -161,14 +184,16 @@ class Reader:
         self._selector.register(cold, selectors.EVENT_READ, None)
         return cold
 
-    def _send_cold(self) -> None:
+    def _send_cold(self) -> bool:
         assert self._cold is not None
         for channel, page in self._cold.answers():
             self._counters.add("sync_archive_pages")
             try:
                 self._tell(channel, page)
-            except ChannelClosed:
-                self._forget(channel)
+            except ChannelClosed as error:
+                if not self._lose(channel, error):
+                    return False
+        return True
 
     def _tell(self, channel: Channel, page: PageOf | PageFailed) -> None:
         if isinstance(page, PageOf):
@@ -191,5 +216,5 @@ class Reader:
                 case Drain():
                     return False
                 case _:
-                    raise ChannelClosed(f"a reader is not asked {type(message).__name__}")
+                    raise ChannelGivenUp(f"a reader is not asked {type(message).__name__}")
         return True

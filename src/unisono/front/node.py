@@ -3,7 +3,7 @@
 Start: authority, then reader, then fronts; the ready line is printed when all of them work. End, on SIGTERM or
 SIGINT: fronts drain (stop accepting, finish what is queued, close with 1001), then reader and authority end. A
 child that ends by itself ends the node, non-zero, for its supervisor to start again: recovery is the ordinary
-start.
+start. So does a front that authority or reader gave up because it takes nothing: its clients would wait for ever.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from itertools import count
 from pathlib import Path
 from typing import Final
 
-from unisono.authority.channel import AskStats, Drain, Message, Order, Ready, Report, Stats
+from unisono.authority.channel import AskStats, Drain, GaveUp, Message, Order, Ready, Report, Stats
 from unisono.authority.stats import Snapshot, parse
 from unisono.config import Settings
 from unisono.front.access import Access
@@ -33,6 +33,7 @@ from unisono.front.processes import (
     Child,
     Nursery,
     StartFailed,
+    front_role,
     run_authority,
     run_front,
     run_reader,
@@ -91,6 +92,7 @@ class Node:
         self._ready: set[str] = set()
         self._tickets = count(1)
         self._waiting: dict[int, asyncio.Future[Stats | Report]] = {}
+        self._given_up: set[str] = set()
         self._stopping = False
         self._changed = asyncio.Event()
         self._failed = False
@@ -100,6 +102,7 @@ class Node:
         for child in self._children:
             self._links[child.role] = await Link.open(
                 child.control,
+                child.role,
                 lambda message, role=child.role: self._heard(role, message),  # type: ignore[misc]
                 lambda role=child.role: self._lost(role),  # type: ignore[misc]
             )
@@ -180,13 +183,20 @@ class Node:
                 future = self._waiting.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)
+            case GaveUp():
+                self._given_up.add(message.role)
+                self._fail(f"the {role} gave up {message.role}: {message.why}")
             case _:
                 log.error("a node is not told %s by the %s", type(message).__name__, role)
 
     def _lost(self, role: str) -> None:
         self._links.pop(role, None)
+        self._fail(f"the {role} ended unexpectedly")
+
+    def _fail(self, why: str) -> None:
+        """Something is wrong that only a new start puts right."""
         if not self._stopping:
-            log.critical("the %s ended unexpectedly; stopping", role)
+            log.critical("%s; stopping", why)
             self._failed = True
             self._stopping = True
         self._changed.set()
@@ -216,14 +226,17 @@ class Node:
     async def _end(self) -> None:
         """Fronts first, then those they depend on; what does not end in time is killed.
 
-        Fronts that lost authority or reader end by themselves: a drain that overtook the news would let
-        clients go with 1001 instead of telling them that something failed (DUR-04).
+        Fronts that lost authority or reader, or were given up by them, end by themselves: a drain that overtook
+        the news would let clients go with 1001 instead of telling them that something failed (DUR-04).
         """
         settings = self._settings
-        fronts = [child.role for child in self._children if child.role.startswith("front")]
+        fronts = {child.role for child in self._children if child.role.startswith("front")}
         orphaned = not {"authority", "reader"} <= self._links.keys()
-        await self._dismiss(fronts, settings.drain_timeout_s + settings.close_grace_s + 1, tell=not orphaned)
-        await self._dismiss(["reader", "authority"], settings.drain_timeout_s)
+        await self._dismiss(
+            fronts - self._given_up, settings.drain_timeout_s + settings.close_grace_s + 1, tell=not orphaned
+        )
+        await self._dismiss(self._given_up, settings.close_grace_s + 1, tell=False)
+        await self._dismiss({"reader", "authority"}, settings.drain_timeout_s)
         for child in self._children:
             code = await self._exit_code(child)
             if code != 0:
@@ -240,7 +253,7 @@ class Node:
             await asyncio.sleep(0.01)
         return code
 
-    async def _dismiss(self, roles: list[str], timeout_s: float, *, tell: bool = True) -> None:
+    async def _dismiss(self, roles: Set[str], timeout_s: float, *, tell: bool = True) -> None:
         for role in roles:
             if tell and role in self._links:
                 self._links[role].send(Drain())
@@ -284,7 +297,7 @@ def serve(
         for index, sock in enumerate(listening):
             authority, reader = to_authority[index][0], to_reader[index][0]
             nursery.fork(
-                f"front {index}",
+                front_role(index),
                 [authority, reader, sock],
                 lambda c, i=index, a=authority, r=reader, s=sock: run_front(  # type: ignore[misc]
                     i, settings, make_verifier, access, control=c, authority=a, reader=r, listening=[s]

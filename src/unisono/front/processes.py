@@ -208,6 +208,15 @@ def store_timeouts(settings: Settings) -> Timeouts:
     )
 
 
+def channels_to_fronts(settings: Settings, ends: Sequence[socket.socket]) -> list[Channel]:
+    """In the order of the fronts, by their roles."""
+    return [Channel(end, front_role(index), settings.stall_timeout_s) for index, end in enumerate(ends)]
+
+
+def front_role(index: int) -> str:
+    return f"front {index}"
+
+
 def run_authority(
     settings: Settings, model: Model, control: socket.socket, fronts: Sequence[socket.socket]
 ) -> int:
@@ -239,8 +248,8 @@ def run_authority(
     authority = Authority(
         store,
         states,
-        node=Channel(control),
-        fronts=[Channel(sock) for sock in fronts],
+        node=Channel(control, "node", settings.stall_timeout_s),
+        fronts=channels_to_fronts(settings, fronts),
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
         obey=Orders(settings, kept).obey,
@@ -261,8 +270,8 @@ def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[sock
     archive.require(log_reader.extent())
     Reader(
         log_reader,
-        Channel(control),
-        [Channel(sock) for sock in fronts],
+        Channel(control, "node", settings.stall_timeout_s),
+        channels_to_fronts(settings, fronts),
         lambda: ArchivedReader(open_reader(settings), archive),
     ).run()
     log_reader.close()

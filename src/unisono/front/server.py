@@ -72,6 +72,7 @@ class Front:
     """
 
     def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
+        self._index = index
         self.settings = settings
         self.verifier = verifier
         self.access = access
@@ -118,9 +119,11 @@ class Front:
     ) -> None:
         """Join the other processes; clients are let in once the authority has said what it judges by."""
         self._listening = listening
-        self._node = await Link.open(node, self._from_node, lambda: self._end(0))
-        self._reader = await Link.open(reader, self._from_reader, self._broken)
-        self._authority = await Link.open(authority, self._from_authority, self._broken)
+        self._node = await Link.open(node, "node", self._from_node, lambda: self._end(0))
+        self._reader = await Link.open(reader, "reader", self._from_reader, lambda: self._lost("reader"))
+        self._authority = await Link.open(
+            authority, "authority", self._from_authority, lambda: self._lost("authority")
+        )
 
     async def _open_doors(self) -> None:
         for sock in self._listening:
@@ -335,6 +338,11 @@ class Front:
         self._heads.clear()
         self._claims.clear()
         leave_all(self._connections.values(), ServerError())
+
+    def _lost(self, peer: str) -> None:
+        if not self._draining:
+            log.critical("front %d lost the %s; closing every connection", self._index, peer)
+        self._broken()
 
     def _broken(self) -> None:
         """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""
