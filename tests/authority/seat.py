@@ -53,12 +53,13 @@ from unisono.authority.stats import parse
 from unisono.config import Settings
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
+from unisono.store.port import CommitLog
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
 STATES_BYTES = 64 * 1024 * 1024
 
 M = TypeVar("M", bound=Message)
-L = TypeVar("L", bound=SqliteLog)
+L = TypeVar("L", bound=CommitLog)
 _serial = count(1)
 
 

@@ -6,7 +6,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE_S
 from unisono.store import postgres as module
 from unisono.store import postgres_tailing
 from unisono.store.cluster import Cluster, ModelBundle, ModelRefused, News
-from unisono.store.port import CommitLog, StorageError
+from unisono.store.port import Behind, CommitLog, Record, StorageError
 from unisono.store.postgres import PostgresLog
 from unisono.store.postgres_schema import newest_known
 
@@ -159,9 +159,22 @@ def test_a_node_far_behind_catches_up_in_bounded_steps(
         heard += [r.committed_id for r in told.records]
         told = b.catch_up()
     assert heard + [r.committed_id for r in told.records] == list(range(1, 46))
-    # A group starts from everything, read before the lock is taken for good.
-    assert list(c.begin([]).foreign) == history
-    c.commit([make_record(46)])
+    # A group starts from everything, handed out part by part; what is far ahead is read before the lock is taken.
+    parts = list[Sequence[Record]]()
+    while True:
+        try:
+            opening = c.begin(["id-3"])
+            break
+        except Behind as behind:
+            parts.append(behind.records)
+            append(a, [["p"]])  # nobody is held up meanwhile
+    parts.append(opening.foreign)
+    assert (opening.head, set(opening.known)) == (45 + len(parts) - 1, {"id-3"})
+    assert [r for part in parts for r in part][:45] == history
+    assert [r.committed_id for part in parts for r in part] == list(range(1, opening.head + 1))
+    assert len(parts) >= 3
+    assert max(map(len, parts)) <= 20, "of one look before the lock, and one under it"
+    c.commit([make_record(opening.head + 1)])
 
 
 def test_a_record_larger_than_the_bound_is_told_all_the_same(

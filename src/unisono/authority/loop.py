@@ -49,10 +49,11 @@ from unisono.authority.outboxes import Outboxes
 from unisono.authority.owners import Owners
 from unisono.authority.states import States
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
-from unisono.authority.waiting import GroupSize, WaitingRoom, needed
+from unisono.authority.waiting import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GroupSize, WaitingRoom, needed
 from unisono.protocol.codec import encode_event
 from unisono.store.cluster import StoreLost
-from unisono.store.port import CommitLog, Known, Opening, Record, StorageError
+from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StorageError
+from unisono.store.portions import in_portions
 
 log = logging.getLogger("unisono.authority")
 
@@ -275,13 +276,21 @@ class Authority:
     def _open(self, ids: Sequence[str], submits: Sequence[Submit]) -> Opening | None:
         """Begin a group on all that other nodes did before it; None when another model is to judge it."""
         self.neighbours.fence(submits)
-        opening = self._store.begin(ids)
+        opening = self._begin(ids)
         self._learn(opening.foreign, opening.replaced)
         if not self._is_newer(opening.model_version):
             return opening
         self._store.abandon()
         self._adopt_model_in_force()
         return None
+
+    def _begin(self, ids: Sequence[str]) -> Opening:
+        """Open a group. A node that is far behind takes over what others did part by part, and lets it be heard."""
+        while True:
+            try:
+                return self._store.begin(ids)
+            except Behind as behind:
+                self._learn_and_tell(behind.records)
 
     def _submit(
         self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
@@ -366,7 +375,8 @@ class Authority:
     def _learn_news(self, *, fresh: bool) -> None:
         """Hear what other nodes did, and let this node's clients hear it (ORD-02)."""
         while (news := self.neighbours.news(fresh=fresh)) is not None:
-            self._learn(news.records, news.replaced)
+            self._learn_and_tell(news.records)
+            self._learn((), news.replaced)
             if news.erased:  # states folded before may hold what was erased
                 self.states = self.states.renewed(self.states.model)
             if self._is_newer(news.model_version):
@@ -374,6 +384,14 @@ class Authority:
             if not news.more:
                 break
         self._out.flush()
+
+    def _learn_and_tell(self, records: Sequence[Record]) -> None:
+        """As much at a time as a group has: neither memory nor frames grow with how far behind this node is."""
+        for portion in in_portions(
+            records, lambda record: len(record.event), count_max=GROUP_EVENTS_MAX, bytes_max=GROUP_BYTES_MAX
+        ):
+            self._learn(portion, ())
+            self._out.flush()
 
     def _learn(self, records: Sequence[Record], replaced: Sequence[int]) -> None:
         if records:

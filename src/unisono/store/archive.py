@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.store.port import CommitLog, Extent, LogReader, Page, Pruned, Record, Snapshot, StoreUnusable
+from unisono.store.port import (
+    Behind,
+    CommitLog,
+    Extent,
+    Known,
+    LogReader,
+    Page,
+    Pruned,
+    Record,
+    Snapshot,
+    StoreUnusable,
+)
 
 if TYPE_CHECKING:
     from unisono.store.archive_pages import LakePages
@@ -80,8 +91,7 @@ class Archive:
         last = self.require(log.extent())
         if last is None:
             return
-        known = log.begin([last.id]).known.get(last.id)
-        log.abandon()
+        known = _known(log, last.id)
         if known is None or (known.committed_id, known.hash) != (last.committed_id, last.hash):
             raise StoreUnusable(
                 f"the archive at {self._location} is of another log: its event {last.committed_id} has the id "
@@ -250,3 +260,14 @@ class ArchivedReader:
         """Ask the log again, of which events up to `pruned_to` are known to have left."""
         held = self._log.extent()
         self._held = msgspec.structs.replace(held, pruned_to=max(held.pruned_to, pruned_to))
+
+
+def _known(log: CommitLog, id: str) -> Known | None:
+    """What the log remembers of an event id, wherever the event is."""
+    while True:
+        try:
+            known = log.begin([id]).known.get(id)
+        except Behind:
+            continue
+        log.abandon()
+        return known

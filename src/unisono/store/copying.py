@@ -17,7 +17,7 @@ import msgspec
 
 from unisono.store import copying_pruned as pruning
 from unisono.store.copying_pruned import PrunedSource, PrunedTarget
-from unisono.store.port import CommitLog, Pruned, Record, Snapshot
+from unisono.store.port import Behind, CommitLog, Pruned, Record, Snapshot
 
 READ_RECORDS: Final = 200
 """Records read at a time: at most 200 MiB, when every event is as large as a message can be."""
@@ -189,10 +189,14 @@ class _Copy:
         return self.upto - self._reached
 
     def _commit(self, batch: list[Record]) -> None:
-        opening = self._target.log.begin([])
+        others = CopyRefused(f"{self._name} was written by somebody else meanwhile: stop its servers first")
+        try:
+            opening = self._target.log.begin([])
+        except Behind:
+            raise others from None
         if opening.head + 1 != batch[0].committed_id:
             self._target.log.abandon()
-            raise CopyRefused(f"{self._name} was written by somebody else meanwhile: stop its servers first")
+            raise others
         self._target.log.commit(batch)
         self._target.log.maintain()
         for record in batch:

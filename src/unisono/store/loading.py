@@ -16,7 +16,7 @@ import msgspec
 
 from unisono.store import sqlite_files as files
 from unisono.store.copying import directory_of, is_dsn
-from unisono.store.port import CommitLog, Known, Opening, Record, StoreUnusable
+from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StoreUnusable
 from unisono.store.portions import in_portions
 from unisono.store.sqlite import SqliteLog
 from unisono.store.statements import load_queries
@@ -78,12 +78,12 @@ class Loader:
 
     def add(self, group: Sequence[Prepared]) -> int:
         """Append what is not there yet; how many that were. Durable when it returns."""
-        opening = self._log.begin([row.id for row in group])
+        opening, concerned = self._begin([row.id for row in group])
         try:
             missing = [row for row in group if not _is(row, opening.known.get(row.id))]
             self.progress.foreign += len(opening.foreign)
             if self._concerns is not None and missing:
-                self._require_unmoved(self._concerns, opening, group, missing)
+                self._require_unmoved(concerned, opening, group, missing)
         except BaseException:
             self._log.abandon()
             raise
@@ -94,12 +94,30 @@ class Loader:
         self.progress.committed += len(records)
         return len(records)
 
+    def _begin(self, ids: Sequence[str]) -> tuple[Opening, Sequence[Record]]:
+        """An open group, and the first events of others since the last one that concern this load, if any do."""
+        concerned: Sequence[Record] = ()
+        while True:
+            try:
+                opening = self._log.begin(ids)
+            except Behind as behind:
+                self.progress.foreign += len(behind.records)
+                concerned = concerned or self._concerned(behind.records)
+            else:
+                return opening, concerned or self._concerned(opening.foreign)
+
+    def _concerned(self, foreign: Sequence[Record]) -> Sequence[Record]:
+        return foreign if foreign and self._concerns is not None and self._concerns(foreign) else ()
+
     def _require_unmoved(
-        self, concerns: Concerns, opening: Opening, group: Sequence[Prepared], missing: Sequence[Prepared]
+        self,
+        concerned: Sequence[Record],
+        opening: Opening,
+        group: Sequence[Prepared],
+        missing: Sequence[Prepared],
     ) -> None:
-        foreign = opening.foreign
-        if foreign and concerns(foreign):
-            raise Moved(f"events {foreign[0].committed_id} to {foreign[-1].committed_id} came in between")
+        if concerned:
+            raise Moved(f"events {concerned[0].committed_id} to {concerned[-1].committed_id} came in between")
         present = len(group) - len(missing)
         expected = self._base + self.progress.rows + present + self.progress.foreign
         if opening.head != expected:

@@ -43,6 +43,17 @@ class Pruned(Exception):
         self.upto = upto
 
 
+class Behind(Exception):
+    """Other writers are further ahead than a group can take over at its opening, and no group was opened.
+
+    `records`, in order, are the next part of what they committed: take it over, then begin again.
+    """
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        super().__init__(f"{len(records)} events of other writers, and more after them")
+        self.records = records
+
+
 class Extent(msgspec.Struct, frozen=True):
     """What a log holds: every committed id in `pruned_to < id <= head`, durably.
 
@@ -149,7 +160,10 @@ class CommitLog(LogReader, Protocol):
     """The one writer."""
 
     def begin(self, ids: Sequence[str]) -> Opening:
-        """Open a group: nobody else can append until it ends. `known` covers exactly `ids`."""
+        """Open a group: nobody else can append until it ends. `known` covers exactly `ids`.
+
+        Behind when other writers committed more than a bounded `foreign` can hold; an embedded log has none.
+        """
         ...
 
     def commit(self, records: Sequence[Record]) -> None:

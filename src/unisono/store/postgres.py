@@ -19,7 +19,7 @@ from unisono.store import postgres_models as models
 from unisono.store import postgres_schema as schema
 from unisono.store import postgres_snapshots as snapshots_sent
 from unisono.store.cluster import ModelBundle, News, StoreLost
-from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
+from unisono.store.port import Behind, Known, Opening, Record, Snapshot, StorageError
 from unisono.store.postgres_connecting import connect, raise_unusable
 from unisono.store.postgres_line import Line
 from unisono.store.postgres_listening import Listener
@@ -55,7 +55,8 @@ class PostgresLog(PostgresReader):
     """One node's hand on the shared log.
 
     - Between `begin` and `commit` or `abandon` the head row is locked: no node appends meanwhile, and everything
-      appended before has been handed out, by `catch_up` or as `Opening.foreign`, each record once and in order.
+      appended before has been handed out, by `catch_up`, by Behind or as `Opening.foreign`, each record once and
+      in order, a bounded part at a time.
     - Any error is a StorageError and closes the connection, so the server rolls back what was open and frees
       every lock. Every later call raises it again until `reopen`.
     - StoreLost says that another try may succeed. When it comes out of `commit`, the group may be durable or not;
@@ -75,6 +76,7 @@ class PostgresLog(PostgresReader):
         self._listener = listener
         self._tail = Tail(line)
         self._group_head: int | None = None
+        self._far_behind = False
         self._fences: Sequence[tuple[str, int]] = ()
         self._replaced: list[int] = []
         self._warnings: list[str] = []
@@ -136,12 +138,18 @@ class PostgresLog(PostgresReader):
 
     def begin(self, ids: Sequence[str]) -> Opening:
         self._require(group=False)
-        holders, self._fences = self._fences, ()
         started = time.perf_counter()
+        opening = None
         with self._doing("opening a group"):
-            while (opening := self._lock_and_look(ids, holders)) is None:
-                self._line.give_up()
-                self._look()
+            # What a node lacks that is far behind is read before the lock: under it, everybody waits.
+            if not self._far_behind or self._look() <= self._tail.reached:
+                opening = self._lock_and_look(ids, self._fences)
+                if opening is None:
+                    self._line.give_up()
+        self._far_behind = opening is None
+        if opening is None:
+            raise Behind(self._tail.hand_out())
+        self._fences = ()
         self._group_head = opening.head
         self._opened_at = time.perf_counter()
         self._opened_s = self._opened_at - started
