@@ -42,7 +42,11 @@ def write(directory: Path, version: int, value: str) -> Path:
 
 
 def canonical(
-    server: Server, client_id: str, model: Path | None, store: Path | str = ":memory:"
+    server: Server,
+    client_id: str,
+    model: Path | None,
+    store: Path | str = ":memory:",
+    profile: str = "canonical",
 ) -> SyncClient:
     return SyncClient(
         server.url,
@@ -51,8 +55,13 @@ def canonical(
         store=store,
         partitions=["p"],
         model=model,
+        profile=profile,
         options=QUICK,
     )
+
+
+def tree_client(server: Server, client_id: str) -> SyncClient:
+    return canonical(server, client_id, None, profile="compatibility")
 
 
 def reload(server: Server) -> None:
@@ -72,7 +81,8 @@ async def test_a_model_gives_canonical_events_their_meaning(tmp_path: Path) -> N
     model = write(tmp_path / "model", 1, "event.data")
     with running(tmp_path / "d", "--model", str(model), "--access-default", "allow") as server:
         async with canonical(server, "a", model) as one, canonical(server, "b", None) as plain:
-            draft = await one.event("note.added", {"id": "n1"}, meta={"why": "test"})
+            payload = {"schema": "note.added", "data": {"id": "n1"}, "meta": {"why": "test"}, "other": [1]}
+            draft = await one.submit(["p"], {"type": "event", "payload": payload})
             assert notes(one) == {"n1": {"id": "n1"}}
             for data, field in (
                 ({"id": 1}, "event.payload.data.id"),
@@ -86,6 +96,38 @@ async def test_a_model_gives_canonical_events_their_meaning(tmp_path: Path) -> N
             assert isinstance(await draft.settled(WAIT_S), Committed)
             await until(lambda: plain.status.cursor == 1)
             assert plain.view() == {}, "without the model an event has no meaning"
+
+
+@pytest.mark.req("CLIENT-02", "TREE-03", "TREE-04", "TREE-11")
+@asynchronous
+async def test_init_with_ids_and_null_positions_mean_the_same_here_and_there(tmp_path: Path) -> None:
+    nodes = [{"id": id, "children": []} for id in "AB"]
+    tree = {"items": {"A": {"id": "A", "n": 1}, "B": {"id": "B"}}, "tree": nodes}
+    push = {"target": "t", "value": {"id": "C"}, "options": {"parent": None, "position": None}}
+    with running(tmp_path / "d", "--access-default", "allow") as server:
+        async with tree_client(server, "a") as one, tree_client(server, "b") as other:
+            drafts = [
+                await one.submit(["p"], {"type": "init", "payload": {"value": {"t": tree}}}),
+                await one.submit(["p"], {"type": "treePush", "payload": push}),
+            ]
+            wrong = {
+                "type": "init",
+                "payload": {"value": {"t": {**tree, "items": {"A": {"id": "B"}, "B": {}}}}},
+            }
+            with pytest.raises(InvalidEvent) as refused:
+                await one.submit(["p"], wrong)
+            assert [error.field for error in refused.value.errors] == ["event.payload.value.t.items.A.id"]
+            view: Json = {
+                "t": {
+                    "items": {"A": {"n": 1}, "B": {}, "C": {}},
+                    "tree": [{"id": id, "children": []} for id in "CAB"],
+                }
+            }
+            assert one.view() == view
+            for draft in drafts:
+                assert isinstance(await draft.settled(WAIT_S), Committed)
+            await until(lambda: other.status.cursor == 2)
+            assert one.view() == other.view() == view
 
 
 @pytest.mark.req("CLIENT-10")

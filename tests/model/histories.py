@@ -62,6 +62,9 @@ class Writer:
             position = self.random.choice(["first", "last", "after", "before"])
             sibling = position in ("after", "before")
             options["position"] = {position: self.sibling(state, target, options)} if sibling else position
+        for name in ("parent", "position"):
+            if name not in options and self.chance(0.2):
+                options[name] = None
         return options
 
     def sibling(self, state: Any, target: str, options: Any) -> str:
@@ -70,7 +73,7 @@ class Writer:
             work = [{"id": "_root", "children": tree["tree"]}] if ".".join(path) == target else []
             while work:
                 node = work.pop()
-                if node["id"] == options.get("parent", "_root") and node["children"] and self.chance(0.9):
+                if node["id"] == (options.get("parent") or "_root") and node["children"] and self.chance(0.9):
                     return str(self.random.choice(node["children"])["id"])
                 work += node["children"]
         return self.random.choice(self.ids)
@@ -120,7 +123,7 @@ class Writer:
         data = self.value()
         data = data if isinstance(data, dict) else {"name": data}
         value = {**data, "id": self.id(state, target, 0.1)}
-        return {"target": target, "value": value, "options": self.place(state, target)}
+        return {"target": target, "value": value, "options": self.place(state, target) or None}
 
     def treeMove(self, state: Any) -> Any:  # noqa: N802
         target = self.target(state)
@@ -158,7 +161,17 @@ class Writer:
         return {"target": self.path(state)}
 
     def init(self, state: Any) -> Any:
-        return {"value": {"explorer": self.tree(), "items": {"A": {}}, "tree": [1], "plain": self.value()}}
+        value = {"explorer": self.tree(), "items": {"A": {}}, "tree": [1], "plain": self.value()}
+        if self.chance(0.5):
+            self.name_items(value)
+        return {"value": value}
+
+    def name_items(self, state: Any) -> None:
+        """Let items of trees carry their ids, and now and then another."""
+        for _, tree in trees(state):
+            for key, data in tree["items"].items():
+                if isinstance(data, dict) and self.chance(0.8):
+                    data["id"] = key if self.chance(0.97) else self.random.choice([key + "2", None, 5, [key]])
 
     def path(self, state: Any) -> str:
         path = self.target(state)

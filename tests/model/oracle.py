@@ -107,6 +107,16 @@ def ids_below(node: Any) -> list[str]:
     return found
 
 
+def without_own_ids(state: Any) -> Any:
+    """A copy of a state without the ids that items of its trees carry and that equal their keys (TREE-03)."""
+    state = clone(state)
+    for _, tree in trees(state):
+        for key, data in tree["items"].items():
+            if isinstance(data, dict) and data.get("id") == key:
+                del data["id"]
+    return state
+
+
 def without_id(value: Any) -> Any:
     return {key: part for key, part in value.items() if key != "id"}
 
@@ -121,7 +131,9 @@ class Oracle:
         self.state = clone(before)
         act = getattr(self, "_" + event["type"])
         kept: list[tuple[str, ...]] = []
-        refused: list[str] = act(event["payload"], event["payload"].get("options", {}), kept)
+        given = event["payload"].get("options") or {}
+        options = {name: value for name, value in given.items() if value is not None}
+        refused: list[str] = act(event["payload"], options, kept)
         if not refused and not all(well_formed(tree) for _, tree in trees(self.state)):
             refused = [WRITE]
         if not refused:
@@ -174,7 +186,7 @@ class Oracle:
         return []
 
     def _init(self, payload: Any, options: Any, kept: Any) -> list[str]:
-        self.state = clone(payload["value"])
+        self.state = without_own_ids(payload["value"])
         return []
 
     def _treePush(self, payload: Any, options: Any, kept: Any) -> list[str]:  # noqa: N802

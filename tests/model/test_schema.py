@@ -72,7 +72,8 @@ def test_it_is_a_profile() -> None:
         (event("nothing"), ["event.payload.schema"]),
         (event("any", None, meta=[]), ["event.payload.meta"]),
         (event("any", None, meta=None), ["event.payload.meta"]),
-        (event("any", 1, zulu=1, alpha=2), ["event.payload.alpha", "event.payload.zulu"]),
+        (event("any", 1, zulu=1, alpha={"data": 2}, Schema=[]), []),
+        (event("nothing", 1, zulu=1), ["event.payload.schema"]),
         (event("any", None), []),
         (event("any", [1, {"x": None}], meta={}), []),
         ({**event("any", None), "anything": "else"}, []),
@@ -171,8 +172,9 @@ def test_answers_to_hostile_data_stay_small_and_quick() -> None:
     assert fields(either.shape(event("either", [1] * 200_000))) == ["event.payload.data"]
     assert time.thread_time() - started < 1.5
     assert fields(profile.shape(few)) == [f"event.payload.data.{index}" for index in range(ERRORS_MAX)]
-    long_keys = {"x" * 100_000 + str(index): 1 for index in range(30)}
-    errors = profile.shape(event("strings", [], **long_keys))
+    long_keys: JsonObject = {"x" * 100_000 + str(index): 1 for index in range(30)}
+    closed = profile_of(closed={"additionalProperties": False})
+    errors = closed.shape(event("closed", long_keys))
     assert len(errors) == ERRORS_MAX
     assert all(len(error.field) + len(error.message) < 1_000 for error in errors)
     assert len(profile.shape(event("y" * 100_000))[0].message) < 1_000
@@ -196,7 +198,7 @@ def test_deep_data_is_refused_without_recursing() -> None:
 def test_the_open_model_takes_any_schema_and_data() -> None:
     profile = SchemaProfile(None)
     assert profile.shape(event("whatever", {"x": [1]})) == []
-    assert fields(profile.shape(event("", 1, extra=1))) == ["event.payload.extra", "event.payload.schema"]
+    assert fields(profile.shape(event("", 1, extra=1))) == ["event.payload.schema"]
     state = profile.empty()
     assert profile.refusals(state, event("whatever", 1)) == []
     profile.apply(state, event("whatever", 1))
@@ -313,6 +315,27 @@ def test_a_check_that_fails_refuses_names_the_rule_and_is_logged(caplog: pytest.
     failed = [record for record in caplog.records if " failed" in record.message]
     assert len(failed) == 4, "the second time is within the interval and not logged"
     assert all(record.exc_info for record in failed)
+
+
+@pytest.mark.req("VAL-02", "VAL-03")
+def test_rules_see_no_other_key_of_the_payload() -> None:
+    rules = Rules()
+
+    @rules.check("add")
+    def sees(state: dict[str, Any], event: Event) -> list[FieldError]:
+        return [refuse("", repr(event))]
+
+    @rules.reduce("add")
+    def keeps(state: dict[str, Any], event: Event) -> None:
+        state["seen"] = [event.schema, event.data, event.meta]
+
+    profile = SchemaProfile(None, rules)
+    plain, more = event("add", 1), event("add", 1, extra={"x": 1}, Meta=[])
+    assert profile.shape(more) == []
+    assert profile.refusals(profile.empty(), more) == profile.refusals(profile.empty(), plain)
+    state = profile.empty()
+    profile.apply(state, more)
+    assert state.dump() == {"seen": ["add", 1, {}]}
 
 
 @pytest.mark.req("VAL-03")

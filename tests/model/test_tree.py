@@ -76,6 +76,57 @@ def test_init_replaces_the_whole_state() -> None:
     assert after(state, event("init", value={})) == {}
 
 
+@pytest.mark.req("TREE-03", "TREE-10")
+def test_init_takes_items_with_their_own_ids_and_stores_them_without() -> None:
+    state = outline()
+    inner = tree(node("X"), X={"id": "X", "n": 1})
+    given = {
+        "explorer": tree(node("A", node("B")), A={"id": "A", "name": "a", "sub": inner}, B={}),
+        "deep": {"er": tree(node("id"), id={"id": "id"})},
+        "items": {"Z": {"id": "Q"}},
+        "tree": [],
+        "list": [tree(node("ghost"), other={"id": 5})],
+    }
+    one = event("init", value=given)
+    kept = clone(one)
+    stored = {
+        **clone(given),
+        "explorer": tree(node("A", node("B")), A={"name": "a", "sub": tree(node("X"), X={"n": 1})}, B={}),
+        "deep": {"er": tree(node("id"), id={})},
+    }
+    assert after(state, one) == stored
+    assert one == kept
+    assert state.weight() == PROFILE.load(state.dump()).weight()
+    assert after(state, update("A", {"name": "new"}))["explorer"]["items"]["A"]["name"] == "new"
+
+
+@pytest.mark.req("TREE-03", "VAL-04")
+@pytest.mark.parametrize("id", ["B", "", None, 7, ["A"], {"id": "A"}])
+def test_init_refuses_an_item_with_another_id(id: Any) -> None:
+    wrong = {"deep": {"er": tree(node("A"), node("C"), A={"id": id}, C={"id": "C"})}}
+    assert refused(outline(), event("init", value=wrong)) == ["event.payload.value.deep.er.items.A.id"]
+    within = {"t": tree(node("C"), C={"id": "C", "sub": tree(node("A"), A={"id": id})})}
+    assert refused(outline(), event("init", value=within)) == ["event.payload.value.t.items.C.sub.items.A.id"]
+
+
+@pytest.mark.req("TREE-01", "TREE-04", "TREE-06", "TREE-07")
+def test_null_means_the_default_where_there_is_one() -> None:
+    state = outline()
+    after(
+        state,
+        event("treePush", "explorer", value={"id": "F"}, options=None),
+        event("treePush", "explorer", value={"id": "G"}, options={"parent": None, "position": None}),
+        event("treePush", "explorer", value={"id": "H"}, options={"parent": "A", "position": None}),
+    )
+    assert order(state) == "GFA(HB(D)C)E"
+    after(state, move("D", parent=None, position=None), move("E", parent="A", position=None))
+    assert order(state) == "DGFA(EHBC)"
+    after(state, update("A", {"x": 1}, replace=None), event("set", "s", value={"a": 1}, options=None))
+    dumped = after(state, put("s", {"b": 2}, replace=None))
+    assert dumped["explorer"]["items"]["A"] == {"name": "a", "x": 1}
+    assert dumped["s"] == {"a": 1, "b": 2}
+
+
 @pytest.mark.req("TREE-04")
 def test_push_takes_its_place_among_the_siblings_of_its_parent() -> None:
     state = PROFILE.empty()
@@ -239,7 +290,7 @@ def test_root_is_not_an_item_id() -> None:
         (event("treePush", "t", value={}), ["payload.value.id"]),
         (event("treePush", "t", value={"id": ""}), ["payload.value.id"]),
         (event("treePush", "t", value={"id": 5}), ["payload.value.id"]),
-        (event("treePush", "t", value={"id": "A"}, options=None), ["payload.options"]),
+        (event("treePush", "t", value={"id": "A"}, options=[]), ["payload.options"]),
         (event("treePush", "t", value={"id": "A"}, options={"parent": 1}), ["payload.options.parent"]),
         (event("treePush", "t", value={"id": "A"}, options={"parent": ""}), ["payload.options.parent"]),
         (push("A", position="middle"), ["payload.options.position"]),
@@ -251,6 +302,11 @@ def test_root_is_not_an_item_id() -> None:
         (push("A", position={"before": ""}), ["payload.options.position.before"]),
         (event("treeDelete", "t"), ["payload.options.id"]),
         (event("treeDelete", "t", options={}), ["payload.options.id"]),
+        (event("treeDelete", "t", options=None), ["payload.options.id"]),
+        (event("treeMove", "t", options={"id": None, "position": None}), ["payload.options.id"]),
+        ({"type": "unset", "payload": {"target": None}}, ["payload.target"]),
+        (event("init", value=None), ["payload.value"]),
+        (event("treeUpdate", "t", value=None, options={"id": "A"}), ["payload.value"]),
         (event("treeDelete", "t", options="A"), ["payload.options"]),
         (event("treeUpdate", "t"), ["payload.value", "payload.options.id"]),
         (event("treeUpdate", "t", value={}, options={"id": ""}), ["payload.options.id"]),

@@ -187,7 +187,7 @@ class Legacy:
                 {"type": "treePush", "payload": {"target": "doc"}},
                 {"type": "nonsense", "payload": {}},
                 {"type": "event", "payload": {"data": 1}},
-                {"type": "event", "payload": {"schema": "a", "data": 1, "extra": 2}},
+                {"type": "event", "payload": {"schema": "a", "data": 1, "meta": 2}},
             ]
         )
         return self._reject("shape", line)

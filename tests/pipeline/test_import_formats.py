@@ -23,9 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.model.model import open_model
+from unisono.model.partition import PartitionState
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.importing import insieme, jsonl, tabular
-from unisono.pipeline.importing.judging import Components
+from unisono.pipeline.importing.judging import Components, Judge
 from unisono.pipeline.importing.outcomes import Refused
 from unisono.pipeline.importing.reading import Task, run_task
 from unisono.pipeline.importing.rows import Event, Row, to_event
@@ -497,6 +498,31 @@ def test_the_library_in_its_second_version(tmp_path: Path) -> None:
     refused = event_of(rows[2])
     assert isinstance(refused, Refused)
     assert "zstd" in refused.message
+
+
+@pytest.mark.req("TREE-03", "TREE-04", "TREE-11")
+def test_a_state_of_the_library_whose_items_carry_their_ids(tmp_path: Path) -> None:
+    """The event is imported as it stands; the state it makes is that of one without the ids."""
+    items = {"A": {"id": "A", "name": "a"}, "B": {"id": "B"}}
+    nodes = [{"id": id, "children": []} for id in items]
+    init = {"value": {"explorer": {"items": items, "tree": nodes}}}
+    push = {"target": "explorer", "value": {"id": "C"}, "options": {"parent": None, "position": None}}
+    rows = library_file(
+        tmp_path / "a.db",
+        SECOND,
+        (1, "e1", "proj", "ann", "room", "init", 1, json.dumps(init).encode(), None, 7, 11, 12),
+        (2, "e2", "proj", "ann", "room", "treePush", 1, json.dumps(push).encode(), None, 7, 11, 12),
+    )
+    events = [good(each) for each in rows]
+    assert json.loads(events[0].event)["payload"] == init
+    judge, state = Judge(MODEL, None, 0), PartitionState()
+    judge.enter(1)
+    for each in events:
+        assert judge.judge(each.event, each.partitions) is None
+        assert MODEL.apply_committed(state, json.loads(each.event))
+    tree: Any = state.dump()["tree"]
+    assert tree["explorer"]["items"] == {"A": {"name": "a"}, "B": {}, "C": {}}
+    assert [node["id"] for node in tree["explorer"]["tree"]] == ["C", "A", "B"]
 
 
 def test_projects_of_the_library_as_partitions(tmp_path: Path) -> None:

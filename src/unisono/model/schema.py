@@ -1,19 +1,19 @@
 """The canonical profile: events name a schema, and Python rules say what they do to the state.
 
-`{"type": "event", "payload": {"schema": …, "data": …, "meta"?: …}}` and nothing else in the payload (VAL-02).
+`{"type": "event", "payload": {"schema": …, "data": …, "meta"?: …}}`. Other keys of the payload are kept with the
+event and mean nothing: no schema judges them and no rule sees them (VAL-02).
 """
 
 from __future__ import annotations
 
 from unisono.model.journal import Journal, plain, track
-from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, field_path, shorten
+from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
 from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls
 from unisono.model.rules import Rules
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 EVENT_TYPE = "event"
 PAYLOAD = "event.payload"
-PAYLOAD_KEYS = frozenset({"schema", "data", "meta"})
 NAME_CHARS_MAX = 100
 
 
@@ -94,12 +94,8 @@ class SchemaProfile:
         payload = event.get("payload")
         if not isinstance(payload, dict):
             return [FieldError(PAYLOAD, "must be an object" if "payload" in event else "is required")]
-        errors = [
-            FieldError(field_path(PAYLOAD, [key]), "is not a key of a canonical payload: schema, data, meta")
-            for key in sorted(payload.keys() - PAYLOAD_KEYS)[:ERRORS_MAX]
-        ]
         unnamed = self._schema_errors(payload)
-        errors += unnamed
+        errors = [*unnamed]
         if "data" not in payload:
             errors.append(FieldError(DATA, "is required"))
         elif not unnamed:

@@ -8,7 +8,8 @@ state that was dumped and loaded judges as before. An array is data as a whole: 
 
 A tree is well formed when its nodes are objects of `id` and `children` and nothing else, each id is a
 non-empty string other than `_root` and comes once, `items` has exactly those ids, and each item is an object
-without `id`.
+without `id`. Only in the value of an `init`, which may bring a state of another system, may an item of any tree
+carry its key as its `id`: the event keeps it, the state does not (TREE-03).
 
 **Writes around trees.** `set`, `unset`, `init`, and the values of `treePush` and `treeUpdate`, keep to two
 rules, or the event is refused on `event.payload.target` or at the place in `event.payload.value`:
@@ -235,7 +236,7 @@ def _refuse_unset(state: TreeState, action: Unset) -> list[FieldError]:
 
 def _refuse_init(action: Init) -> list[FieldError]:
     try:
-        adopt_root(action.value)
+        adopt_root(action.value, own_ids=True)
     except Malformed as malformed:
         return [field_error(malformed, 0)]
     return []

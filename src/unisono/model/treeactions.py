@@ -1,6 +1,7 @@
 """The seven tree actions as they come in: the shape of each payload, read once into a typed action.
 
-Reading looks at the event alone. Keys it does not know are the application's and are let be.
+Reading looks at the event alone. Keys it does not know are the application's and are let be. `null` means the default
+where there is one: for `options` as a whole, and in it for `replace`, `parent` and `position`.
 """
 
 from __future__ import annotations
@@ -127,11 +128,15 @@ class _Reader:
 
     def options(self) -> JsonObject:
         if self._given is None:
-            given = self._payload.get("options", {})
-            if not isinstance(given, dict):
+            given = self._payload.get("options")
+            if given is not None and not isinstance(given, dict):
                 self.wrong("options", "must be an object")
             self._given = given if isinstance(given, dict) else {}
         return self._given
+
+    def option(self, name: str, default: Json) -> Json:
+        given = self.options().get(name)
+        return default if given is None else given
 
     def item_id(self, id: Json, field: str) -> str:
         if not isinstance(id, str) or not id:
@@ -146,20 +151,20 @@ class _Reader:
         return "" if len(self.errors) > known else self.item_id(options.get("id"), "options.id")
 
     def replace(self) -> bool:
-        replace = self.options().get("replace", False)
+        replace = self.option("replace", False)
         if not isinstance(replace, bool):
             self.wrong("options.replace", "must be true or false")
         return replace is True
 
     def parent(self) -> str:
-        parent = self.options().get("parent", ROOT)
+        parent = self.option("parent", ROOT)
         if not isinstance(parent, str) or not parent:
             self.wrong("options.parent", f"must be an item id, or {ROOT!r}")
             return ROOT
         return parent
 
     def position(self) -> Position:
-        match self.options().get("position", "first"):
+        match self.option("position", "first"):
             case "first":
                 return Position("first")
             case "last":
