@@ -113,6 +113,22 @@ def test_all_nodes_judge_by_the_new_model(modelled: Cluster, part: str) -> None:
 
 
 @pytest.mark.req("MODEL-02")
+def test_a_reload_tells_what_all_nodes_committed(modelled: Cluster, part: str) -> None:
+    modelled.raise_version(modelled.a)
+    with modelled.a.client(f"{part}-a") as first, modelled.b.client(f"{part}-b") as second:
+        first.commit([part], note("x" * 60))
+        head = second.commit([part, f"{part}-2"], note())
+        modelled.b.write(modelled.version + 1, longest=50)
+        status, told = modelled.b.order("?dry_run=1")
+        assert status == 200, told
+        history = told["history"]
+        assert (history["upto"], history["events"], history["no_longer"]) == (head, head, 0)
+        assert history["refused"] >= 1
+        assert history["partitions"] >= 2
+        assert second.sync([part])["model_version"] == modelled.version
+
+
+@pytest.mark.req("MODEL-02")
 def test_a_version_that_is_not_higher_is_refused_on_every_node(modelled: Cluster, part: str) -> None:
     modelled.raise_version(modelled.a, longest=40)
     with modelled.a.client(f"{part}-a") as first, modelled.b.client(f"{part}-b") as second:

@@ -51,10 +51,10 @@ class Modelled:
         """`unisono model reload` as an operator runs it."""
         return run_reload(self.server.data, *arguments)
 
-    def order(self) -> tuple[int, dict[str, Any]]:
+    def order(self, query: str = "") -> tuple[int, dict[str, Any]]:
         """What that command asks of the admin port; a process for every order would take its time."""
         token = json.loads((self.server.data / ADMIN_FILE).read_text())["token"]
-        return post(self.server, "/orders/reload", Authorization=f"Bearer {token}")
+        return post(self.server, f"/orders/reload{query}", Authorization=f"Bearer {token}")
 
     def raise_version(self, **limits: int) -> int:
         """Put the next version into force."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -28,6 +29,16 @@ class LogContract:
     @pytest.fixture
     def place(self) -> Place:
         raise NotImplementedError
+
+    def test_every_partition_is_named_once(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = place.writer()
+        reader: Any = place.reader()
+        assert [*reader.partition_names()] == []
+        names = ["b", "a", "\x00", "é", "Z" * 128, "\U0001d518", *(f"n{number}" for number in range(20))]
+        append(log, [[name] for name in names] + [["a", "b"]] * 5)
+        assert sorted(reader.partition_names()) == sorted(names)
+        monkeypatch.setattr(sys.modules[type(reader).__module__], "NAMES_READ_MAX", 3)
+        assert sorted(reader.partition_names()) == sorted(names)
 
     # Order and identity
 

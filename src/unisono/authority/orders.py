@@ -27,6 +27,13 @@ class OrderRefused(Exception):
     """The order cannot be followed; the text says why and nothing has changed."""
 
 
+class ReloadTerms(msgspec.Struct, frozen=True):
+    """`dry_run`: only look whether the model could be taken. `digest`: take this content and no other."""
+
+    dry_run: bool = False
+    digest: str | None = None
+
+
 class Orders:
     """Carries out orders between two groups."""
 
@@ -40,7 +47,7 @@ class Orders:
         try:
             match order.command:
                 case "reload":
-                    body = self._reload(authority, order.argument)
+                    body = self._reload(authority, order.argument, _reload_terms(order.body))
                 case "snapshot":
                     snapshot = authority.states.write_snapshot(order.argument)
                     if snapshot is None:
@@ -63,7 +70,7 @@ class Orders:
             return Report(order.ticket, False, msgspec.json.encode({"error": str(error)}))
         return Report(order.ticket, True, msgspec.json.encode(body))
 
-    def _reload(self, authority: Authority, directory: str) -> JsonObject:
+    def _reload(self, authority: Authority, directory: str, terms: ReloadTerms) -> JsonObject:
         """MODEL-02: the new model is loaded and checked whole before anything switches."""
         old = authority.states.model
         place = directory or (self._settings.model or "")
@@ -74,14 +81,25 @@ class Orders:
             raise OrderRefused(
                 f"model_version {new.version} is not above {old.version}, the one in force; raise it in model.toml"
             )
-        authority.neighbours.publish(new)
-        authority.adopt(authority.states.renewed(new))
-        log.info("model %s: version %d replaced by %d", new.name, old.version, new.version)
+        if terms.digest is not None and new.digest != terms.digest:
+            raise OrderRefused("the files of the model have changed since they were checked; try again")
+        if not terms.dry_run:
+            authority.neighbours.publish(new)
+            authority.adopt(authority.states.renewed(new))
+            log.info("model %s: version %d replaced by %d", new.name, old.version, new.version)
         return {
             "old_model_version": old.version,
             "new_model_version": new.version,
+            "digest": new.digest,
             "changes": changes(old, new),
         }
+
+
+def _reload_terms(body: bytes) -> ReloadTerms:
+    try:
+        return msgspec.json.decode(body, type=ReloadTerms) if body else ReloadTerms()
+    except msgspec.MsgspecError as error:
+        raise OrderRefused(f"an order to reload is not understood: {error}") from None
 
 
 def changes(old: Model, new: Model) -> JsonObject:

@@ -117,6 +117,7 @@ class States:
         self._foldable = FIRST_SLICES_EVENTS
         self._loads = 0
         self._evictions = 0
+        self._rules_before: dict[str, int] = {}
 
     @property
     def model_version(self) -> int | None:
@@ -305,7 +306,7 @@ class States:
         They are folded from the newest version of the lake: text may have been erased there.
         """
         self._archive.look_again()
-        return States(
+        fresh = States(
             model,
             self._store,
             bytes_max=self._bytes_max,
@@ -313,6 +314,9 @@ class States:
             now_ms=self._now_ms,
             archive=self._archive,
         )
+        fresh._loads, fresh._evictions = self._loads, self._evictions
+        fresh._rules_before = self._rules_before if model is self.model else self._rule_counts()
+        return fresh
 
     def forget(self, partitions: Iterable[str]) -> None:
         """Text of these was erased: nothing folded before stays in memory, or is written as a snapshot."""
@@ -390,11 +394,19 @@ class States:
         counters.set("states_loading", len(self._loading))
         counters.reset("states_loaded", self._loads)
         counters.reset("states_evicted", self._evictions)
-        if self.model.canonical is not None:
-            for rule, times in self.model.canonical.slow_rules.items():
-                counters.reset(f"rules_slow|{rule}", times)
-            for rule, times in self.model.canonical.failed_rules.items():
-                counters.reset(f"rules_failed|{rule}", times)
+        for name, times in self._rule_counts().items():
+            counters.reset(name, times)
+
+    def _rule_counts(self) -> dict[str, int]:
+        """What rules did under this model and all before it: a count never goes back."""
+        counts = dict(self._rules_before)
+        canonical = self.model.canonical
+        if canonical is not None:
+            for kind, rules in (("slow", canonical.slow_rules), ("failed", canonical.failed_rules)):
+                for rule, times in rules.items():
+                    name = f"rules_{kind}|{rule}"
+                    counts[name] = counts.get(name, 0) + times
+        return counts
 
 
 def _build(snapshot: Snapshot) -> PartitionState:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -19,6 +20,9 @@ from unisono.authority.channel import KEEPING, Report
 from unisono.authority.stats import Snapshot
 from unisono.front.metrics import NodeCollector
 from unisono.front.pipelines import PipelineCollector, read_status, read_text
+from unisono.front.reloading import ReloadWish, Tell, described
+from unisono.front.reviewing import Progress
+from unisono.model.replaying import Review
 
 log = logging.getLogger("unisono.admin")
 
@@ -39,6 +43,8 @@ class Host(Protocol):
     async def silent(self) -> list[str]: ...
 
     async def order(self, command: str, argument: str = "", body: bytes = b"") -> Report: ...
+
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report: ...
 
 
 class AdminServer:
@@ -89,9 +95,9 @@ class AdminServer:
         return web.Response(body=text, content_type="application/json")
 
     def _guarded(
-        self, handler: Callable[[web.Request], Awaitable[web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def guarded(request: web.Request) -> web.Response:
+        self, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def guarded(request: web.Request) -> web.StreamResponse:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._host.order_token.encode()):
                 return web.json_response({"error": "an order needs the admin token"}, status=401)
@@ -99,8 +105,42 @@ class AdminServer:
 
         return guarded
 
-    async def _reload(self, request: web.Request) -> web.Response:
-        return await self._ordered("reload", request.query.get("model", ""))
+    async def _reload(self, request: web.Request) -> web.StreamResponse:
+        """The answer is one object. With `progress` it is lines: how far the log is read, what came of that before
+        anything switches, and at last the answer with its status.
+        """
+        flags = {
+            name: request.query.get(name, "") in ("1", "true")
+            for name in ("dry_run", "strict", "skip_history")
+        }
+        wish = ReloadWish(request.query.get("model", ""), **flags)
+        if request.query.get("progress", "") not in ("1", "true"):
+            return await self._answered(self._host.reload(wish))
+        stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await stream.prepare(request)
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def work() -> web.Response:
+            def tell(told: Progress | Review) -> None:
+                line = told if isinstance(told, Progress) else {"history": described(told)}
+                lines.put_nowait(msgspec.json.encode(line) + b"\n")
+
+            try:
+                return await self._answered(self._host.reload(wish, tell))
+            finally:
+                lines.put_nowait(None)
+
+        working = asyncio.create_task(work())
+        try:
+            while (line := await lines.get()) is not None:
+                await stream.write(line)
+            answer = await working
+            assert isinstance(answer.body, bytes)
+            await stream.write(b'{"status":%d,"answer":%b}\n' % (answer.status, answer.body))
+        finally:
+            working.cancel()
+        await stream.write_eof()
+        return stream
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         partition = request.query.get("partition", "")
@@ -121,8 +161,11 @@ class AdminServer:
         return await self._ordered(command, body=bytes(body))
 
     async def _ordered(self, command: str, argument: str = "", body: bytes = b"") -> web.Response:
+        return await self._answered(self._host.order(command, argument, body))
+
+    async def _answered(self, ordered: Awaitable[Report]) -> web.Response:
         try:
-            report = await self._host.order(command, argument, body)
+            report = await ordered
         except (TimeoutError, ConnectionError) as error:
             return web.json_response({"error": f"no answer from the authority: {error}"}, status=503)
         return web.Response(

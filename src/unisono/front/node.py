@@ -38,6 +38,7 @@ from unisono.front.processes import (
     run_front,
     run_reader,
 )
+from unisono.front.reloading import Reloads, ReloadWish, Tell
 from unisono.model.loading import Model
 
 log = logging.getLogger("unisono.node")
@@ -97,6 +98,7 @@ class Node:
         self._changed = asyncio.Event()
         self._failed = False
         self.order_token = secrets.token_urlsafe(32)
+        self._reloads = Reloads(settings, self.order)
 
     async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
         for child in self._children:
@@ -118,6 +120,7 @@ class Node:
             self._write_admin_file()
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
         await self._until(lambda: self._stopping)
+        self._reloads.stop()
         # Before the log is given up: what a successor writes there is its own.
         (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
         await self._end()
@@ -158,6 +161,10 @@ class Node:
         answer = await self._ask("authority", lambda t: Order(t, command, argument, body), ORDER_TIMEOUT_S)
         assert isinstance(answer, Report)
         return answer
+
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report:
+        """Have the log read through another model, and put it into force if all is well."""
+        return await self._reloads.reload(wish, tell)
 
     async def _ask(self, role: str, message: Callable[[int], Message], timeout_s: float) -> Stats | Report:
         link = self._links.get(role)
@@ -215,7 +222,7 @@ class Node:
     def _reload(self) -> None:
         async def reload() -> None:
             try:
-                report = await self.order("reload", "")
+                report = await self._reloads.reload(ReloadWish())
             except (TimeoutError, ConnectionError) as error:
                 log.error("reload: no answer from the authority: %s", error)
                 return

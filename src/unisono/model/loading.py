@@ -34,6 +34,7 @@ from unisono.model.policy import PolicyError, TreePolicy
 from unisono.model.registry import Problem, SchemaProblems, SchemaRegistry
 from unisono.model.rulecalls import RULE_BUDGET_MS
 from unisono.model.rules import Rules
+from unisono.model.rulesource import signature_fault
 from unisono.model.schema import SchemaProfile
 from unisono.model.tree import TreeProfile
 from unisono.vocabulary import JsonObject
@@ -160,11 +161,16 @@ class _Reading:
         return rules
 
     def check_rules(self, name: str, rules: Rules, registry: SchemaRegistry) -> None:
+        told: set[tuple[str, str]] = set()
         for schema in rules.schemas:
-            if schema not in registry:
-                for rule in rules.of(schema):
+            for rule in rules.of(schema):
+                if schema not in registry:
                     says = f"is for {schema!r}, which has no file schemas/{schema}.json"
                     self._problem(name, rule.name, says)
+                wrong = signature_fault(rule)
+                if wrong is not None and (wrong.place, wrong.message) not in told:
+                    told.add((wrong.place, wrong.message))
+                    self._problem(name, wrong.place, wrong.message)
 
     def policy(self, name: str) -> TreePolicy | None:
         table = self._toml(name)

@@ -67,10 +67,14 @@ class Model(msgspec.Struct, frozen=True, eq=False):
         nothing, is counted in `state.skipped`, and gives False. Which ones these are depends on the model and
         the events before it alone. Whoever replays many events settles the state now and then.
         """
-        applied = self._replay(state, event)
-        if not applied:
+        return self.obstacle(state, event) is None
+
+    def obstacle(self, state: PartitionState, event: JsonObject) -> str | None:
+        """As `apply_committed`; tells an operator what keeps the event from being applied, None if nothing does."""
+        why = self._replay(state, event)
+        if why is not None:
             state.skipped += 1
-        return applied
+        return why
 
     def describe(self) -> JsonObject:
         """What the model consists of, to compare two of them and to show to a person."""
@@ -88,22 +92,27 @@ class Model(msgspec.Struct, frozen=True, eq=False):
             raise ValueError(f"this model has no profile {profile!r}")
         return self.canonical
 
-    def _replay(self, state: PartitionState, event: JsonObject) -> bool:
+    def _replay(self, state: PartitionState, event: JsonObject) -> str | None:
         if event.get("type") != EVENT_TYPE:
-            if _ANY_TREE.shape(event) or _ANY_TREE.refusals(state.tree, event):
-                return False
+            errors = _ANY_TREE.shape(event) or _ANY_TREE.refusals(state.tree, event)
+            if errors:
+                return f"{errors[0].field}: {errors[0].message}"
             _ANY_TREE.apply(state.tree, event)
-            return True
+            return None
         payload = event.get("payload")
-        if self.canonical is None or not isinstance(payload, dict):
-            return False
-        if not isinstance(payload.get("schema"), str) or "data" not in payload:
-            return False
+        if self.canonical is None:
+            return "there is no model, so canonical events mean nothing"
+        if (
+            not isinstance(payload, dict)
+            or not isinstance(payload.get("schema"), str)
+            or "data" not in payload
+        ):
+            return "event.payload: is no object with a schema and data"
         try:
             self.canonical.apply(state.data, event)
-        except RuleFailed:
-            return False
-        return True
+        except RuleFailed as failed:
+            return failed.inside
+        return None
 
     def _describe(self, schema: str) -> Json:
         assert self.canonical is not None

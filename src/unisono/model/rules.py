@@ -55,6 +55,15 @@ class RuleFailed(Exception):
     def error(self) -> FieldError:
         return FieldError(SCHEMA_FIELD, str(self))
 
+    @property
+    def inside(self) -> str:
+        """What went on inside, for the operator: the rule and what it raised."""
+        cause = self.__cause__
+        if cause is None:
+            return str(self)
+        raised = f"{type(cause).__name__}: {cause}".partition("\n")[0][:300]
+        return f"{str(self).partition(' on this event')[0]}: {raised}"
+
 
 class Event(msgspec.Struct, frozen=True):
     """An event as a rule sees it: the payload of a canonical event, a copy for each rule.

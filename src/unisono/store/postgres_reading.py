@@ -20,6 +20,9 @@ from unisono.store.timeouts import Timeouts
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""
 
+NAMES_READ_MAX: Final = 5_000
+"""Names of partitions fetched at a time."""
+
 WATERMARKS_READ_MAX: Final = 5_000
 """Watermarks fetched at a time."""
 
@@ -129,6 +132,16 @@ class PostgresReader:
             found.update((unescape(partition), committed_id) for partition, committed_id in rows)
             if len(rows) < WATERMARKS_READ_MAX:
                 return found
+            after = rows[-1][0]
+
+    def partition_names(self) -> Iterator[str]:
+        """Every partition that has, or had, an event in this log, in short reads."""
+        after = ""
+        while True:
+            rows = self.list("partition_names", {"after": after, "limit": NAMES_READ_MAX})
+            yield from (unescape(name) for (name,) in rows)
+            if len(rows) < NAMES_READ_MAX:
+                return
             after = rows[-1][0]
 
     def model_in_force(self) -> ModelBundle | None:

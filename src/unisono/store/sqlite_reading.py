@@ -21,6 +21,9 @@ UNION_TERMS_MAX = 500
 NUMBERS_MAX = 200_000
 """Partition numbers kept in memory, tens of megabytes at most; past it the cache starts over."""
 
+NAMES_READ_MAX: Final = 5_000
+"""Names of partitions fetched at a time."""
+
 WATERMARKS_READ_MAX: Final = 5_000
 """Watermarks read in one go: some ten milliseconds."""
 
@@ -137,6 +140,20 @@ class SqliteReader:
             return int(self._connection.execute(_SQL["erasures"]).get)
         except READ_ERRORS as error:
             self._fail("reading the erasures", error)
+
+    def partition_names(self) -> Iterator[str]:
+        """Every partition that has, or had, an event in this log, in short reads."""
+        after = -(2**63)
+        while True:
+            self._check()
+            try:
+                rows = list(self._rows("partition_names", after, NAMES_READ_MAX))
+            except READ_ERRORS as error:
+                self._fail("reading the partitions", error)
+            yield from (name for _, name in rows)
+            if len(rows) < NAMES_READ_MAX:
+                return
+            after = rows[-1][0]
 
     def model_in_force(self) -> ModelBundle | None:
         """The model the server judges by, as it was noted; None where it has no version, or none was noted yet."""

@@ -150,6 +150,23 @@ LIMIT %(limit)b;
 SELECT partition, committed_id FROM unisono.snapshots
 WHERE partition > %(after)b AND model_version = %(version)b ORDER BY partition LIMIT %(limit)b;
 
+-- name: partition_names
+-- From one name to the next by the index: the cost is that of the names, not of their events.
+WITH RECURSIVE held AS (
+    (SELECT partition FROM unisono.event_partitions
+     WHERE partition > %(after)b ORDER BY partition LIMIT 1)
+    UNION ALL
+    SELECT (SELECT following.partition FROM unisono.event_partitions AS following
+            WHERE following.partition > held.partition ORDER BY following.partition LIMIT 1)
+    FROM held WHERE held.partition IS NOT NULL
+), some_held AS (
+    SELECT partition FROM held WHERE partition IS NOT NULL LIMIT %(limit)b
+), some_left AS (
+    SELECT partition FROM unisono.pruned_partitions
+    WHERE partition > %(after)b ORDER BY partition LIMIT %(limit)b
+)
+SELECT partition FROM some_held UNION SELECT partition FROM some_left ORDER BY partition LIMIT %(limit)b;
+
 -- Keeping, by the owner of the log.
 
 -- name: one_keeper

@@ -94,6 +94,9 @@ SELECT snapshots.partition, partitions.name, snapshots.committed_id
 FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition
 WHERE snapshots.partition > ?1 AND snapshots.model_version = ?2 ORDER BY snapshots.partition LIMIT ?3;
 
+-- name: partition_names
+SELECT number, name FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
+
 -- name: model_in_force
 SELECT models.version, models.digest, models.files
 FROM keeping CROSS JOIN models ON models.version = keeping.model_version;
