@@ -293,12 +293,6 @@ def test_equal_cursors_sync_together_and_the_highest_first() -> None:
     assert drive.phase() is Phase.LIVE
 
 
-def test_at_most_64_partitions_in_one_sync() -> None:
-    drive = Drive(cursors={f"p{n:03}": 0 for n in range(70)})
-    assert len(one(SendSync, drive.connect()).partitions) == 64
-    assert len(one(SendSync, drive.page(to=0)).partitions) == 6
-
-
 def test_a_partition_added_later_syncs_alone_from_0_and_the_others_stay_live() -> None:
     drive = Drive()
     drive.live(to=9)

@@ -26,7 +26,8 @@ T = TypeVar("T")
 class Draft:
     """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, client: SyncClient, ticket: Ticket) -> None:
+        self._client = client
         self._ticket = ticket
         self.id = ticket.draft.id
         self.partitions = ticket.draft.partitions
@@ -40,9 +41,9 @@ class Draft:
         """What the server made of it, however long that takes; TimeoutError after `timeout` seconds.
 
         ClientClosed when the client is closed first: the draft stays in the store and goes out next time.
+        ClientStopped when the client does not try to connect any more.
         """
-        async with asyncio.timeout(timeout):
-            return await asyncio.wrap_future(self._ticket.outcome)
+        return await self._client._settled(self._ticket, timeout)
 
     def __repr__(self) -> str:
         return f"Draft({self.id!r}, partitions={self.partitions!r})"
@@ -115,14 +116,14 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
         """
         request = Request(new_id() if id is None else id, named(partitions, partition), event)
-        return Draft(await asyncio.wrap_future(self._running.submit(request)))
+        return Draft(self, await asyncio.wrap_future(self._running.submit(request)))
 
     async def act(self, event: JsonObject, partition: str | None) -> Draft:
         return await self.submit([self._meant(partition)], event)
 
     async def pending(self) -> list[Draft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
-        return [Draft(ticket) for ticket in await self._call(lambda core: core.pending())]
+        return [Draft(self, ticket) for ticket in await self._call(lambda core: core.pending())]
 
     async def discard(self, id: str) -> None:
         """Forget a rejected draft."""
@@ -130,7 +131,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
 
     async def retry(self, id: str) -> Draft:
         """Try a rejected draft again, behind everything that is pending now."""
-        return Draft(await self._call(lambda core: core.retry(id)))
+        return Draft(self, await self._call(lambda core: core.retry(id)))
 
     # -- seeing --------------------------------------------------------------------------------------------
 
@@ -143,10 +144,19 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         return Stream(self._core.publisher.statuses())
 
     async def caught_up(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Wait until the client is live and has no pending draft; TimeoutError after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
-            waiter = await self._call(lambda core: core.publisher.caught_up())
-            await asyncio.wrap_future(waiter)
+        """Wait until the client is live and has no pending draft.
+
+        TimeoutError, with the reason, after `timeout` seconds. NotCaughtUp when all is done that can be, and a
+        partition is refused or left out, or a draft set aside. ClientStopped when no connection is tried any more.
+        """
+        waiter = await self._call(lambda core: core.publisher.caught_up())
+        if waiter.done():
+            return waiter.result()
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.wrap_future(waiter)
+        except TimeoutError:
+            raise self._late("the client has not caught up", timeout) from None
 
     # -- following -----------------------------------------------------------------------------------------
 
@@ -167,6 +177,19 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     async def resume(self) -> None:
         """Go online now; also after the client stopped because another one took its place."""
         await asyncio.wrap_future(self._running.resume())
+
+    async def _settled(self, ticket: Ticket, timeout: float | None) -> Committed | Rejected:  # noqa: ASYNC109
+        news = asyncio.Event()
+        wake = _waking(news, asyncio.get_running_loop())
+        stops = self._core.publisher.stops()
+        stops.wake_by(wake)
+        ticket.outcome.add_done_callback(lambda _: wake())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not ticket.outcome.done() and self.status.stopped is None:
+                    await news.wait()
+                    news.clear()
+        return self._outcome(ticket, timeout)
 
     async def _call(self, function: Callable[[Core], T]) -> T:
         future: Future[T] = self._running.call(function)

@@ -9,10 +9,12 @@ from typing import Generic, TypeVar
 from unisono.client.actions import Actions, only
 from unisono.client.config import Token, configure
 from unisono.client.core import Core
+from unisono.client.drafting import Ticket
 from unisono.client.engine import Engine
-from unisono.client.errors import ClientClosed
+from unisono.client.errors import ClientClosed, ClientStopped
 from unisono.client.options import Options
-from unisono.client.status import Rejected, Status
+from unisono.client.reasons import waiting_for
+from unisono.client.status import Committed, Rejected, Status
 from unisono.client.storefile import MEMORY
 from unisono.model.model import Model
 from unisono.protocol.partitions import normalise
@@ -72,6 +74,19 @@ class Client(Actions[R], Generic[R]):
     def rejected(self) -> tuple[Rejected, ...]:
         """The drafts the server refused, oldest first."""
         return self._core.publisher.rejected
+
+    def _late(self, waited_for: str, timeout: float | None) -> TimeoutError:
+        """What is told to somebody who waited in vain."""
+        why = waiting_for(self.status, self._config.url)
+        return TimeoutError(f"{waited_for} within {timeout or 0:g} s: {why}")
+
+    def _outcome(self, ticket: Ticket, timeout: float | None) -> Committed | Rejected:
+        """What became of a draft; else why that is not known."""
+        if ticket.outcome.done():
+            return ticket.outcome.result()
+        if (stopped := self.status.stopped) is not None:
+            raise ClientStopped(stopped)
+        raise self._late(f"the draft {ticket.draft.id!r} was not answered", timeout)
 
     def _meant(self, partition: str | None) -> str:
         return only(list(self.status.cursors), partition)

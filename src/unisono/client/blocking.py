@@ -25,7 +25,8 @@ T = TypeVar("T")
 class BlockingDraft:
     """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, client: BlockingClient, ticket: Ticket) -> None:
+        self._client = client
         self._ticket = ticket
         self.id = ticket.draft.id
         self.partitions = ticket.draft.partitions
@@ -36,8 +37,12 @@ class BlockingDraft:
         return parse(self._ticket.draft.event)
 
     def settled(self, timeout: float | None = None) -> Committed | Rejected:
-        """Wait for what the server makes of it; TimeoutError after `timeout` seconds."""
-        return self._ticket.outcome.result(timeout)
+        """Wait for what the server makes of it; TimeoutError, with the reason, after `timeout` seconds.
+
+        ClientClosed when the client is closed first: the draft stays in the store and goes out next time.
+        ClientStopped when the client does not try to connect any more.
+        """
+        return self._client._settled(self._ticket, timeout)
 
     def __repr__(self) -> str:
         return f"BlockingDraft({self.id!r}, partitions={self.partitions!r})"
@@ -95,14 +100,14 @@ class BlockingClient(Client[BlockingDraft]):
         InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
         """
         request = Request(new_id() if id is None else id, named(partitions, partition), event)
-        return BlockingDraft(self._running.submit(request).result())
+        return BlockingDraft(self, self._running.submit(request).result())
 
     def act(self, event: JsonObject, partition: str | None) -> BlockingDraft:
         return self.submit([self._meant(partition)], event)
 
     def pending(self) -> list[BlockingDraft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
-        return [BlockingDraft(ticket) for ticket in self._call(lambda core: core.pending())]
+        return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.pending())]
 
     def discard(self, id: str) -> None:
         """Forget a rejected draft."""
@@ -110,7 +115,7 @@ class BlockingClient(Client[BlockingDraft]):
 
     def retry(self, id: str) -> BlockingDraft:
         """Try a rejected draft again, behind everything that is pending now."""
-        return BlockingDraft(self._call(lambda core: core.retry(id)))
+        return BlockingDraft(self, self._call(lambda core: core.retry(id)))
 
     def changes(self, partition: str | None = None, timeout: float | None = None) -> BlockingStream[Change]:
         """Changes of a partition's view, or of all, from now on."""
@@ -121,8 +126,17 @@ class BlockingClient(Client[BlockingDraft]):
         return BlockingStream(self._core.publisher.statuses(), timeout)
 
     def caught_up(self, timeout: float | None = None) -> None:
-        """Wait until the client is live and has no pending draft; TimeoutError after `timeout` seconds."""
-        self._call(lambda core: core.publisher.caught_up()).result(timeout)
+        """Wait until the client is live and has no pending draft.
+
+        TimeoutError, with the reason, after `timeout` seconds. NotCaughtUp when all is done that can be, and a
+        partition is refused or left out, or a draft set aside. ClientStopped when no connection is tried any more.
+        """
+        waiter = self._call(lambda core: core.publisher.caught_up())
+        try:
+            waiter.result(timeout)
+        except TimeoutError:
+            waiter.cancel()
+            raise self._late("the client has not caught up", timeout) from None
 
     def add_partition(self, partition: str) -> None:
         """Follow a partition: its history is fetched without disturbing the others."""
@@ -141,6 +155,15 @@ class BlockingClient(Client[BlockingDraft]):
     def resume(self) -> None:
         """Go online now; also after the client stopped because another one took its place."""
         self._running.resume().result()
+
+    def _settled(self, ticket: Ticket, timeout: float | None) -> Committed | Rejected:
+        news = threading.Event()
+        stops = self._core.publisher.stops()
+        stops.wake_by(news.set)
+        ticket.outcome.add_done_callback(lambda _: news.set())
+        if not ticket.outcome.done() and self.status.stopped is None:
+            news.wait(timeout)
+        return self._outcome(ticket, timeout)
 
     def _call(self, function: Callable[[Core], T]) -> T:
         future: Future[T] = self._running.call(function)

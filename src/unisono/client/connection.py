@@ -19,9 +19,11 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.options import Options
+from unisono.client.reasons import unreachable, without_tokens
 from unisono.client.steps import Dialing, Lost, Opened, Received, Tick
 from unisono.client.tokens import TokenFailed, TokenSource
 from unisono.client.wire import BadMessage, Speaker, connect_payload, decode
+from unisono.protocol.codec import encode_payload
 
 Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
 """One that gives text as bytes."""
@@ -93,8 +95,19 @@ class Connection:
             self._closing = self._loop.create_task(socket.close())
 
     def retry(self, new_token: bool) -> None:
-        if new_token and self._tokens.refused():
+        if not new_token:
+            return
+        if self._tokens.fixed:
+            self.stop(
+                f"auth_failed: the server refuses the token{self._refusal()}; "
+                "a function as token= would be asked for another one"
+            )
+        elif self._tokens.refused():
             self._hurry.set()  # a newer token is to be had at once: no reason to wait
+
+    def _refusal(self) -> str:
+        problem = self.core.publisher.problem
+        return f" ({problem.message})" if problem is not None and problem.code == "auth_failed" else ""
 
     def stop(self, reason: str) -> None:
         self._may_dial.clear()
@@ -130,6 +143,7 @@ class Connection:
     async def pause(self) -> None:
         """Go offline and stay there, also in the middle of dialling; done when the core knows that it is."""
         self._may_dial.clear()
+        await self.leave("client_paused")
         self.hang_up()
         dialling, self._dialling = self._dialling, None
         if dialling is not None:
@@ -206,9 +220,8 @@ class Connection:
             self.core.report("token_failed", str(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if dialling.when() is None:
-                self.core.report(
-                    "unreachable", f"{type(error).__name__}: {str(error) or 'no answer in time'}"
-                )
+                says = unreachable(self._config.url, error, self._options.connect_timeout_s)
+                self.core.report("unreachable", without_tokens(says, self._token))
         else:
             if dialling.when() is None:
                 return socket
@@ -286,13 +299,12 @@ class Connection:
                 return
             self.say("heartbeat", b"{}")
 
-    async def leave(self) -> None:
-        """Say goodbye, so that the server lets go of the subscriptions at once."""
+    async def leave(self, reason: str) -> None:
+        """Say goodbye, so that the server lets go of the subscriptions at once (CONN-06)."""
         socket = self._socket
         if socket is not None and not socket.closed:
-            message = self._speaker.say(
-                "disconnect", b'{"reason":"client_shutdown"}', time.time_ns() // 1_000_000
-            )
+            payload = encode_payload({"reason": reason})
+            message = self._speaker.say("disconnect", payload, time.time_ns() // 1_000_000)
             with contextlib.suppress(ConnectionError, aiohttp.ClientError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await socket.send_frame(message, WSMsgType.TEXT)

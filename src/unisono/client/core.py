@@ -309,6 +309,8 @@ class Core:
         if self._closed is not None:
             return
         if error is not None:
+            self.drafting.close(error)
+            self.publisher.release(error)
             self.report("stopped", str(error))
             self.publisher.stopped = str(error)
         self.state = msgspec.structs.replace(self.state, phase=Phase.OFFLINE)

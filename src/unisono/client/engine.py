@@ -169,7 +169,7 @@ class Engine:
             self.core.close(_told(failure))
             await ending
             return
-        await self._connection.leave()
+        await self._connection.leave("client_shutdown")
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

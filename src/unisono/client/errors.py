@@ -6,6 +6,7 @@ ClientError
 ├── UnknownDraft        no rejected draft has this id
 ├── ClientClosed        asked after the client was closed, or still waiting when it was
 ├── ClientStopped       waiting for a connection that is not tried any more
+├── NotCaughtUp         live, but without some of its partitions or drafts; carries which and why
 └── StoreError          the local store cannot be used; the text says what to do
     ├── StoreInUse      another client has it open
     ├── StoreForeign    it belongs to another client_id, or is no store
@@ -16,7 +17,7 @@ ClientError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unisono.vocabulary import FieldError
 
@@ -60,6 +61,19 @@ class ClientClosed(ClientError):
 
 class ClientStopped(ClientError):
     """No further connection is tried; `resume` tries again."""
+
+
+class NotCaughtUp(ClientError):
+    """The client is live and will not get further by waiting.
+
+    `partitions` are those the server refuses, or has no room for, with the reason (`status.set_aside`); `drafts`
+    are the ids of those that are set aside, with the reason (`status.drafts_set_aside`).
+    """
+
+    def __init__(self, message: str, partitions: Mapping[str, str], drafts: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.partitions = dict(partitions)
+        self.drafts = dict(drafts)
 
 
 class StoreError(ClientError):

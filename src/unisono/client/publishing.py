@@ -7,11 +7,13 @@ import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
-from unisono.client.errors import ClientError, ClientStopped
+from unisono.client.errors import ClientError, ClientStopped, NotCaughtUp
 from unisono.client.feeds import Change, Feed, merge_changes, newest
-from unisono.client.status import Problem, Rejected, Status, rejection
+from unisono.client.reasons import not_followed, not_sent
+from unisono.client.status import PASSING, REFUSALS, Problem, Rejected, Status, rejection
 from unisono.client.syncstep import Phase
 from unisono.protocol.partitions import normalise
 
@@ -33,6 +35,7 @@ class Publisher:
         self._core = core
         self._changes: weakref.WeakSet[Feed[Change]] = weakref.WeakSet()
         self._statuses: weakref.WeakSet[Feed[Status]] = weakref.WeakSet()
+        self._stops: weakref.WeakSet[Feed[Status]] = weakref.WeakSet()
         self._joining = threading.Lock()
         self._waiters: list[Future[None]] = []
         self._revisions: dict[str, int] = dict(core.views.revisions)
@@ -46,13 +49,20 @@ class Publisher:
         """Tell of whatever is different since the last time."""
         self._publish_changes()
         status = self._status()
+        if self._over(status):
+            self.problem = None
+            status = msgspec.structs.replace(status, last_error=None)
         if status == self.status:
             return
         if status.rejected or self.rejected:
             self._list_rejected()
+        stops = status.stopped is not None and self.status.stopped is None
         self.status = status
         for feed in self._readers(self._statuses):
             feed.put(STATUS, status)
+        if stops:
+            for feed in self._readers(self._stops):
+                feed.put(STATUS, status)
         self._wake_waiters()
 
     def _status(self) -> Status:
@@ -63,11 +73,20 @@ class Publisher:
             cursors=dict(state.cursors),
             pending=len(core.store.outbox.pending),
             rejected=len(core.store.outbox.rejected),
-            set_aside=dict(state.aside),
+            set_aside=state.aside | state.left_out,
             model_version=None if state.model_version is UNSET else state.model_version,
             last_error=self.problem,
             stopped=self.stopped,
         )
+
+    def _over(self, status: Status) -> bool:
+        """Whether the last problem is one no more."""
+        if self.problem is None or status.phase is not Phase.LIVE:
+            return False
+        if self.status.phase is Phase.LIVE and status.pending:
+            return False
+        passing = PASSING if status.set_aside else PASSING | REFUSALS
+        return self.problem.code in passing
 
     def _publish_changes(self) -> None:
         revisions, known = self._core.views.revisions, self._revisions
@@ -102,9 +121,17 @@ class Publisher:
             self._statuses.add(feed)
         return feed
 
+    def stops(self) -> Feed[Status]:
+        """The status whenever the client stops, for those who wait for something only a connection brings."""
+        feed = Feed[Status](None, newest)
+        with self._joining:
+            self._stops.add(feed)
+        return feed
+
     def caught_up(self) -> Future[None]:
-        """Done when the client is live and no draft is pending."""
+        """Done when the client is live and no draft is pending; fails when waiting gets it no further."""
         waiter: Future[None] = Future()
+        self._waiters = [other for other in self._waiters if not other.done()]
         self._waiters.append(waiter)
         self._wake_waiters()
         return waiter
@@ -112,11 +139,12 @@ class Publisher:
     def _wake_waiters(self) -> None:
         status = self.status
         if status.stopped is not None:
-            self._release(ClientStopped(status.stopped))
-        elif status.phase is Phase.LIVE and not status.pending:
-            self._release(None)
+            self.release(ClientStopped(status.stopped))
+        elif status.phase is Phase.LIVE and status.pending <= len(status.drafts_set_aside):
+            self.release(_missing(status))
 
-    def _release(self, error: ClientError | None) -> None:
+    def release(self, error: ClientError | None) -> None:
+        """Answer everybody who waits for the client to catch up."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.set_running_or_notify_cancel():
@@ -127,7 +155,7 @@ class Publisher:
                 waiter.set_exception(error)
 
     def close(self, error: ClientError) -> None:
-        self._release(error)
+        self.release(error)
         for changes in self._readers(self._changes):
             changes.close()
         for statuses in self._readers(self._statuses):
@@ -136,3 +164,11 @@ class Publisher:
     def _readers(self, feeds: weakref.WeakSet[Feed[T]]) -> list[Feed[T]]:
         with self._joining:
             return list(feeds)
+
+
+def _missing(status: Status) -> NotCaughtUp | None:
+    """What a live client does not have and does not get by waiting."""
+    partitions, drafts = status.set_aside, status.drafts_set_aside
+    told = [not_followed(partitions)] if partitions else []
+    told += [not_sent(drafts)] if drafts else []
+    return NotCaughtUp("; ".join(told), partitions, drafts) if told else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from unisono.client.outbox import DraftRecord
-from unisono.client.syncstep import Phase
+from unisono.client.syncstep import TOO_MANY, Phase
 from unisono.client.view import parse
 from unisono.vocabulary import FieldError, JsonObject
 
@@ -17,7 +18,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     This library's are: `unreachable`, `no_answer`, `dead_server`, `token_failed`, `cursor_ahead`,
     `integrity_violation`, `protocol_violation`, `unexpected`, `bad_snapshot`, `model_changed`, `model_mismatch`,
-    `stopped`.
+    `too_many_partitions`, `stopped`.
     """
 
     code: str
@@ -25,11 +26,23 @@ class Problem(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+PASSING: Final = frozenset({
+    "unreachable", "no_answer", "dead_server", "token_failed", "protocol_violation", "unexpected", "stopped",
+    "auth_failed", "server_error", "rate_limited",
+})  # fmt: skip
+"""Problems of a connection: over when the client is live."""
+
+REFUSALS: Final = frozenset({"forbidden", "validation_failed", "bad_request", TOO_MANY})
+"""Problems of what was asked for: over when nothing is refused any more."""
+
+
 class Status(msgspec.Struct, frozen=True):
     """One moment of a client.
 
     `cursor` is the lowest of `cursors`, the committed_id up to which each partition is complete. `set_aside` are
-    partitions the server refuses to sync, with its reason. `stopped` says why no connection is tried any more.
+    partitions that are not followed, with the reason: the server's where it refuses them, `too_many_partitions`
+    where it has no room for them. `drafts_set_aside` are pending drafts that the server fails on, by id, with the
+    reason. `stopped` says why no connection is tried any more.
     """
 
     phase: Phase
@@ -41,6 +54,7 @@ class Status(msgspec.Struct, frozen=True):
     model_version: int | None
     last_error: Problem | None
     stopped: str | None
+    drafts_set_aside: Mapping[str, str] = {}
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -17,8 +17,9 @@ from unisono.client.steps import (
     Reset,
     Rewind,
 )
-from unisono.client.syncstep import Cycle, Step
+from unisono.client.syncstep import Cycle, Phase, Step
 from unisono.client.wire import CommittedEvent, ErrorMessage, SyncResponse
+from unisono.protocol.partitions import ENTRIES_MAX
 
 
 def broadcast(step: Step, event: CommittedEvent) -> None:
@@ -105,7 +106,11 @@ def _take(step: Step, told: SyncResponse, cycle: Cycle, bases: Mapping[str, Base
         step.set(based=(step.state.based - set(names)) | {name for name in names if name in bases})
     taken = Apply((*told.events, *early), cursors=cursors, starts=starts)
     if not told.has_more:
-        step.set(live=step.state.live | set(names), due=step.state.due - set(names), tail=0)
+        step.set(
+            live=step.state.live | (set(names) & set(step.state.active)),
+            due=step.state.due - set(names),
+            tail=0,
+        )
         step.flush(taken)
     elif cycle.over:
         step.flush(taken)
@@ -124,6 +129,11 @@ def refused(step: Step, error: ErrorMessage) -> None:
         step.set(subscribed=())
         step.flush(Apply())
         return
+    if error.code == "validation_failed" and len(cycle.partitions) > ENTRIES_MAX:
+        # A server that counts its subscriptions by another limit than the names of one sync.
+        step.set(names_max=ENTRIES_MAX)
+        step.flush(Apply())
+        return
     told = error.details.get("partitions") if isinstance(error.details, dict) else None
     named = [name for name in state.active if name in told] if isinstance(told, list) else []
     if not named and (state.solo or len(state.active) == 1):
@@ -134,6 +144,7 @@ def refused(step: Step, error: ErrorMessage) -> None:
         due=state.due - set(named),
         solo=state.solo or not named,
     )
+    step.choose()
     step.flush(Apply())
 
 
@@ -185,6 +196,7 @@ def added(step: Step, told: PartitionAdded) -> None:
         based=state.based | {name} if told.based else state.based - {name},
         aside={other: why for other, why in state.aside.items() if other != name},
     )
+    _choose_anew(step)
     step.next()
 
 
@@ -206,4 +218,11 @@ def removed(step: Step, partition: str) -> None:
         whole=state.whole - {partition},
         cycle=cycle,
     )
+    _choose_anew(step)
     step.next()
+
+
+def _choose_anew(step: Step) -> None:
+    """What the server takes is known on a connection only."""
+    if step.state.phase in (Phase.SYNCING, Phase.LIVE):
+        step.choose()

@@ -41,7 +41,7 @@ from unisono.client.steps import (
     Tick,
     WakeAt,
 )
-from unisono.client.syncstep import Cycle, Phase, State, Step
+from unisono.client.syncstep import TOO_MANY, Cycle, Phase, State, Step
 from unisono.client.wire import (
     Broadcast,
     Capabilities,
@@ -147,7 +147,11 @@ def _connected(step: Step, told: Connected) -> None:
         ordered=capabilities.ordered_delivery,
         started=step.state.snapshots and capabilities.snapshots is True,
         batch_max=max(1, limits.max_batch_size),
+        names_max=max(1, limits.max_subscriptions),
     )
+    step.choose()
+    if left_out := step.state.left_out:
+        step.report(TOO_MANY, f"the server takes no more: {len(left_out)} partitions are not followed")
     synchistory.model(step, told.model_version)
     step.next()
 
@@ -165,7 +169,8 @@ def _lost(step: Step, code: int | None) -> None:
         step.do(Retry(new_token=state.failure == "auth_failed" or code == CloseCode.AUTH_FAILED))
     nothing: frozenset[str] = frozenset()
     step.set(
-        phase=Phase.OFFLINE, asked=None, retry_at=None, submitted=(), failure=None, aside={}, solo=False,
+        phase=Phase.OFFLINE, asked=None, retry_at=None, submitted=(), failure=None, aside={},
+        left_out={}, solo=False,
         live=nothing, due=nothing, subscribed=(), cycle=None, buffer=(), buffered_bytes=0, frontier=0, tail=0,
     )  # fmt: skip
 

@@ -7,15 +7,18 @@ request is made when none is under way.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from unisono.client.options import Options
 from unisono.client.steps import Apply, Effect, Report, SendSync, SubmitNext, WakeAt
-from unisono.client.wire import CommittedEvent, Limits
+from unisono.client.wire import ENVELOPE_BYTES, CommittedEvent, Limits, name_bytes
 from unisono.protocol.partitions import ENTRIES_MAX
+
+TOO_MANY: Final = "too_many_partitions"
+"""Why a partition is left out: the server takes no more names on one connection."""
 
 
 class Phase(StrEnum):
@@ -55,6 +58,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     - `whole`: partitions whose snapshot could not be used, so that all of their history is asked for.
     - `singly`: so many drafts go out one at a time, to find the one a server refuses a batch for.
     - `aside`: partitions the server refuses to sync, with its reason; tried again on the next connection.
+    - `left_out`: partitions beyond what the server lets one connection subscribe to, the last ones that were added.
+    - `names_max`: how many partitions one sync names.
     - `solo`: the server does not say which partition it refuses, so they are asked for one at a time.
     - `due`: live partitions whose tail above the cursor is to be fetched by pages.
     - `frontier`: the highest committed_id a broadcast or result has named.
@@ -83,6 +88,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
     started: bool = False
     aside: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    names_max: int = ENTRIES_MAX
     solo: bool = False
     live: frozenset[str] = frozenset()
     due: frozenset[str] = frozenset()
@@ -95,8 +102,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The partitions that are followed and not set aside, sorted."""
-        return tuple(sorted(name for name in self.cursors if name not in self.aside))
+        """The partitions that are followed and neither set aside nor left out, sorted."""
+        gone = self.aside.keys() | self.left_out.keys()
+        return tuple(sorted(name for name in self.cursors if name not in gone))
 
 
 class Step:
@@ -115,6 +123,24 @@ class Step:
 
     def report(self, code: str, message: str) -> None:
         self.do(Report(code, message))
+
+    # -- following -----------------------------------------------------------------------------------------
+
+    def choose(self) -> None:
+        """Leave out the partitions that are too many for one connection, or for one message to this server."""
+        state = self.state
+        bytes_max = state.limits.max_message_bytes
+        room = None if bytes_max is None else (bytes_max - ENVELOPE_BYTES) // 2
+        wanted = [name for name in state.cursors if name not in state.aside]
+        kept, used = 0, 0
+        for name in wanted[: max(1, state.limits.max_subscriptions)]:
+            used += name_bytes(name)
+            if room is not None and used > room:
+                break
+            kept += 1
+        left_out = dict.fromkeys(wanted[kept:], TOO_MANY)
+        gone = left_out.keys()
+        self.set(left_out=left_out, live=state.live - gone, due=state.due - gone)
 
     # -- storing -------------------------------------------------------------------------------------------
 
@@ -205,7 +231,7 @@ class Step:
         whole = since > 0 or group[0] in state.whole
         if not since:
             group = [name for name in group if (name in state.whole) == whole]
-        taken = tuple(group[: 1 if state.solo else ENTRIES_MAX])
+        taken = tuple(group[: 1 if state.solo else state.names_max])
         wanted = tuple(sorted({*state.live, *taken})) if state.solo else state.active
         self.set(cycle=Cycle(taken, since, wanted, snapshots=state.started and not whole))
         self.next()

@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Awaitable
 
 from unisono.client.config import Token
+from unisono.client.reasons import without_tokens
 
 
 class TokenFailed(Exception):
-    """The program could not give a token; no part of any token is in the text (AUTH-08)."""
+    """The program could not give a token; the text says why, without any token (AUTH-08)."""
 
 
 class TokenSource:
@@ -24,7 +25,13 @@ class TokenSource:
         self._given = given
         self._loop = loop
         self._kept: str | None = None
+        self._last: str | None = None
         self._was_new = False
+
+    @property
+    def fixed(self) -> bool:
+        """Whether there is one token and never another."""
+        return isinstance(self._given, str)
 
     async def get(self) -> str:
         if isinstance(self._given, str):
@@ -34,7 +41,9 @@ class TokenSource:
             try:
                 self._kept = await self._ask()
             except Exception as error:
-                raise TokenFailed(f"asking for a token failed: {type(error).__name__}") from error
+                says = without_tokens(f"{type(error).__name__}: {error}", self._last)
+                raise TokenFailed(f"asking for a token failed: {says}") from error
+            self._last = self._kept
         return self._kept
 
     def refused(self) -> bool:

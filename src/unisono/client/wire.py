@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from unisono.protocol.codec import Envelope, encode, encode_payload
+from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 
@@ -38,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
     sync_limit_max: int = 1000
     max_message_bytes: int | None = None
     max_in_flight_drafts: int | None = None
+    max_subscriptions: int = ENTRIES_MAX
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -220,6 +222,11 @@ def sync_payload(
     if whole:
         body["snapshots"] = False
     return encode_payload(body)
+
+
+def name_bytes(name: str) -> int:
+    """What a partition's name takes in the list of a message."""
+    return len(encode_payload(name)) + 1
 
 
 def item_payload(id: str, partitions: Sequence[str], event: bytes) -> bytes:
