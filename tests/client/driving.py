@@ -93,9 +93,15 @@ class Drive:
                     self._settle(effect)
                     waiting.append(Stored())
                 elif isinstance(effect, SubmitNext):
-                    waiting.append(Submitted(tuple(self.pending[: effect.items_max])))
+                    waiting.append(self._submitted(effect))
         self.effects += asked
         return asked
+
+    def _submitted(self, effect: SubmitNext) -> Submitted:
+        if effect.only is not None:
+            return Submitted((effect.only,)) if effect.only in self.pending else Submitted(gone=effect.only)
+        wanted = [id for id in self.pending if id not in effect.without]
+        return Submitted(tuple(wanted[: effect.items_max]))
 
     def _settle(self, effect: Apply) -> None:
         gone = {each.id for each in effect.accepted} | {each.id for each in effect.refused}

@@ -41,6 +41,7 @@ def said(paused: bool = False, **changes: Any) -> str:
 def test_the_status_line() -> None:
     assert said() == "● live   cursor 7   0 pending"
     assert said(pending=2, rejected=1) == "● live   cursor 7   2 pending   1 rejected"
+    assert said(pending=2, drafts_set_aside={"a": "no"}) == "● live   cursor 7   2 pending   1 set aside"
     assert said(phase=Phase.SYNCING, cursors={}) == "● syncing   cursor 0   0 pending"
     assert said(paused=True, phase=Phase.OFFLINE).startswith("● offline on purpose, o goes online   cursor 7")
 

@@ -37,6 +37,11 @@ class Draft:
     def event(self) -> JsonObject:
         return parse(self._ticket.draft.event)
 
+    @property
+    def set_aside(self) -> str | None:
+        """Why the draft is not sent at present, though it is pending; None when it is."""
+        return self._client.status.drafts_set_aside.get(self.id)
+
     async def settled(self, timeout: float | None = None) -> Committed | Rejected:  # noqa: ASYNC109
         """What the server made of it, however long that takes; TimeoutError after `timeout` seconds.
 
@@ -130,7 +135,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         await self._call(lambda core: core.discard(id))
 
     async def retry(self, id: str) -> Draft:
-        """Try a rejected draft again, behind everything that is pending now."""
+        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once."""
         return Draft(self, await self._call(lambda core: core.retry(id)))
 
     # -- seeing --------------------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ class BlockingDraft:
     def event(self) -> JsonObject:
         return parse(self._ticket.draft.event)
 
+    @property
+    def set_aside(self) -> str | None:
+        """Why the draft is not sent at present, though it is pending; None when it is."""
+        return self._client.status.drafts_set_aside.get(self.id)
+
     def settled(self, timeout: float | None = None) -> Committed | Rejected:
         """Wait for what the server makes of it; TimeoutError, with the reason, after `timeout` seconds.
 
@@ -114,7 +119,7 @@ class BlockingClient(Client[BlockingDraft]):
         self._call(lambda core: core.discard(id))
 
     def retry(self, id: str) -> BlockingDraft:
-        """Try a rejected draft again, behind everything that is pending now."""
+        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once."""
         return BlockingDraft(self, self._call(lambda core: core.retry(id)))
 
     def changes(self, partition: str | None = None, timeout: float | None = None) -> BlockingStream[Change]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from msgspec import UNSET
 from unisono.client.config import Config, load
 from unisono.client.drafting import Drafting, Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError
+from unisono.client.outbox import DraftRecord
 from unisono.client.publishing import Publisher
 from unisono.client.starting import checked, fits, may_ask
 from unisono.client.status import Committed, Problem, Rejected, rejection
@@ -27,6 +28,7 @@ from unisono.client.steps import (
     Apply,
     Clashed,
     Disconnect,
+    DraftRetried,
     DraftsWaiting,
     Effect,
     Input,
@@ -220,7 +222,9 @@ class Core:
         items: list[bytes] = []
         ids: list[str] = []
         size = ENVELOPE_BYTES
-        for draft in islice(self.store.outbox.pending.values(), effect.items_max):
+        if effect.only is not None and effect.only not in self.store.outbox.pending:
+            return Submitted(gone=effect.only)
+        for draft in islice(self._wanted(effect), effect.items_max):
             item = item_payload(draft.id, draft.partitions, draft.event)
             size += len(item) + 1
             if effect.bytes_max is not None and size > effect.bytes_max:
@@ -232,6 +236,12 @@ class Core:
         if items:
             self._said.append(("submit_events", submit_payload(items)))
         return Submitted(tuple(ids))
+
+    def _wanted(self, effect: SubmitNext) -> Iterator[DraftRecord]:
+        pending = self.store.outbox.pending
+        if effect.only is not None:
+            return iter([pending[effect.only]])
+        return (draft for draft in pending.values() if draft.id not in effect.without)
 
     def report(self, code: str, message: str) -> None:
         """Something the program should know of: its status shows the last of these."""
@@ -276,8 +286,11 @@ class Core:
         self.publisher.publish()
 
     def retry(self, id: str) -> Ticket:
-        """Try a rejected draft again, as a new one under its old id."""
+        """Try a rejected draft again, as a new one under its old id; one that is set aside at once."""
         self._check_open()
+        if id in self.state.held and (ticket := self.drafting.ticket(id)) is not None:
+            self.feed(DraftRetried(id))
+            return ticket
         (answer,) = self.submit([self.drafting.again(id)])
         if isinstance(answer, ClientError):
             raise answer

@@ -88,6 +88,11 @@ class Drafting:
             outcome.set_running_or_notify_cancel()  # so that no single reader can cancel it for all
         return Ticket(draft, outcome)
 
+    def ticket(self, id: str) -> Ticket | None:
+        """That of a pending draft."""
+        draft = self._store.outbox.pending.get(id)
+        return None if draft is None else self._ticket(draft)
+
     def pending(self) -> list[Ticket]:
         return [self._ticket(draft) for draft in self._store.outbox.pending.values()]
 

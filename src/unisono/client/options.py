@@ -32,6 +32,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float = 1.0
     """The wait after rate_limited when the server names none."""
 
+    draft_retry_base_s: float = 60.0
+    draft_retry_cap_s: float = 3600.0
+    """When a draft that the server fails on is tried again: each try costs the connection, so ever more rarely."""
+
     page_limit: int = 1000
     """Events asked for at once; the server cuts it to its own bounds."""
 

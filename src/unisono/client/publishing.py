@@ -14,6 +14,7 @@ from unisono.client.errors import ClientError, ClientStopped, NotCaughtUp
 from unisono.client.feeds import Change, Feed, merge_changes, newest
 from unisono.client.reasons import not_followed, not_sent
 from unisono.client.status import PASSING, REFUSALS, Problem, Rejected, Status, rejection
+from unisono.client.syncfaults import SET_ASIDE
 from unisono.client.syncstep import Phase
 from unisono.protocol.partitions import normalise
 
@@ -77,7 +78,12 @@ class Publisher:
             model_version=None if state.model_version is UNSET else state.model_version,
             last_error=self.problem,
             stopped=self.stopped,
+            drafts_set_aside=self._held(),
         )
+
+    def _held(self) -> dict[str, str]:
+        pending = self._core.store.outbox.pending
+        return {id: held.reason for id, held in self._core.state.held.items() if id in pending}
 
     def _over(self, status: Status) -> bool:
         """Whether the last problem is one no more."""
@@ -86,6 +92,7 @@ class Publisher:
         if self.status.phase is Phase.LIVE and status.pending:
             return False
         passing = PASSING if status.set_aside else PASSING | REFUSALS
+        passing = passing if status.drafts_set_aside else passing | {SET_ASIDE}
         return self.problem.code in passing
 
     def _publish_changes(self) -> None:

@@ -18,7 +18,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     This library's are: `unreachable`, `no_answer`, `dead_server`, `token_failed`, `cursor_ahead`,
     `integrity_violation`, `protocol_violation`, `unexpected`, `bad_snapshot`, `model_changed`, `model_mismatch`,
-    `too_many_partitions`, `stopped`.
+    `too_many_partitions`, `draft_set_aside`, `stopped`.
     """
 
     code: str

@@ -81,11 +81,19 @@ class Clashed(msgspec.Struct, frozen=True):
 class Submitted(msgspec.Struct, frozen=True):
     """What SubmitNext came to: these drafts are sent; none when none were left.
 
-    `too_large` names a draft that no message to this server can hold.
+    `too_large` names a draft that no message to this server can hold, `gone` the one that was asked for and is not
+    pending any more.
     """
 
     ids: tuple[str, ...] = ()
     too_large: str | None = None
+    gone: str | None = None
+
+
+class DraftRetried(msgspec.Struct, frozen=True):
+    """The program wants a draft that is set aside tried now."""
+
+    id: str
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -103,6 +111,7 @@ Input: TypeAlias = (
     | Stored
     | Clashed
     | Submitted
+    | DraftRetried
     | Tick
 )
 
@@ -144,10 +153,15 @@ class SendSync(msgspec.Struct, frozen=True):
 
 
 class SubmitNext(msgspec.Struct, frozen=True):
-    """Send the oldest pending drafts, so many and no more bytes than the server takes; answer `Submitted`."""
+    """Send the oldest pending drafts, so many and no more bytes than the server takes; answer `Submitted`.
+
+    `only` is one draft to send alone; drafts in `without` are left out.
+    """
 
     items_max: int
     bytes_max: int | None
+    only: str | None = None
+    without: frozenset[str] = frozenset()
 
 
 class Apply(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unisono.client import syncfaults
 from unisono.client.steps import Accepted, Apply, Disconnect, Refused, Submitted
 from unisono.client.syncstep import Step
 from unisono.client.wire import ErrorMessage, SubmitResult, field_errors
@@ -12,10 +13,15 @@ def submitted(step: Step, told: Submitted) -> None:
     """What the shell made of SubmitNext."""
     if told.too_large is not None:
         step.set(asked=None)
+        step.forget({told.too_large})
         error = FieldError("event", "the event is larger than a message to this server may be")
         step.apply(Apply(refused=(Refused(told.too_large, "too_big", (error,)),)))
     elif told.ids:
         step.set(submitted=told.ids)
+    elif told.gone is not None:
+        step.set(asked=None)
+        step.forget({told.gone})
+        step.next()
     else:
         step.set(asked=None, drafts_waiting=False)
         step.next()
@@ -45,7 +51,9 @@ def results(step: Step, told: SubmitResult) -> None:
     )
     for each in accepted:
         step.seen(each.committed_id)
-    left_out = set(state.submitted) - {each.id for each in accepted} - {each.id for each in refused}
+    known = {each.id for each in accepted} | {each.id for each in refused}
+    syncfaults.answered(step, known)
+    left_out = set(state.submitted) - known
     if left_out:
         step.report("protocol_violation", f"a result that leaves out {len(left_out)} of its drafts")
         step.set(failure="protocol_violation")
@@ -63,6 +71,7 @@ def refused(step: Step, code: str, message: str, errors: tuple[FieldError, ...])
         step.next()
     elif ids:
         step.set(singly=max(0, singly - 1))
+        syncfaults.answered(step, {ids[0]})
         step.apply(Apply(refused=(Refused(ids[0], code, errors or (FieldError("", message),)),)))
     else:
         step.next()

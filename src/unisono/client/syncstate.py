@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from unisono.client import syncdrafts, synchistory
+from unisono.client import syncdrafts, syncfaults, synchistory
 from unisono.client.steps import (
     Clashed,
     Dialing,
     Disconnect,
+    DraftRetried,
     DraftsWaiting,
     Effect,
     Input,
@@ -92,6 +93,8 @@ def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Eff
         case Clashed():
             step.set(storing=False)
             synchistory.start_over(step, "integrity_violation", happened.message)
+        case DraftRetried():
+            syncfaults.retried(step, happened.id)
         case Tick():
             _tick(step)
         case _:
@@ -161,6 +164,8 @@ def _lost(step: Step, code: int | None) -> None:
     if state.asked == "submit" and code == CloseCode.TOO_BIG:
         step.set(phase=Phase.OFFLINE)
         syncdrafts.refused(step, "too_big", "the message was too big for the server", ())
+    if syncfaults.is_fault(step, code):
+        syncfaults.faulted(step)
     if code == CloseCode.REPLACED:
         step.do(Stop("another connection with this client_id took over"))
     elif state.failure in UNSUPPORTED or (state.failure is None and code == CloseCode.UNSUPPORTED):
@@ -190,6 +195,9 @@ def _tick(step: Step) -> None:
         else:
             step.report("no_answer", f"the server left a {state.asked} unanswered")
             step.do(Disconnect())
+    else:
+        step.next()
+    syncfaults.wake(step)
 
 
 def _error(step: Step, error: ErrorMessage) -> None:

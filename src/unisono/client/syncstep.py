@@ -6,6 +6,7 @@ request is made when none is under way.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -49,6 +50,18 @@ class Cycle(msgspec.Struct, frozen=True):
     snapshots: bool = False
 
 
+class Held(msgspec.Struct, frozen=True):
+    """A pending draft that is set aside, because the server fails on it.
+
+    It is tried again at `retry_at`. `proven`: the server failed on it again after it had answered for another.
+    """
+
+    reason: str
+    retry_at: float
+    wait_s: float
+    proven: bool = False
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the sync of one client depends on; from `phase` on, what belongs to one connection.
 
@@ -57,6 +70,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     - `based`: partitions the store has from a base on; without one, a new start must drop it.
     - `whole`: partitions whose snapshot could not be used, so that all of their history is asked for.
     - `singly`: so many drafts go out one at a time, to find the one a server refuses a batch for.
+    - `faults`: how often in a row the server failed on a submit of several drafts; `blamed`: how often on a draft
+      that was sent alone; `held`: the drafts that are set aside for it.
     - `aside`: partitions the server refuses to sync, with its reason; tried again on the next connection.
     - `left_out`: partitions beyond what the server lets one connection subscribe to, the last ones that were added.
     - `names_max`: how many partitions one sync names.
@@ -73,6 +88,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drafts_waiting: bool = False
     batch_max: int = 100
     singly: int = 0
+    faults: int = 0
+    blamed: dict[str, int] = {}
+    held: dict[str, Held] = {}
     storing: bool = False
     snapshots: bool = False
     based: frozenset[str] = frozenset()
@@ -148,12 +166,22 @@ class Step:
         """Store, and go on when it is stored; with nothing to store, at once. Cursors only ever rise."""
         known = self.state.cursors
         moved = {name: upto for name, upto in effect.cursors.items() if upto > known.get(name, upto)}
+        if self.state.held or self.state.blamed:
+            self.forget({each.id for each in effect.events})
         if effect.events or effect.accepted or effect.refused or moved or effect.starts:
             reached = {name: max(upto, self.state.known.get(name, 0)) for name, upto in moved.items()}
             self.set(storing=True, cursors=known | moved, known=self.state.known | reached)
             self.do(msgspec.structs.replace(effect, cursors=moved))
         else:
             self.next()
+
+    def forget(self, ids: Collection[str]) -> None:
+        """What was held against drafts that have an outcome now."""
+        state = self.state
+        self.set(
+            held={id: held for id, held in state.held.items() if id not in ids},
+            blamed={id: count for id, count in state.blamed.items() if id not in ids},
+        )
 
     def seen(self, committed_id: int) -> None:
         if committed_id > self.state.frontier:
@@ -218,10 +246,21 @@ class Step:
             self._start_cycle(waiting)
         elif set(state.subscribed) - set(active):
             self._unsubscribe(active)
+        else:
+            self._submit()
+
+    def _submit(self) -> None:
+        """One draft that was set aside and whose time has come, or the oldest of the others."""
+        state = self.state
+        bytes_max = state.limits.max_message_bytes
+        due = next((id for id, held in state.held.items() if held.retry_at <= self.now), None)
+        if due is not None:
+            self.ask("submit")
+            self.do(SubmitNext(1, bytes_max, only=due))
         elif state.drafts_waiting:
             self.ask("submit")
             items = 1 if state.singly else state.batch_max
-            self.do(SubmitNext(items, state.limits.max_message_bytes))
+            self.do(SubmitNext(items, bytes_max, without=frozenset(state.held)))
 
     def _start_cycle(self, waiting: list[str]) -> None:
         """Those with the highest cursor first: they are live soonest. Equal cursors go together."""

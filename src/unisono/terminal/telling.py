@@ -41,6 +41,8 @@ def status_line(status: Status, partition: str, paused: bool) -> Text:
         line.append(" on purpose, o goes online", "dim")
     line.append(f"   cursor {status.cursors.get(partition, 0)}")
     line.append(f"   {status.pending} pending", "yellow" if status.pending else "")
+    if status.drafts_set_aside:
+        line.append(f"   {len(status.drafts_set_aside)} set aside", "bold red")
     if status.rejected:
         line.append(f"   {status.rejected} rejected", "bold red")
     trouble = _trouble(status, partition)
