@@ -233,6 +233,16 @@ def test_a_token_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
         ([*base, str(tmp_path / "none")], 2, str(tmp_path / "none")),
         ([*base, str(secret), "--ttl", "0"], 2, "--ttl"),
         ([*base, str(secret), "--algorithm", "none"], 1, "none"),
+        (
+            [*base, str(secret), "--partition", "x" * 129],
+            2,
+            "--partition: a partition's name has at most 128",
+        ),
+        (
+            [*base, str(secret), "--prefix", "\u0300" * 3000],
+            2,
+            "--prefix: a partition's name has at most 128",
+        ),
         (["token", "--jwt-secret-file", str(secret), "--client-id", ""], 2, "--client-id"),
         (["token", "--jwt-secret-file", str(secret)], 2, "--client-id"),
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import jwt
+import msgspec
 import pytest
 from aiohttp import web
 from cryptography import x509
@@ -362,6 +363,17 @@ def test_scope_claims_are_read_and_normalised() -> None:
     assert verify(token) == Identity(
         "alice", NOW_S + 60, frozenset({"p", composed}), (f"{composed}/",), has_scope=True
     )
+
+
+@pytest.mark.req("AUTHZ-01", "LIM-07")
+@pytest.mark.parametrize("claim", ["allowed_partitions", "allowed_partition_prefixes"])
+def test_what_no_partition_is_called_grants_nothing_and_costs_nothing(claim: str) -> None:
+    payload = msgspec.json.encode(
+        {"client_id": "alice", "exp": NOW_S + 60, claim: ["\u0315\u0300" * 2800, "x" * 129, "p"]}
+    )
+    identity = verify(jwt.PyJWS().encode(payload, SECRET, algorithm="HS256"))
+    assert identity.has_scope
+    assert {*identity.partitions, *identity.prefixes} == {"p"}
 
 
 @pytest.mark.req("AUTHZ-01", "AUTHZ-02")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import unicodedata
 from itertools import pairwise
 from random import Random
@@ -13,7 +15,15 @@ from hypothesis import strategies as st
 
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.codec import encode_event
-from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, PartitionError, normalise
+from unisono.protocol.partitions import (
+    ENTRIES_MAX,
+    MARKS_MAX,
+    NAME_BYTES_MAX,
+    SENT_NAME_BYTES_MAX,
+    PartitionError,
+    normal_start,
+    normalise,
+)
 
 # Letters that combine, letters that NFC takes apart, Hangul, and planes above the first.
 characters = st.sampled_from(
@@ -148,3 +158,115 @@ def test_any_list_of_text_is_normalised_or_refused(names: list[str]) -> None:
 def test_one_entry_and_the_same_entry_twice_agree(name: str) -> None:
     assume(len(unicodedata.normalize("NFC", name).encode()) <= 128)
     assert normalise([name]) == normalise([name, name])
+
+
+# -- what normalising costs ----------------------------------------------------------------------------------
+
+every_character = [chr(code) for code in range(0x30000) if not 0xD800 <= code <= 0xDFFF]
+"""But for the planes in which nothing ever changes."""
+marks = [character for character in every_character if unicodedata.combining(character)]
+nasty = st.sampled_from(
+    ["\u0344", "\u0f73", "\u0f75", "\u0f81", "\u0345", "\u0334", "\u0300", "\u0315", "a", "ặ", "\U0001d165"]
+)
+
+
+@pytest.mark.req("PART-01")
+def test_no_name_that_fits_after_nfc_is_longer_before_than_the_bound() -> None:
+    """Over all of Unicode: a character's bytes, spread over what it decomposes to, bound what NFC can save.
+
+    Every text that becomes `c` in NFC has the decomposition of `c`. `share` is the most bytes that each part of a
+    decomposition can stand for, so the shares of a decomposition are the most bytes that can become one `c`.
+    """
+    rest = "".join(map(chr, range(0x30000, sys.maxunicode + 1)))
+    assert unicodedata.normalize("NFD", rest) == unicodedata.normalize("NFC", rest) == rest
+    decomposed = {character: unicodedata.normalize("NFD", character) for character in every_character}
+    share: dict[str, int] = {}
+    for character, parts in decomposed.items():
+        if len(parts) == 1:
+            share[parts] = max(share.get(parts, 0), len(character.encode()))
+    worst = 0.0
+    for character, parts in decomposed.items():
+        shares = sum(share[part] for part in parts)
+        assert shares >= len(character.encode()), "the parts bound the whole"
+        if unicodedata.is_normalized("NFC", character):
+            worst = max(worst, shares / len(character.encode()))
+    assert worst == 3.5  # U+1FBE U+0308 U+0301, seven bytes, become U+0390, which has two
+    assert worst * NAME_BYTES_MAX <= SENT_NAME_BYTES_MAX
+
+
+@pytest.mark.req("PART-01")
+def test_no_name_that_fits_has_more_marks_in_a_row_than_the_bound() -> None:
+    taken = max(len(unicodedata.normalize("NFD", character)) for character in every_character) - 1
+    assert min(len(mark.encode()) for mark in marks) == 2
+    assert taken + NAME_BYTES_MAX // 2 == MARKS_MAX
+    several = {
+        c for c in every_character if _starts_with_a_mark(c) and len(unicodedata.normalize("NFD", c)) > 1
+    }
+    assert several == {"\u0344", "\u0f73", "\u0f75", "\u0f81"}
+    assert max(marks) < "\U00020000"
+
+
+def _starts_with_a_mark(character: str) -> bool:
+    return unicodedata.combining(unicodedata.normalize("NFD", character)[0]) > 0
+
+
+@pytest.mark.req("PART-01")
+def test_the_longest_names_that_fit_are_taken() -> None:
+    longest = "\u1fbe\u0308\u0301" * 64
+    assert len(longest.encode()) == 448
+    assert normalise([longest]) == ("\u0390" * 64,)
+    assert (
+        len(normalise(["\u1f80" + "\u0315" * 62])[0].encode()) == 127
+    )  # a letter with all the marks it can have
+
+
+@pytest.mark.req("PART-01", "LIM-07")
+@pytest.mark.parametrize("names", [["\u0315\u0300" * 80_000], ["x" * 300_000], ["\U0001d165" * 70_000, "p"]])
+def test_a_name_that_cannot_fit_is_refused_before_it_is_normalised(names: list[str]) -> None:
+    started = time.process_time()
+    error = refused(names)
+    assert time.process_time() - started < 0.1  # NFC of the first takes half a minute
+    assert error.index == 0
+    assert len(str(error)) < 200
+    assert normal_start(names[0]) is None
+
+
+@pytest.mark.req("PART-02")
+@given(st.lists(nasty | st.sampled_from(marks), min_size=17, max_size=70).map("".join))
+def test_marks_in_any_order_become_what_nfc_makes_of_them(name: str) -> None:
+    normal = unicodedata.normalize("NFC", name)
+    if len(normal.encode()) <= NAME_BYTES_MAX:
+        assert normalise([name]) == (normal,)
+    else:
+        assert refused([name]).index == 0
+
+
+@pytest.mark.req("LIM-07")
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("\u0315\u0300" * 128, 2048),
+        ("\u0345" * 128 + "\u0344" * 128, 2048),
+        (("a" + "\u0315\u0300" * 33) * 3, 2048),
+        ("\u0f73" * 170, 2048),
+        ("\U0001d165\U0001d16d" * 64, 2048),
+        ("\u0315\u0300\u0334\u0345" * 16, 6400),
+        ("\u0345" * 32 + "\u0344" * 32, 6400),
+    ],
+    ids=["out of order", "two each", "long runs", "Tibetan", "music", "all kinds", "two each, short"],
+)
+def test_a_message_full_of_marks_costs_little(name: str, count: int) -> None:
+    """As many as fit into a message of 1 MiB, or into 100 items of 64 partitions."""
+    started = time.process_time()
+    for _ in range(count):
+        normal_start(name)
+    assert (
+        time.process_time() - started < 1.0
+    )  # some tenths on a busy machine; many times that without the sorting
+
+
+def test_the_start_of_a_name_is_normalised_like_a_name() -> None:
+    assert normal_start("") == ""
+    assert normal_start("cafe\u0301/") == "café/"
+    assert normal_start("\ud800") is None
+    assert normal_start("x" * 129) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -340,3 +342,62 @@ def test_the_legacy_field_is_never_emitted(lenient: Server, part: str) -> None:
     }  # fmt: skip
     for message in told:
         assert "partition" not in keys_of(message["payload"]), message
+
+
+# -- names that are far too long -----------------------------------------------------------------------------
+
+MARKS = "\u0315\u0300" * 75_000
+"""300 KB as sent in JSON that is not escaped: the library would normalise it for most of a minute."""
+
+
+@pytest.mark.req("PART-01", "PART-04", "LIM-07")
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"partitions": [MARKS]},
+        {"partitions": ["p", MARKS]},
+        {"partitions": ["p"], "subscription_partitions": ["p", MARKS]},
+        {"partition": MARKS},
+        {"partition": MARKS, "partitions": ["p", MARKS]},
+        {"partition": MARKS, "partitions": [MARKS]},
+        {"partition": "p", "partitions": [MARKS[1:]]},
+    ],
+    ids=["alone", "second", "subscription", "legacy", "beside others", "twice", "beside another"],
+)
+def test_a_huge_name_is_refused_at_once_and_not_sent_back(
+    lenient: Server, old_client: Peer, who: str, named: dict[str, Any]
+) -> None:
+    with lenient.client(f"{who}-b") as other:
+        started = time.monotonic()
+        old_client.raw(_unescaped(old_client.envelope("sync", {"since_committed_id": 0, **named})))
+        submitted = {"id": new_id(), "event": EVENT, **named}
+        submitted.pop("subscription_partitions", None)
+        old_client.raw(_unescaped(old_client.envelope("submit_event", submitted)))
+        stays_open(other)
+        answers = [old_client.receive(), old_client.receive()]
+        assert time.monotonic() - started < 10  # all of it takes milliseconds; one name would take far longer
+    for answer in answers:
+        if "subscription_partitions" not in named or answer["type"] == "error":
+            assert answer["payload"].get("code", "validation_failed") in ("validation_failed", "bad_request")
+            assert answer["type"] in ("error", "event_rejected")
+        assert len(json.dumps(answer)) < 1000
+    stays_open(old_client)
+
+
+@pytest.mark.req("LIM-07", "PART-01")
+def test_a_message_full_of_names_of_marks_keeps_nobody_waiting(server: Server, peer: Peer, who: str) -> None:
+    """Names as long as they may be sent, as many as a message and a request have room for."""
+    name = "\u0315\u0300" * 120
+    items = [{"id": new_id(), "event": EVENT, "partitions": [name] * 20} for _ in range(100)]
+    with server.client(f"{who}-b") as other:
+        peer.raw(_unescaped(peer.envelope("submit_events", {"events": items})))
+        started = time.monotonic()
+        stays_open(other)
+        waited = time.monotonic() - started
+    results = peer.expect("submit_events_result")["results"]
+    assert {result["reason"] for result in results} == {"validation_failed"}
+    assert waited < 2  # a tenth of it on a machine with nothing else to do
+
+
+def _unescaped(message: dict[str, Any]) -> str:
+    return json.dumps(message, ensure_ascii=False)

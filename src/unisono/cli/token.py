@@ -9,6 +9,7 @@ import click
 
 from unisono.front.auth import sign_token
 from unisono.front.keys import KeySourceError, read_secret
+from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
 
 @click.command()
@@ -55,6 +56,9 @@ def token(
     """
     if not client_id:
         raise click.UsageError("--client-id must not be empty")
+    for option, names in (("--partition", partitions), ("--prefix", prefixes)):
+        if any(normal_start(name) is None for name in names):
+            raise click.UsageError(f"{option}: a partition's name has at most {NAME_BYTES_MAX} bytes")
     try:
         signed = sign_token(
             read_secret(secret_file),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from unisono.front.auth import Identity
+from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
 
 class AclError(Exception):
@@ -31,10 +31,8 @@ class Grant(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, partitions: Iterable[str] = (), prefixes: Iterable[str] = ()) -> Grant:
-        return cls(
-            frozenset(unicodedata.normalize("NFC", name) for name in partitions),
-            tuple(dict.fromkeys(unicodedata.normalize("NFC", prefix) for prefix in prefixes)),
-        )
+        """What no partition can be called is left out."""
+        return cls(frozenset(_normal(partitions)), tuple(dict.fromkeys(_normal(prefixes))))
 
     def joined(self, other: Grant) -> Grant:
         return Grant(self.partitions | other.partitions, tuple(dict.fromkeys(self.prefixes + other.prefixes)))
@@ -96,6 +94,10 @@ class Access:
         ]
 
 
+def _normal(names: Iterable[str]) -> Iterable[str]:
+    return (name for name in map(normal_start, names) if name is not None)
+
+
 _NOTHING = Grant.of()
 
 
@@ -150,4 +152,8 @@ def _strings(value: object, where: str) -> list[str]:
     for index, item in enumerate(value):
         if not isinstance(item, str):
             raise AclError(f"{where}[{index}]: must be a string")
+        if normal_start(item) is None:
+            raise AclError(
+                f"{where}[{index}]: no partition is called so: at most {NAME_BYTES_MAX} bytes of text"
+            )
     return value

@@ -10,7 +10,6 @@ Invariants
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 import jwt
@@ -19,6 +18,7 @@ import msgspec
 from unisono.front.keys import ALGORITHMS, HMAC_SECRET_BYTES_MIN, Key, KeySourceError, listed
 from unisono.front.keysources import KeySource, SharedSecret
 from unisono.protocol.errors import AuthFailed
+from unisono.protocol.partitions import normal_start
 
 TOKEN_BYTES_MAX = 16 * 1024
 """Room for some hundred partition names; beyond it a token only costs work before it is refused."""
@@ -204,6 +204,7 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
 
 
 def _names(claims: Mapping[str, object], claim: str) -> tuple[str, ...]:
+    """The names or prefixes of a claim; one that no partition can have grants nothing and is left out."""
     values = claims.get(claim, [])
     if not isinstance(values, list):
         raise AuthFailed(f"the token's {claim} claim must be an array of strings")
@@ -211,5 +212,6 @@ def _names(claims: Mapping[str, object], claim: str) -> tuple[str, ...]:
     for value in values:
         if not isinstance(value, str):
             raise AuthFailed(f"the token's {claim} claim must be an array of strings")
-        names.append(unicodedata.normalize("NFC", value))
+        if (name := normal_start(value)) is not None:
+            names.append(name)
     return tuple(names)

@@ -19,7 +19,7 @@ from unisono.front.auth import Identity
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.messages import Item
-from unisono.protocol.partitions import PartitionError, normalise
+from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, can_be_sent, normalise
 from unisono.vocabulary import FieldError
 
 ID_BYTES_MAX = 128
@@ -38,10 +38,10 @@ def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> N
     seen: set[str] = set()
     for index, item in enumerate(items):
         where = "" if single else f"events.{index}."
+        _check_id(item.id, where, settings)
         if item.id in seen:
             raise BadRequest(f"{where}id: {item.id!r} is given twice in this request")
         seen.add(item.id)
-        _check_id(item.id, where, settings)
         if bytes(item.event)[:1] != b"{":
             raise BadRequest(f"{where}event must be an object")
 
@@ -72,10 +72,15 @@ def named_partitions(
 
 
 def _same(partitions: list[str], partition: str) -> bool:
+    """Only spellings that differ are normalised: all names are, once more, when their item is looked at."""
+    others = {name for name in partitions if name != partition}
+    if not others:
+        return bool(partitions)
     try:
-        return normalise(partitions) == normalise([partition])
+        normal = normalise([partition])
+        return all(normalise([name]) == normal for name in others)
     except PartitionError:
-        return partitions == [partition]
+        return False
 
 
 def prepare(item: Item, named: list[str], identity: Identity, access: Access) -> Candidate | Refused:
@@ -84,7 +89,8 @@ def prepare(item: Item, named: list[str], identity: Identity, access: Access) ->
         partitions = normalise(named)
     except PartitionError as error:
         where = "partitions" if error.index is None else f"partitions.{error.index}"
-        return Refused(item.id, tuple(named), "validation_failed", (FieldError(where, str(error)),))
+        shown = tuple(name for name in named[:ENTRIES_MAX] if can_be_sent(name))
+        return Refused(item.id, shown, "validation_failed", (FieldError(where, str(error)),))
     denied = access.denied(identity, partitions)
     if denied:
         errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
