@@ -9,7 +9,7 @@ import pytest
 
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
-from unisono.authority.channel import AskHead, Claim, Drain, Head, Outcome, Release
+from unisono.authority.channel import AskHead, Claim, Drain, Dropped, Head, Outcome, Release
 from unisono.authority.histories import SLICE_EVENTS
 from unisono.store.sqlite import SqliteLog
 
@@ -178,6 +178,7 @@ def test_who_is_replaced_or_gone_while_waiting_commits_nothing(data: Path) -> No
         assert seat.front.head() == HEAD + 1
         assert not answered(old)
         assert not answered(gone)
+        assert [seat.front.of(Dropped).conn for _ in range(2)] == [old.conn, gone.conn]
 
 
 def test_drained_it_finishes_what_waits(data: Path) -> None:

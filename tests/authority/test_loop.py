@@ -17,6 +17,7 @@ from unisono.authority.channel import (
     Claim,
     Claimed,
     Committed,
+    Dropped,
     Failed,
     Head,
     Message,
@@ -199,7 +200,7 @@ def test_a_replaced_connection_commits_nothing_more(tmp_path: Path) -> None:
         heard = len(here.told)
         here.send(old.request(candidate(["p"], push("b"))), stranger.request(candidate(["p"], push("c"))))
         assert stranger.results()[0].committed_id == 2, "others go on"
-        assert [type(message) for message in here.told[heard:]] == [Committed, Outcome]
+        assert [type(message) for message in here.told[heard:]] == [Dropped, Committed, Outcome]
         here.send(Release(old.conn))
         assert here.head() == 2
         assert new.submit(candidate(["p"], push("b")))[0].committed_id == 3, (
@@ -223,6 +224,7 @@ def test_in_one_group_the_fence_stands_between_the_requests(tmp_path: Path) -> N
             Outcome,
             Replaced,
             Claimed,
+            Dropped,
             Committed,
             Outcome,
         ]
@@ -240,6 +242,7 @@ def test_a_released_or_unknown_connection_commits_nothing(tmp_path: Path) -> Non
         )
         assert seat.front.head() == 0
         assert not [message for message in seat.front.told if isinstance(message, Outcome)]
+        assert [seat.front.of(Dropped).conn for _ in range(2)] == [gone.conn, unknown.conn]
 
 
 @pytest.mark.req("CONN-05")

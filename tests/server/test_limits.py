@@ -392,18 +392,25 @@ def test_a_full_queue_to_the_authority_refuses_everybody_until_it_moves(small: S
 
 
 @pytest.mark.req("LIM-03", "LIM-05")
-def test_a_connection_that_ends_gives_its_place_in_the_queue_back(small: Server, who: str, part: str) -> None:
+def test_what_a_connection_that_ended_has_queued_counts_until_it_is_judged(
+    small: Server, who: str, part: str
+) -> None:
     with small.client(f"{who}-b") as other, small.client(who) as leaver:
         with authority_stopped(small):
             leaver.send("submit_events", {"events": sets(part, 5)})
             leaver.send("submit_events", {"events": sets(part, 3)})
             leaver.send("disconnect", {})
             leaver.expect_close(1000)
+            other.send("submit_events", {"events": sets(part, 5)})  # 8 + 5 > 12
+            rate_limited(other)
+            other.send("submit_events", {"events": sets(part, 4)})
+            settled(other)
+        other.expect("submit_events_result")
+        for _ in range(2):  # all twelve places are free again, for two requests each
             other.send("submit_events", {"events": sets(part, 5)})
             other.send("submit_events", {"events": sets(part, 3)})
-            settled(other)
-        for _ in range(2):
-            other.expect("submit_events_result")
+            for _ in range(2):
+                other.expect("submit_events_result")
 
 
 @pytest.mark.req("LIM-05", "ERR-01")

@@ -81,7 +81,10 @@ class Refused(Value, frozen=True):
 
 
 class Submit(Value, frozen=True):
-    """One request's items, in order."""
+    """One request's items, in order.
+
+    Each is answered once, by Outcome, SingleOutcome or Dropped, unless Failed makes all that was asked void.
+    """
 
     conn: int
     client_id: str
@@ -154,6 +157,12 @@ class SingleOutcome(Value, frozen=True):
     committed: bool
     payload: bytes
     reason: str | None = None
+
+
+class Dropped(Value, frozen=True):
+    """The answer to a request whose connection no longer speaks for its client: nothing of it was judged."""
+
+    conn: int
 
 
 class Head(Value, frozen=True):
@@ -289,6 +298,7 @@ Message: TypeAlias = (
     | Committed
     | Outcome
     | SingleOutcome
+    | Dropped
     | Head
     | ModelChanged
     | Failed

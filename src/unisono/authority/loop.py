@@ -26,6 +26,7 @@ from unisono.authority.channel import (
     Claimed,
     Committed,
     Drain,
+    Dropped,
     Failed,
     GaveUp,
     Head,
@@ -296,7 +297,9 @@ class Authority:
         self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
     ) -> None:
         if not self._owners.has(submit.client_id, submit.conn):
-            return  # replaced before its turn came (CONN-05): the successor retries
+            # Replaced before its turn came (CONN-05): the successor retries.
+            self._out.tell(channel, Dropped(submit.conn))
+            return
         results: list[Result] = []
         for item in submit.items:
             verdict = judge(item, submit.profile, known, self.states)

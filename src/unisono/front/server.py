@@ -24,6 +24,7 @@ from unisono.authority.channel import (
     Claimed,
     Committed,
     Drain,
+    Dropped,
     Failed,
     Head,
     Message,
@@ -45,9 +46,10 @@ from unisono.front.access import Access
 from unisono.front.auth import Verifier
 from unisono.front.hub import Hub
 from unisono.front.link import Link
+from unisono.front.pressure import Queued
 from unisono.front.rates import RateLimiter
 from unisono.front.timers import Timers
-from unisono.front.transport import RETRY_MS, Connection, leave_all
+from unisono.front.transport import Connection, leave_all
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.errors import CloseCode, RateLimited, ServerError
 from unisono.protocol.profiles import CANONICAL
@@ -97,8 +99,7 @@ class Front:
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
         self._pages: dict[int, Callable[[PageOf | None], None]] = {}
-        self._in_flight_items = 0
-        self._in_flight_bytes = 0
+        self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
         self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -194,11 +195,7 @@ class Front:
 
     def check_pressure(self, items: int, size: int) -> None:
         """Refuse what would overfill the queue to the authority (LIM-05)."""
-        if (
-            self._in_flight_items + items > self.settings.queue_events_max
-            or self._in_flight_bytes + size > self.settings.queue_bytes_max
-        ):
-            raise RateLimited("the server is busy", RETRY_MS)
+        self._queued.check(items, size)
 
     def check_rate(self, client_id: str, items: int) -> None:
         wait_s = self._rates.take(client_id, items, self.loop.time())
@@ -206,13 +203,8 @@ class Front:
             raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
 
     def submit(self, submission: Submit, size: int) -> None:
-        self._in_flight_items += len(submission.items)
-        self._in_flight_bytes += size
+        self._queued.add(submission.conn, len(submission.items), size)
         self._authority.send(submission)
-
-    def answered(self, items: int, size: int) -> None:
-        self._in_flight_items -= items
-        self._in_flight_bytes -= size
 
     def ask_head(self, then: Callable[[int], None]) -> None:
         ticket = next(self._tickets)
@@ -250,9 +242,12 @@ class Front:
             case Committed():
                 self.counters.add("broadcasts", self.hub.publish(message))
             case Outcome() | SingleOutcome():
+                self._queued.answered(message.conn)
                 connection = self._connections.get(message.conn)
                 if connection is not None:
                     connection.guard(partial(connection.answer, message))
+            case Dropped():
+                self._queued.answered(message.conn)
             case Head():
                 asked = self._heads.pop(message.ticket, None)
                 if asked is not None:
@@ -307,8 +302,8 @@ class Front:
         match message:
             case AskStats():
                 self.counters.set("connections", len(self._connections))
-                self.counters.set("in_flight_items", self._in_flight_items)
-                self.counters.set("in_flight_bytes", self._in_flight_bytes)
+                self.counters.set("in_flight_items", self._queued.items)
+                self.counters.set("in_flight_bytes", self._queued.bytes)
                 self.counters.set("subscribed_partitions", self.hub.partitions)
                 self._node.send(Stats(message.ticket, self.counters.dump()))
             case Drain():
@@ -335,6 +330,7 @@ class Front:
         What was asked and not answered is void; the authority has forgotten it too.
         """
         self._offer = None
+        self._queued.void()
         self._heads.clear()
         self._claims.clear()
         leave_all(self._connections.values(), ServerError())

@@ -13,6 +13,7 @@ from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
 from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
+from unisono.front.pressure import RETRY_MS
 from unisono.front.websocket import WebSocket
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
@@ -30,9 +31,6 @@ T = TypeVar("T")
 HELD_MESSAGES_MAX = 64
 """Messages a client may send behind its connect before it is answered; more of them, or together larger than one
 message may be, is overload: nobody has proven anything yet, so little memory is lent (LIM-05)."""
-
-RETRY_MS = 250
-"""A group takes milliseconds; a quarter of a second later the queue has moved."""
 
 
 class Connection(WebSocket):
@@ -55,7 +53,7 @@ class Connection(WebSocket):
         self.wants_snapshots = False
         self.identity: Identity | None = None
         self.in_flight_items = 0
-        self._requests: deque[tuple[int, int]] = deque()
+        self._requests: deque[int] = deque()
         self._catchup = CatchUp(self, front.settings)
         self._held: deque[bytes] | None = None
         self._sent = 0
@@ -219,7 +217,7 @@ class Connection(WebSocket):
             for item, names in zip(submit.items, named, strict=True)
         )
         self.in_flight_items += count
-        self._requests.append((count, size))
+        self._requests.append(count)
         front.submit(
             Submission(self.number, identity.client_id, self.session.profile, submit.single, items), size
         )
@@ -228,9 +226,7 @@ class Connection(WebSocket):
         """The authority's word on the oldest request in flight."""
         if not self._requests:
             return  # given up when the connection began to close
-        count, size = self._requests.popleft()
-        self.in_flight_items -= count
-        self._front.answered(count, size)
+        self.in_flight_items -= self._requests.popleft()
         if isinstance(outcome, Outcome):
             self._reply("submit_events_result", encode_payload({"results": outcome.results}))
         else:
@@ -351,8 +347,6 @@ class Connection(WebSocket):
         if self.identity is not None:
             self._front.release(self)
             self.identity = None
-        for count, size in self._requests:
-            self._front.answered(count, size)
         self._requests.clear()
         self.in_flight_items = 0
 

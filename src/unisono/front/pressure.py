@@ -1,0 +1,51 @@
+"""What a front has handed to the authority and what waits there for judgement (LIM-05)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from unisono.protocol.errors import RateLimited
+
+RETRY_MS = 250
+"""A group takes milliseconds; a quarter of a second later the queue has moved."""
+
+
+class Queued:
+    """Items and bytes of requests that the authority has not answered.
+
+    A request counts until its answer comes, also when its connection is gone: closing a connection makes no room.
+    The authority answers each request once and those of a connection in their order.
+    """
+
+    def __init__(self, items_max: int, bytes_max: int) -> None:
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+        self._requests: dict[int, deque[tuple[int, int]]] = {}
+        self.items = 0
+        self.bytes = 0
+
+    def check(self, items: int, size: int) -> None:
+        """Refuse what would overfill the queue."""
+        if self.items + items > self._items_max or self.bytes + size > self._bytes_max:
+            raise RateLimited("the server is busy", RETRY_MS)
+
+    def add(self, conn: int, items: int, size: int) -> None:
+        self._requests.setdefault(conn, deque()).append((items, size))
+        self.items += items
+        self.bytes += size
+
+    def answered(self, conn: int) -> None:
+        """The oldest request of this connection is done with; unknown when everything asked became void."""
+        requests = self._requests.get(conn)
+        if requests is None:
+            return
+        items, size = requests.popleft()
+        self.items -= items
+        self.bytes -= size
+        if not requests:
+            del self._requests[conn]
+
+    def void(self) -> None:
+        """The authority has forgotten everything it was asked."""
+        self._requests.clear()
+        self.items = self.bytes = 0
