@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.pipeline.history import START_MS
 from tests.pipeline.planting import Held, Planter, Row
 from unisono.model.packing import pack, unpack
 from unisono.protocol.canonical import canonical, content_hash
@@ -118,7 +119,7 @@ EVENTS: dict[str, Case] = {
     "id twice": an_id_twice,
     "no client": setting(541, "column", client_id=None),
     "client empty": setting(545, "column", client_id=""),
-    "time back": setting(590, "time", status_updated_at=1_600_000_000_000),
+    "time back": setting(590, "time", status_updated_at=START_MS),
     "time back between files": time_back_between_files,
     "no time": setting(700, "time", status_updated_at=0),
     "hash too short": setting(710, "column", "hash", hash=b"x"),
@@ -547,6 +548,6 @@ def at_random(planter: Planter, chance: random.Random, count: int) -> Found:
             case "id":
                 planter.change(id, id=planter.event(id - 1)["id"])
             case "time":
-                planter.change(id, status_updated_at=1)
+                planter.change(id, status_updated_at=row["status_updated_at"] - 2)
         found.add((kind, id))
     return found

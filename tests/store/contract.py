@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any, Protocol
 
+import msgspec
 import pytest
 
 from tests.store.records import append, append_many, make_record
@@ -76,6 +77,34 @@ class LogContract:
             log.begin([])
         log.close()
         assert place.writer().scan(0, 10, limit=10) == []
+
+    @pytest.mark.req("ENV-07")
+    @pytest.mark.parametrize(
+        ("times", "expected"),
+        [
+            ([10, 20, 30, 40], 2),
+            ([10, 20, 20, 20], 4),
+            ([30, 40, 50, 60], 0),
+            ([10, 900, 20, 30], 3),
+            ([10, 900, 900, 30], 1),
+            ([10, 20, 900, 900], 2),
+            ([900, 900, 900, 900], 0),
+            ([10, 30, 10, 10], 1),
+            ([10, 20, 20, 20, 20, 20], 4),
+        ],
+    )
+    def test_what_is_old_is_told_whatever_a_wrong_clock_has_said(
+        self, place: Place, times: list[int], expected: int
+    ) -> None:
+        log = place.writer()
+        first = log.begin([]).head + 1
+        log.commit(
+            [
+                msgspec.structs.replace(make_record(committed_id), status_updated_at=time)
+                for committed_id, time in enumerate(times, first)
+            ]
+        )
+        assert log.last_before(30, 100, 4) == place.reader().last_before(30, 100, 4) == expected
 
     @pytest.mark.req("ORD-03", "ORD-05", "DUR-01")
     def test_a_committed_id_is_known_for_ever(self, place: Place) -> None:

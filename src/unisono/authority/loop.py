@@ -402,7 +402,7 @@ class Authority:
             for record in records:
                 self._publish(record, origin=0)
             self._head = records[-1].committed_id
-            self._clock.not_before(records[-1].status_updated_at)
+            self._clock.saw(records[-1].status_updated_at)
         for conn in replaced:
             self._owners.replaced(conn)
             self._out.tell_all(Replaced(conn))
@@ -485,6 +485,7 @@ class Authority:
         self.counters.set("queue_requests", len(self._queue))
         self.counters.set("parked_requests", len(self._waiting))
         self.counters.set("last_committed_id", self._head)
+        self.counters.reset("clock_corrections", self._clock.corrections)
         self.states.report(self.counters)
         self._out.send(channel, [Stats(ask.ticket, self.counters.dump())])
 

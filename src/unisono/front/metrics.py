@@ -29,6 +29,10 @@ COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "sync_snapshot_bytes": ("bytes of those snapshots", None),
     "rules_slow": ("model rules that passed their time budget", "rule"),
     "rules_failed": ("model rules that raised", "rule"),
+    "clock_corrections": (
+        "times given by this node's clock although the newest event is dated far ahead of it",
+        None,
+    ),
     "states_loaded": ("partition states brought into memory", None),
     "states_evicted": ("partition states dropped from memory", None),
 }

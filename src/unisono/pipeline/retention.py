@@ -23,7 +23,7 @@ from unisono.pipeline.proving import prove
 from unisono.pipeline.stores import open_reader
 from unisono.store.delta.lake import Lake
 from unisono.store.keeping import NO_MODEL_VERSION
-from unisono.store.port import Extent, LogReader
+from unisono.store.port import Extent
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -188,9 +188,13 @@ def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]
     if keep.events is not None:
         bounds.append(Bound(held.head - keep.events, f"{keep.events} events are to be kept"))
     if keep.age_ms is not None:
+        now = now_ms()
         reader = open_reader(store)
         try:
-            upto = _last_before(reader, held, now_ms() - keep.age_ms)
+            # What cannot leave for another reason is not looked at.
+            upto = max(
+                held.pruned_to, reader.last_before(now - keep.age_ms, now, min(b.upto for b in bounds))
+            )
         finally:
             reader.close()
         bounds.append(Bound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))
@@ -201,16 +205,3 @@ def _span(age_ms: int) -> str:
     """In the largest unit of which there is a whole one."""
     unit = next((unit for unit in _UNITS_MS if age_ms >= _UNITS_MS[unit]), "seconds")
     return f"{age_ms / _UNITS_MS[unit]:g} {unit}"
-
-
-def _last_before(reader: LogReader, held: Extent, time_ms: int) -> int:
-    """The last event committed before `time_ms`; times never fall along the log (ENV-07)."""
-    low, high = held.pruned_to, held.head
-    while low < high:
-        middle = (low + high + 1) // 2
-        (record,) = reader.scan(middle - 1, middle, limit=1)
-        if record.status_updated_at < time_ms:
-            low = middle
-        else:
-            high = middle - 1
-    return low

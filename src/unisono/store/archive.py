@@ -225,6 +225,9 @@ class ArchivedReader:
             since = end
         return records
 
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        return self._log.last_before(time_ms, now_ms, upto)
+
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         return self._log.snapshot(partition, model_version)
 

@@ -73,7 +73,8 @@ class Loader:
         self._base = base
         self._concerns = concerns
         self._now_ms = now_ms
-        self._time = max(1, log.last_status_updated_at(), min(first_ms, now_ms))
+        # An event that a wrong clock dated in the future does not move what is loaded after it there.
+        self._time = max(1, min(log.last_status_updated_at(), now_ms), min(first_ms, now_ms))
         self.progress = Progress(rows)
 
     def add(self, group: Sequence[Prepared]) -> int:
@@ -126,7 +127,7 @@ class Loader:
             raise Moved("some rows are in the log out of their turn")
 
     def _record(self, committed_id: int, row: Prepared) -> Record:
-        """Times never go back along the log, nor beyond the time of the load."""
+        """Times never go back along the load, nor beyond the time of the load."""
         wanted = self._time if row.time is None else row.time
         self._time = max(self._time, min(wanted, self._now_ms))
         self.progress.moved_times += self._time != wanted

@@ -18,9 +18,14 @@ What every implementation keeps:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+CLOCK_SKEW_MAX_MS: Final = 60_000
+"""From one event of a log to the next, times never go back by so much or less. They do go back further when a clock
+was wrong and is set right, so that one wrong clock does not decide everybody's times for ever. Order is that of
+committed ids, never of times."""
 
 
 class StorageError(Exception):
@@ -145,6 +150,14 @@ class LogReader(Protocol):
         """
         ...
 
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        """Up to which event, `upto` at most, what the log holds was committed before `time_ms`.
+
+        It is followed by an event of `[time_ms, now_ms]`, or by events that are dated after `now_ms` by a wrong
+        clock, or by nothing. Costs a look at each event up to there.
+        """
+        ...
+
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         """The newest snapshot of that model version (DUR-07: one of another version is never returned)."""
         ...
@@ -179,7 +192,7 @@ class CommitLog(LogReader, Protocol):
         ...
 
     def last_status_updated_at(self) -> int:
-        """The time of the newest event ever committed, 0 before the first: time never goes back behind it."""
+        """The time of the newest event ever committed, 0 before the first (see CLOCK_SKEW_MAX_MS)."""
         ...
 
     def maintain(self) -> None:

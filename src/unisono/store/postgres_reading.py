@@ -106,6 +106,9 @@ class PostgresReader:
             self._fail("scanning the log", error)
         return records
 
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        return int(self.ask("last_before", {"time": time_ms, "now": now_ms, "upto": upto})[0])
+
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         self._check()
         parameters = {"partition": escape(partition), "version": model_version}

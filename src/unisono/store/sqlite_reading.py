@@ -109,6 +109,13 @@ class SqliteReader:
             self._fail("scanning the log", error)
         return records
 
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        self._check()
+        try:
+            return int(self._connection.execute(_SQL["last_before"], (time_ms, now_ms, upto)).get)
+        except READ_ERRORS as error:
+            self._fail("reading the times", error)
+
     def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
         self._check()
         try:

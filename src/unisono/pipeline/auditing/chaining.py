@@ -8,6 +8,7 @@ from unisono.pipeline.auditing.findings import KEPT_MAX, Tally
 from unisono.pipeline.auditing.scope import Extent, Outcome, Scope
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import LOG
+from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 
 def look_at_chain(scope: Scope, outcome: Outcome, files: Sequence[DataFile]) -> None:
@@ -49,7 +50,7 @@ def _look_at_files(extents: Sequence[Extent], tally: Tally) -> None:
         if before is not None:
             if first <= before.stretches[-1][1]:
                 tally.add("order", f"{extent.path} begins before {before.path} ends", first)
-            elif extent.first_time < before.last_time:
+            elif 0 < before.last_time - extent.first_time <= CLOCK_SKEW_MAX_MS:
                 message = f"{extent.first_time} is before {before.last_time}, the time of the event before it"
                 tally.add("time", message, first)
         if before is None or extent.stretches[-1][1] > before.stretches[-1][1]:

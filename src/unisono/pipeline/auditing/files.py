@@ -26,6 +26,7 @@ from unisono.pipeline.auditing.reading import Seen, as_bytes, batches, shown
 from unisono.pipeline.auditing.scope import Extent, Outcome, Scope, Tick
 from unisono.store.delta.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
+from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 STRETCHES_MAX: Final = 4_096
 """Of one file; one that has more gaps than this is described by the first of them."""
@@ -163,13 +164,14 @@ def _look_at_ids(ids: Any, tally: Tally) -> tuple[tuple[int, int], ...]:
 
 
 def _look_at_times(parts: list[Any], tally: Tally, outcome: Outcome) -> tuple[int, int]:
-    """In the order of ids, each time is at or after the one before (ENV-07: one clock, which never goes back)."""
+    """In the order of ids, times go back only where a clock was set right: further than clocks may differ."""
     rows = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     if not len(rows):
         return 0, 0
     ids, times = rows[:, 0], rows[:, 1]
-    for place in np.flatnonzero(times[1:] < times[:-1]) + 1:
+    back = times[:-1] - times[1:]
+    for place in np.flatnonzero((back > 0) & (back <= CLOCK_SKEW_MAX_MS)) + 1:
         tally.add(
             "time",
             f"{times[place]} is before {times[place - 1]}, the time of the event before it",

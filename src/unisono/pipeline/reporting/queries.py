@@ -225,7 +225,7 @@ class Questions:
             .withColumn("before", f.lag(f.struct("client_id", "at")).over(order))
             .withColumn("gap", f.col("at") - f.col("before.at"))
             .withColumn("other", f.col("before.client_id"))
-            .where((f.col("other") != f.col("client_id")) & (f.col("gap") <= within_ms))
+            .where((f.col("other") != f.col("client_id")) & f.col("gap").between(0, within_ms))
             .select("partition", "item", "at", "client_id", "other", "gap")
         )
         self._contested = judged.persist()

@@ -79,6 +79,18 @@ SELECT head.pruned_to, (
 )
 FROM unisono.head WHERE head.one;
 
+-- name: last_before
+-- The first event that is young ends it; of those before it, the last that is old.
+SELECT coalesce((
+    SELECT committed_id FROM unisono.events
+    WHERE committed_id <= %(upto)b AND status_updated_at < %(time)b AND committed_id < coalesce((
+        SELECT committed_id FROM unisono.events
+        WHERE committed_id <= %(upto)b AND status_updated_at >= %(time)b AND status_updated_at <= %(now)b
+        ORDER BY committed_id LIMIT 1
+    ), %(upto)b + 1)
+    ORDER BY committed_id DESC LIMIT 1
+), pruned_to) FROM unisono.head WHERE one;
+
 -- name: last_status_updated_at
 SELECT status_updated_at FROM unisono.head WHERE one;
 

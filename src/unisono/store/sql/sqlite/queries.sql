@@ -68,6 +68,18 @@ FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.val
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
+-- name: last_before
+-- ?1: time, ?2: now, ?3: id. The first event that is young ends it; of those before it, the last that is old.
+SELECT coalesce((
+    SELECT committed_id FROM events
+    WHERE committed_id <= ?3 AND status_updated_at < ?1 AND committed_id < coalesce((
+        SELECT committed_id FROM events
+        WHERE committed_id <= ?3 AND status_updated_at >= ?1 AND status_updated_at <= ?2
+        ORDER BY committed_id LIMIT 1
+    ), ?3 + 1)
+    ORDER BY committed_id DESC LIMIT 1
+), (SELECT pruned_to FROM head));
+
 -- name: pruned_to
 SELECT pruned_to FROM head;
 
