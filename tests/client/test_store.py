@@ -285,7 +285,10 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
     store.apply([event(1)], cursors={"p": 1})
     store.close()
     connection = apsw.Connection(str(path))
-    connection.execute("DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor; PRAGMA user_version = 1")
+    connection.execute(
+        "DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor;"
+        "ALTER TABLE drafts DROP COLUMN status_updated_at; PRAGMA user_version = 1"
+    )
     connection.close()
     store = opened(path)
     assert (held(store), store.places["p"].cursor, store.places["p"].floor) == ([1], 1, 0)

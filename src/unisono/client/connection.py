@@ -208,7 +208,7 @@ class Connection:
         dialling = self._dialling = asyncio.timeout(None)
         try:
             async with dialling:
-                self._token = await self._tokens.get()
+                self._token = await self._asked_token()
                 async with asyncio.timeout(self._options.connect_timeout_s):
                     socket = await session.ws_connect(
                         self._config.url,
@@ -229,6 +229,20 @@ class Connection:
         finally:
             self._dialling = None
         return None
+
+    async def _asked_token(self) -> str:
+        """The token, however long the program takes to give it; it is told when that is long."""
+        patience_s = self._options.connect_timeout_s
+        says = f"the token function has not answered for {patience_s:g} s"
+        alarm = self._loop.call_later(patience_s, self._guarded, lambda: self._tell("token_failed", says))
+        try:
+            return await self._tokens.get()
+        finally:
+            alarm.cancel()
+
+    def _tell(self, code: str, message: str) -> None:
+        self.core.report(code, message)
+        self.core.publisher.publish()
 
     @contextlib.asynccontextmanager
     async def _companions(self, socket: Socket) -> AsyncIterator[None]:

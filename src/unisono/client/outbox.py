@@ -16,7 +16,7 @@ from unisono.vocabulary import FieldError
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
-    """One draft as it is stored; `event` is canonical JSON. `reason` is set once it is rejected."""
+    """One draft as it is stored; `event` is canonical JSON. What follows `created_at` is set once it is rejected."""
 
     draft_clock: int
     id: str
@@ -25,6 +25,7 @@ class DraftRecord(msgspec.Struct, frozen=True):
     created_at: int
     reason: str | None = None
     errors: tuple[FieldError, ...] = ()
+    status_updated_at: int | None = None
 
 
 _encode = msgspec.json.encode
@@ -108,10 +109,15 @@ class Outbox:
         if draft is None:
             return None
         self._connection.execute(
-            "UPDATE drafts SET status = 'rejected', reason = ?, errors = ? WHERE id = ?",
-            (refused.reason, _encode(refused.errors).decode(), refused.id),
+            "UPDATE drafts SET status = 'rejected', reason = ?, errors = ?, status_updated_at = ? WHERE id = ?",
+            (refused.reason, _encode(refused.errors).decode(), refused.status_updated_at, refused.id),
         )
-        return msgspec.structs.replace(draft, reason=refused.reason, errors=refused.errors)
+        return msgspec.structs.replace(
+            draft,
+            reason=refused.reason,
+            errors=refused.errors,
+            status_updated_at=refused.status_updated_at,
+        )
 
     def forget(self, id: str) -> None:
         self.pending.pop(id, None)
@@ -123,7 +129,7 @@ class Outbox:
 
 
 def _draft(row: apsw.SQLiteValues) -> DraftRecord:
-    clock, id, partitions, event, status, reason, errors, created_at = row
+    clock, id, partitions, event, status, reason, errors, created_at, status_updated_at = row
     assert isinstance(clock, int)
     assert isinstance(id, str)
     assert isinstance(partitions, str)
@@ -138,4 +144,5 @@ def _draft(row: apsw.SQLiteValues) -> DraftRecord:
         created_at,
         str(reason) if rejected else None,
         _decode_errors(errors) if isinstance(errors, str) else (),
+        status_updated_at if isinstance(status_updated_at, int) else None,
     )

@@ -22,6 +22,9 @@ NAMED_MAX: Final = 3
 TEXT_MAX: Final = 500
 """Characters of what another program said."""
 
+SECRET_MIN: Final = 8
+"""A shorter string is no secret, and would be found in every text."""
+
 _TOKENS: Final = re.compile(r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*|(?i:bearer)\s+\S+")
 """What looks like a JWT, or is presented as a token."""
 
@@ -35,7 +38,7 @@ def address(url: str) -> str:
 def without_tokens(text: str, *tokens: str | None) -> str:
     """A text that somebody else wrote, with no token in it (AUTH-08)."""
     for token in tokens:
-        if token:
+        if token and len(token) >= SECRET_MIN:
             text = text.replace(token, "[token]")
     text = _TOKENS.sub("[token]", text)
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
@@ -49,12 +52,15 @@ def unreachable(url: str, error: Exception, timeout_s: float) -> str:
             return f"{where} answers, but not as a WebSocket server: {error.message}"
         case aiohttp.WSServerHandshakeError():
             return f"{where} answers with HTTP status {error.status}: is the path of the address right?"
+        case aiohttp.ClientResponseError():
+            return f"{where} answers, but not as a WebSocket server: {error.message.splitlines()[0]}"
         case aiohttp.ClientConnectorCertificateError():
             return f"the certificate of {where} is not trusted: {error.certificate_error}"
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return f"{where} does not speak TLS as wss:// needs it: {error}"
         case TimeoutError():
-            return f"{where} gave no answer within {timeout_s:g} s"
+            doubt = ": does it speak TLS, as wss:// needs?" if where.startswith("wss:") else ""
+            return f"{where} gave no answer within {timeout_s:g} s{doubt}"
         case aiohttp.ClientConnectorError():
             return f"{where} cannot be reached: {error.os_error}"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():

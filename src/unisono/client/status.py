@@ -66,7 +66,11 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The server refused the draft; it is kept, out of the view, until it is retried or discarded."""
+    """The server refused the draft; it is kept, out of the view, until it is retried or discarded.
+
+    `created_at` is this machine's time of the draft, `status_updated_at` the server's of the refusal; None where the
+    server told none, or the client found out by itself that the server would not take the draft.
+    """
 
     id: str
     partitions: tuple[str, ...]
@@ -74,9 +78,16 @@ class Rejected(msgspec.Struct, frozen=True):
     reason: str
     errors: tuple[FieldError, ...]
     created_at: int
+    status_updated_at: int | None = None
 
 
 def rejection(draft: DraftRecord) -> Rejected:
     return Rejected(
-        draft.id, draft.partitions, parse(draft.event), draft.reason or "", draft.errors, draft.created_at
+        draft.id,
+        draft.partitions,
+        parse(draft.event),
+        draft.reason or "",
+        draft.errors,
+        draft.created_at,
+        draft.status_updated_at,
     )

@@ -127,11 +127,15 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A draft is rejected; it stays, with its reason, out of the view (CLIENT-03)."""
+    """A draft is rejected; it stays, with its reason, out of the view (CLIENT-03).
+
+    `status_updated_at` is the server's time of it, where the server told one.
+    """
 
     id: str
     reason: str
     errors: tuple[FieldError, ...]
+    status_updated_at: int | None = None
 
 
 class SendConnect(msgspec.Struct, frozen=True):

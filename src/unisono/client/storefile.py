@@ -24,7 +24,7 @@ MEMORY: Final = ":memory:"
 APPLICATION_ID: Final = 0x554E4943
 """Marks a SQLite file as a client's store ("UNIC")."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
@@ -38,7 +38,8 @@ CREATE TABLE drafts (
     status      TEXT NOT NULL CHECK (status IN ('pending', 'rejected')),
     reason      TEXT,
     errors      TEXT,
-    created_at  INTEGER NOT NULL
+    created_at  INTEGER NOT NULL,
+    status_updated_at INTEGER
 ) STRICT;
 
 CREATE TABLE events (
@@ -86,6 +87,7 @@ CREATE TABLE bases (
 
 MIGRATIONS: Final = {
     1: "ALTER TABLE partitions ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;" + BASES,
+    2: "ALTER TABLE drafts ADD COLUMN status_updated_at INTEGER;",
 }
 """From each earlier schema version to the next."""
 

@@ -39,7 +39,12 @@ def results(step: Step, told: SubmitResult) -> None:
         if each.status == "committed" and each.committed_id is not None
     )
     refused = tuple(
-        Refused(each.id, each.reason or "rejected", field_errors(each.errors))
+        Refused(
+            each.id,
+            each.reason or "rejected",
+            field_errors(each.errors),
+            int(each.status_updated_at) if each.status_updated_at else None,
+        )
         for each in told.results
         if each.status == "rejected"
     )
