@@ -19,7 +19,7 @@ from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, 
 from tests.client.test_models import canonical, notes, reload, write
 from tests.server.harness import Server, running
 from tests.server.planting import history, plant, snapshot_of, state_of
-from unisono.client import Committed, Options, SyncClient
+from unisono.client import Committed, Options, SyncClient, open_model
 from unisono.store.port import Record
 
 NOWHERE = "ws://127.0.0.1:9/sync"
@@ -434,7 +434,7 @@ def _told_by_canonical(log: list[dict[str, Any]]) -> Callable[[Line], None]:
 @asynchronous
 async def test_without_a_model_a_canonical_client_does_not_ask(tmp_path: Path) -> None:
     model = write(tmp_path / "model", 1, "event.data")
-    for given, asks in ((None, False), (model, True)):
+    for given, asks in ((open_model(), False), (model, True)):
         log: list[dict[str, Any]] = []
         with playing(_told_by_canonical(log)) as peer:
             async with SyncClient(

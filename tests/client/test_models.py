@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.running import QUICK, WAIT_S, asynchronous, until
 from tests.server.harness import Server, running
-from unisono.client import Committed, InvalidEvent, SyncClient
+from unisono.client import Committed, InvalidEvent, ModelMissing, SyncClient, connect, open_model
 from unisono.vocabulary import Json
 
 RULES = """
@@ -54,7 +54,7 @@ def canonical(
         client_id=client_id,
         store=store,
         partitions=["p"],
-        model=model,
+        model=model or open_model(),
         profile=profile,
         options=QUICK,
     )
@@ -73,6 +73,15 @@ def notes(client: SyncClient) -> Json:
     view = client.view()
     assert isinstance(view, dict)
     return view.get("notes")
+
+
+@pytest.mark.parametrize("kind", [SyncClient, connect])
+def test_a_canonical_client_without_a_model_warns_that_its_views_stay_empty(kind: type[SyncClient]) -> None:
+    with pytest.warns(ModelMissing, match="its views stay empty") as told:
+        kind("ws://x", token="t", client_id="c")
+    assert told[0].filename == __file__, "it points to the line that made the client"
+    kind("ws://x", token="t", client_id="c", model=open_model())
+    kind("ws://x", token="t", client_id="c", profile="compatibility")
 
 
 @pytest.mark.req("CLIENT-02", "CLIENT-03")

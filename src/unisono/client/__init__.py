@@ -11,6 +11,7 @@ from unisono.client.errors import (
     ClientError,
     ClientStopped,
     InvalidEvent,
+    ModelMissing,
     NotCaughtUp,
     StoreError,
     StoreFailed,
@@ -25,6 +26,7 @@ from unisono.client.feeds import Change
 from unisono.client.options import Options
 from unisono.client.status import Committed, Problem, Rejected, Status
 from unisono.client.syncstep import Phase
+from unisono.model.model import open_model
 
 __all__ = [
     "BlockingClient",
@@ -37,6 +39,7 @@ __all__ = [
     "Committed",
     "Draft",
     "InvalidEvent",
+    "ModelMissing",
     "NotCaughtUp",
     "Options",
     "Phase",
@@ -54,4 +57,5 @@ __all__ = [
     "UnknownDraft",
     "UnknownPartition",
     "connect",
+    "open_model",
 ]

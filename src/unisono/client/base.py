@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from unisono.client.actions import Actions, only
 from unisono.client.config import Token, configure
 from unisono.client.core import Core
 from unisono.client.drafting import Ticket
 from unisono.client.engine import Engine
-from unisono.client.errors import ClientClosed, ClientStopped
+from unisono.client.errors import ClientClosed, ClientStopped, ModelMissing
 from unisono.client.options import Options
 from unisono.client.reasons import waiting_for
 from unisono.client.status import Committed, Rejected, Status
@@ -23,6 +24,12 @@ from unisono.vocabulary import Json
 
 R = TypeVar("R")
 
+NO_MODEL: Final = (
+    "a client of the canonical profile without a model: its views stay empty, and no event is checked before it is"
+    " sent. Give it the server's model (model=DIRECTORY), or profile='compatibility' for tree actions, or"
+    " model=open_model() where only events are to be sent"
+)
+
 
 class Client(Actions[R], Generic[R]):
     """An offline-first client of one server.
@@ -31,7 +38,8 @@ class Client(Actions[R], Generic[R]):
     one. `token` is a string, or a function (plain or async) that gives one and is asked again when the server
     refuses the last. `store` is a file that belongs to this client_id alone. `partitions` are followed from the
     start; None follows those the store has. `model` is a model directory or a Model; without one, any event of
-    the right form is taken, and canonical events change nothing in the view.
+    the right form is taken, and canonical events change nothing in the view: a client of the canonical profile
+    warns of that (ModelMissing), unless it is given `open_model()`.
     """
 
     def __init__(
@@ -57,6 +65,8 @@ class Client(Actions[R], Generic[R]):
             options=options,
         )
         self._engine: Engine | None = None
+        if model is None and profile == CANONICAL:
+            warnings.warn(NO_MODEL, ModelMissing, stacklevel=2)
 
     def view(self, partition: str | None = None) -> Json:
         """The state of a partition now, as plain JSON: committed events, then this client's drafts.

@@ -13,6 +13,8 @@ ClientError
     ├── StoreTooNew     written by a newer version of this library
     ├── StoreFull       no room for a draft; the client goes on
     └── StoreFailed     the disk failed under it; the client has stopped
+
+ModelMissing is no error but a warning (`warnings.warn`).
 """
 
 from __future__ import annotations
@@ -74,6 +76,10 @@ class NotCaughtUp(ClientError):
         super().__init__(message)
         self.partitions = dict(partitions)
         self.drafts = dict(drafts)
+
+
+class ModelMissing(UserWarning):
+    """A client of the canonical profile without a model: its views stay empty."""
 
 
 class StoreError(ClientError):
