@@ -286,9 +286,13 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
     store.close()
     connection = apsw.Connection(str(path))
     connection.execute(
+        "DROP TRIGGER drafts_inserted; DROP TRIGGER drafts_updated;"
+        "DROP TRIGGER partitions_inserted; DROP TRIGGER partitions_updated;"
         "DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor;"
         "ALTER TABLE drafts DROP COLUMN status_updated_at; PRAGMA user_version = 1"
     )
+    for table in ("drafts", "partitions", "events", "snapshots"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
     connection.close()
     store = opened(path)
     assert (held(store), store.places["p"].cursor, store.places["p"].floor) == ([1], 1, 0)

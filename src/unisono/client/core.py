@@ -14,9 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, assert_never
 
+import apsw
 import msgspec
 from msgspec import UNSET
 
+from unisono.client.checksums import told
 from unisono.client.config import Config, load
 from unisono.client.drafting import Drafting, Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError
@@ -97,6 +99,9 @@ class Core:
             for name in names:
                 self.views.open(name)
             heard, version = self.store.model_version()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            self.store.close()
+            raise told(config.store, "opening it", error) from error
         except BaseException:
             self.store.close()
             raise

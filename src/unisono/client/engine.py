@@ -16,6 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+import apsw
+
+from unisono.client.checksums import told
 from unisono.client.config import Config
 from unisono.client.connection import Connection
 from unisono.client.core import Core
@@ -67,8 +70,7 @@ class Engine:
                 try:
                     future.set_result(function(self.core))
                 except Exception as error:
-                    self._failed(error)
-                    future.set_exception(error)
+                    future.set_exception(self._failed(error))
 
         self._post(run, future)
         return future
@@ -119,9 +121,9 @@ class Engine:
         try:
             answers = self.core.submit([request for request, _ in taken])
         except Exception as error:
-            self._failed(error)
+            reason = self._failed(error)
             for _, future in taken:
-                future.set_exception(error)
+                future.set_exception(reason)
             return
         for (_, future), answer in zip(taken, answers, strict=True):
             if isinstance(answer, ClientError):
@@ -129,10 +131,13 @@ class Engine:
             else:
                 future.set_result(answer)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> Exception:
         """A store that failed is not written to any more: the client stops, whoever found it out."""
+        if isinstance(error, apsw.Error | UnicodeDecodeError):
+            error = told(self._config.store, "using it", error)
         if isinstance(error, StoreFailed):
             self._connection.fail(error)
+        return error
 
     def _run(self) -> None:
         try:
@@ -166,7 +171,7 @@ class Engine:
             failure = running.exception()
         if failure is not None:
             log.error("the client stops: %s", failure, exc_info=failure)
-            self.core.close(_told(failure))
+            self.core.close(_told(failure, self._config.store))
             await ending
             return
         await self._connection.leave("client_shutdown")
@@ -176,10 +181,12 @@ class Engine:
         self.core.close()
 
 
-def _told(failure: BaseException) -> ClientError:
+def _told(failure: BaseException, store: str) -> ClientError:
     """What every further call is answered after the engine failed."""
     if isinstance(failure, ClientError):
         return failure
+    if isinstance(failure, apsw.Error | UnicodeDecodeError):
+        return told(store, "using it", failure)
     return StoreFailed(f"the client stopped after an unexpected error: {type(failure).__name__}: {failure}")
 
 

@@ -13,6 +13,7 @@ ClientError
     ├── StoreTooNew     written by a newer version of this library
     ├── StoreFull       no room for a draft; the client goes on
     └── StoreFailed     the disk failed under it; the client has stopped
+        └── StoreDamaged    what is in the file is not what was written to it
 
 ModelMissing is no error but a warning (`warnings.warn`).
 """
@@ -108,3 +109,7 @@ class StoreFailed(StoreError):
     After a failed sync the operating system may have forgotten what was written, so nothing written later could
     be promised. Opening the store again finds what is really there.
     """
+
+
+class StoreDamaged(StoreFailed):
+    """The file holds something else than what was written to it; the text says what can be done."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import apsw
 import msgspec
 
-from unisono.client.errors import StoreFailed, StoreFull
+from unisono.client.checksums import damaged, row_checksum, told
+from unisono.client.errors import StoreFull
 from unisono.client.steps import Refused
 from unisono.vocabulary import FieldError
 
@@ -39,15 +40,22 @@ class Outbox:
     Invariant: outside of a write, `pending` and `rejected` are exactly what the table holds, in draft_clock order.
     """
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, path: str) -> None:
         self._connection = connection
+        self._path = path
         self.pending: dict[str, DraftRecord] = {}
         self.rejected: dict[str, DraftRecord] = {}
-        for row in connection.execute("SELECT * FROM drafts ORDER BY draft_clock"):
-            draft = _draft(row)
-            (self.pending if draft.reason is None else self.rejected)[draft.id] = draft
-        given = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'drafts'").get
-        self._clock = int(given or 0)
+        try:
+            for *row, checksum in connection.execute("SELECT * FROM drafts ORDER BY draft_clock"):
+                if checksum != row_checksum(*row):
+                    raise damaged(path, f"draft {row[0]} is not what was stored")
+                draft = _draft(row)
+                (self.pending if draft.reason is None else self.rejected)[draft.id] = draft
+            given = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'drafts'").get
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise told(path, "reading drafts", error) from error
+        drafts = [*self.pending.values(), *self.rejected.values()]
+        self._clock = max(int(given or 0), *(draft.draft_clock for draft in drafts), 0)
 
     def find(self, id: str) -> DraftRecord | None:
         return self.pending.get(id) or self.rejected.get(id)
@@ -86,7 +94,7 @@ class Outbox:
         except apsw.FullError as error:
             raise StoreFull(f"there is no room for the draft: {error}") from error
         except apsw.Error as error:
-            raise StoreFailed(f"the draft could not be stored: {error}") from error
+            raise told(self._path, "storing the draft", error) from error
         for id in replacing:
             self.rejected.pop(id, None)
         self.pending.update((draft.id, draft) for draft in drafts)
@@ -96,7 +104,7 @@ class Outbox:
         try:
             self._connection.execute("DELETE FROM drafts WHERE id = ? AND status = 'rejected'", (id,))
         except apsw.Error as error:
-            raise StoreFailed(f"the draft could not be removed: {error}") from error
+            raise told(self._path, "removing the draft", error) from error
         return self.rejected.pop(id)
 
     # -- within the store's transaction; `forget` and `keep` follow once it is committed -----------------------
@@ -128,7 +136,7 @@ class Outbox:
         self.rejected[rejected.id] = rejected
 
 
-def _draft(row: apsw.SQLiteValues) -> DraftRecord:
+def _draft(row: Sequence[apsw.SQLiteValue]) -> DraftRecord:
     clock, id, partitions, event, status, reason, errors, created_at, status_updated_at = row
     assert isinstance(clock, int)
     assert isinstance(id, str)

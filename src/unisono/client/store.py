@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 import msgspec
 import orjson
 
-from unisono.client.errors import StoreFailed
+from unisono.client.checksums import damaged, row_checksum, told
 from unisono.client.outbox import DraftRecord, Outbox
 from unisono.client.steps import Accepted, Base, Refused
 from unisono.client.storefile import StoreFile
@@ -70,7 +70,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+Row: TypeAlias = tuple[Any, ...]
+
 _encode = msgspec.json.encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 LAST: Final = 2**62
 """Above every committed_id."""
@@ -83,7 +86,12 @@ class Store:
         self._file = StoreFile(path, client_id)
         self._client_id = client_id
         self._connection = self._file.connection
-        self.outbox = Outbox(self._connection)
+        self._path = path
+        try:
+            self.outbox = Outbox(self._connection, path)
+        except BaseException:
+            self.close()
+            raise
         self.places: dict[str, Place] = {}
 
     def close(self, *, failed: bool = False) -> None:
@@ -102,10 +110,13 @@ class Store:
         if partition not in self.places:
             with self._transaction("adding a partition"):
                 self._connection.execute("INSERT OR IGNORE INTO partitions (name) VALUES (?)", (partition,))
-                row = self._connection.execute(
-                    "SELECT number, cursor, known, floor FROM partitions WHERE name = ?", (partition,)
+                number, name, cursor, known, floor, checksum = self._connection.execute(
+                    "SELECT number, name, cursor, known, floor, checksum FROM partitions WHERE name = ?",
+                    (partition,),
                 ).get
-            self.places[partition] = Place(*row)
+            if checksum != row_checksum(number, name, cursor, known, floor):
+                raise damaged(self._path, f"the row of partition {partition!r} has another checksum")
+            self.places[partition] = Place(number, cursor, known, floor)
         return self.places[partition]
 
     def leave(self, partition: str) -> None:
@@ -184,7 +195,8 @@ class Store:
         self._connection.execute("DELETE FROM bases WHERE partition = ?", (place.number,))
         if base is not None:
             self._connection.execute(
-                "INSERT INTO bases VALUES (?, ?, ?)", (place.number, model_version, base.state)
+                "INSERT INTO bases VALUES (?1, ?2, ?3, row_checksum(?1, ?2, ?3))",
+                (place.number, model_version, base.state),
             )
         self._connection.execute(
             "UPDATE partitions SET known = ?, floor = ? WHERE number = ?",
@@ -227,7 +239,8 @@ class Store:
             return
         body = bytes(event.event)
         self._connection.execute(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5, ?6, row_checksum(?1, ?2, ?3, ?4, ?5, ?6))"
+            " ON CONFLICT DO NOTHING",
             (
                 event.committed_id,
                 event.id,
@@ -266,12 +279,23 @@ class Store:
     def events(self, partition: str, after: int, upto: int | None = None) -> Iterator[Event]:
         """The stored events of a followed partition, in order."""
         rows = self._connection.execute(
-            "SELECT p.committed_id, e.event FROM event_partitions p CROSS JOIN events e USING (committed_id)"
+            "SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_updated_at, e.checksum"
+            " FROM event_partitions p LEFT JOIN events e USING (committed_id)"
             " WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ? ORDER BY p.committed_id",
             (self.places[partition].number, after, LAST if upto is None else upto),
         )
-        for committed_id, event in rows:
+        for *row, checksum in self._reading("reading events", rows):
+            committed_id, partitions, event = row[0], row[3], row[4]
+            if checksum != row_checksum(*row) or partition not in _decode_names(partitions):
+                raise damaged(self._path, f"event {committed_id} of {partition!r} is not what was stored")
             yield Event(committed_id, event)
+
+    def _reading(self, doing: str, rows: Iterator[Row]) -> Iterator[Row]:
+        """Rows as they are read, which can fail at each."""
+        try:
+            yield from rows
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise told(self._path, doing, error) from error
 
     def committed(self, id: str) -> bool:
         return self._connection.execute("SELECT 1 FROM events WHERE id = ?", (id,)).get is not None
@@ -332,15 +356,18 @@ class Store:
 
     def snapshot(self, partition: str, model_version: str) -> Snapshot | None:
         row = self._connection.execute(
-            "SELECT committed_id, model_version, state FROM snapshots WHERE partition = ? AND model_version = ?",
+            "SELECT partition, committed_id, model_version, state, checksum FROM snapshots"
+            " WHERE partition = ? AND model_version = ?",
             (self.places[partition].number, model_version),
         ).fetchone()
-        return None if row is None else Snapshot(*row)
+        if row is None or row[4] != row_checksum(*row[:4]):
+            return None  # made of the events, which are still there
+        return Snapshot(*row[1:4])
 
     def put_snapshot(self, partition: str, snapshot: Snapshot) -> None:
         with self._transaction("storing a snapshot"):
             self._connection.execute(
-                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3, ?4, row_checksum(?1, ?2, ?3, ?4))",
                 (
                     self.places[partition].number,
                     snapshot.committed_id,
@@ -353,9 +380,13 @@ class Store:
         """What stands for the events up to the partition's floor, where it has one."""
         place = self.places[partition]
         row = self._connection.execute(
-            "SELECT model_version, state FROM bases WHERE partition = ?", (place.number,)
+            "SELECT partition, model_version, state, checksum FROM bases WHERE partition = ?", (place.number,)
         ).fetchone()
-        return None if row is None else Snapshot(place.floor, *row)
+        if row is None:
+            return None
+        if row[3] != row_checksum(*row[:3]):
+            raise damaged(self._path, f"the base of {partition!r} is not what was stored")
+        return Snapshot(place.floor, *row[1:3])
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -368,8 +399,8 @@ class Store:
         try:
             with self._connection:
                 yield
-        except apsw.Error as error:
-            raise StoreFailed(f"{doing} failed: {error}") from error
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise told(self._path, doing, error) from error
 
 
 def _begun(place: Place, base: Base | None) -> Place:

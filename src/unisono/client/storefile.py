@@ -15,6 +15,7 @@ from typing import Final
 
 import apsw
 
+from unisono.client.checksums import FUNCTION, look_through, row_checksum, told
 from unisono.client.errors import StoreFailed, StoreForeign, StoreInUse, StoreTooNew
 
 log = logging.getLogger("unisono.client")
@@ -39,7 +40,8 @@ CREATE TABLE drafts (
     reason      TEXT,
     errors      TEXT,
     created_at  INTEGER NOT NULL,
-    status_updated_at INTEGER
+    status_updated_at INTEGER,
+    checksum    INTEGER
 ) STRICT;
 
 CREATE TABLE events (
@@ -48,7 +50,8 @@ CREATE TABLE events (
     client_id         TEXT NOT NULL,
     partitions        TEXT NOT NULL,
     event             BLOB NOT NULL,
-    status_updated_at INTEGER NOT NULL
+    status_updated_at INTEGER NOT NULL,
+    checksum          INTEGER
 ) STRICT;
 
 -- cursor: where the next sync starts. known: every event up to here is stored; it stays when a cursor goes back
@@ -59,7 +62,8 @@ CREATE TABLE partitions (
     name   TEXT NOT NULL UNIQUE,
     cursor INTEGER NOT NULL DEFAULT 0,
     known  INTEGER NOT NULL DEFAULT 0,
-    floor  INTEGER NOT NULL DEFAULT 0
+    floor  INTEGER NOT NULL DEFAULT 0,
+    checksum INTEGER
 ) STRICT;
 
 CREATE TABLE event_partitions (
@@ -72,7 +76,8 @@ CREATE TABLE snapshots (
     partition     INTEGER PRIMARY KEY,
     committed_id  INTEGER NOT NULL,
     model_version TEXT NOT NULL,
-    state         BLOB NOT NULL
+    state         BLOB NOT NULL,
+    checksum      INTEGER
 ) STRICT;
 """
 
@@ -85,9 +90,34 @@ CREATE TABLE bases (
 ) STRICT;
 """
 
+BASES_CHECKSUM: Final = "ALTER TABLE bases ADD COLUMN checksum INTEGER;"
+
+CHECKSUMS: Final = {
+    "drafts": "draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at",
+    "partitions": "number, name, cursor, known, floor",
+    "events": "committed_id, id, client_id, partitions, event, status_updated_at",
+    "snapshots": "partition, committed_id, model_version, state",
+    "bases": "partition, model_version, state",
+}
+"""The columns a row's checksum is made of, by table."""
+
+TRIGGERS: Final = "".join(
+    f"CREATE TRIGGER {table}_{name} AFTER {event} ON {table} BEGIN"  # noqa: S608
+    f" UPDATE {table} SET checksum = {FUNCTION}({CHECKSUMS[table]}) WHERE rowid = new.rowid; END;"
+    for table in ("drafts", "partitions")
+    for name, event in (("inserted", "INSERT"), ("updated", f"UPDATE OF {CHECKSUMS[table]}"))
+)
+"""Rows that are changed in place get a new checksum whoever changes them; the others are given it when inserted."""
+
 MIGRATIONS: Final = {
     1: "ALTER TABLE partitions ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;" + BASES,
-    2: "ALTER TABLE drafts ADD COLUMN status_updated_at INTEGER;",
+    2: "ALTER TABLE drafts ADD COLUMN status_updated_at INTEGER;"  # noqa: S608
+    + "".join(
+        f"ALTER TABLE {table} ADD COLUMN checksum INTEGER;"  # noqa: S608
+        f"UPDATE {table} SET checksum = {FUNCTION}({columns});"
+        for table, columns in CHECKSUMS.items()
+    )
+    + TRIGGERS,
 }
 """From each earlier schema version to the next."""
 
@@ -106,9 +136,11 @@ class StoreFile:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 self._lock = _locked(path)
             self.connection = apsw.Connection(path)
+            self.connection.create_scalar_function(FUNCTION, row_checksum, deterministic=True)
             made = _is_ours(self.connection, path, client_id)
             _configure(self.connection)
             if made:
+                look_through(self.connection, path)
                 _migrate(self.connection)
             else:
                 _make(self.connection, client_id)
@@ -117,9 +149,11 @@ class StoreFile:
             raise StoreForeign(
                 f"{path} is not a store of this library: give the client another file"
             ) from None
-        except (apsw.Error, OSError) as error:
+        except (apsw.Error, OSError, UnicodeDecodeError) as error:
             self.close()
-            raise StoreFailed(f"{path} cannot be opened: {error}") from error
+            if isinstance(error, OSError):
+                raise StoreFailed(f"{path} cannot be opened: {error}") from error
+            raise told(path, "opening it", error) from error
         except BaseException:
             self.close()
             raise
@@ -180,7 +214,7 @@ def _is_ours(connection: apsw.Connection, path: str, client_id: str) -> bool:
 
 def _make(connection: apsw.Connection, client_id: str) -> None:
     with connection:
-        connection.execute(SCHEMA + BASES)
+        connection.execute(SCHEMA + BASES + BASES_CHECKSUM + TRIGGERS)
         connection.execute("INSERT INTO meta VALUES ('client_id', ?)", (client_id,))
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", SCHEMA_VERSION)
