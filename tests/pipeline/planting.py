@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import FILE_SCHEMAS, DataFile
 from unisono.store.delta.storage import BY_PARTITION, LOG
+from unisono.store.delta.tables import _add, _removes
 
 Row = dict[str, Any]
 
@@ -44,7 +45,7 @@ class Planter:
                     file,
                     pq.read_table(self.lake.storage.uri(table, file.path), partitioning=None).to_pylist(),
                 )
-                for file in self.lake.table(table).files()
+                for file in self.lake.table(table).named()
             ]
         return self.held[table]
 
@@ -86,9 +87,10 @@ class Planter:
             dirty = [held for held in files if held.dirty]
             if dirty:
                 table = self.lake.table(name)
-                table.replace(
-                    [held.file for held in dirty], [self.write(h) for h in dirty], {}, same_rows=False
-                )
+                old, new = [held.file for held in dirty], [self.write(held) for held in dirty]
+                dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
+                adds = [_add(file, data_change=True) for file in new]
+                table._commit(adds, _removes(old, data_change=True), table._rewriting(old, dropped), {})
         self.held = {}
 
     def write(self, held: Held) -> DataFile:
@@ -98,10 +100,11 @@ class Planter:
         pq.write_table(rows, sink, **{"row_group_size": 200, "store_schema": False, **held.options})
         content = sink.getvalue().to_pybytes()
         folder = held.file.path.rpartition("/")[0]
-        path = f"{folder}/{uuid.uuid4().hex}.parquet".lstrip("/")
         ids = [row["committed_id"] for row in held.rows if row["committed_id"] is not None]
-        true: Row = {"path": path, "rows": len(held.rows), "bytes": len(content)}
-        true |= {"first_id": min(ids, default=0), "last_id": max(ids, default=0)}
+        true: Row = {"first_id": min(ids, default=0), "last_id": max(ids, default=0)}
+        name = f"{true['first_id']:012d}-{true['last_id']:012d}-{uuid.uuid4().hex}.parquet"
+        path = f"{folder}/{name}".lstrip("/")
+        true |= {"path": path, "rows": len(held.rows), "bytes": len(content)}
         if held.file.table != LOG:
             names = sorted((row["partition"] for row in held.rows), key=str.encode)
             true |= {"first_partition": names[0], "last_partition": names[-1]}

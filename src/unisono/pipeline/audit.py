@@ -18,7 +18,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from unisono.pipeline.auditing.chaining import look_at_chain
 from unisono.pipeline.auditing.copies import (
@@ -46,6 +45,7 @@ from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.store.delta.tables import Table
+from unisono.store.delta.trust import has_own_name
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -127,18 +127,18 @@ def scope_of(lake: Lake, log: Table, places: Table, store: str | None, asked: As
 
 def listed(table: Table, tally: Tally) -> list[DataFile]:
     """The files of a table as its log names them; what it does not say of a file is a finding and taken as 0."""
-    actions = pa.table(table.delta.get_add_actions(flatten=True)).to_pylist()
-    files = []
-    for action in actions:
-        known = [action.get(name) for name in ("num_records", "min.committed_id", "max.committed_id")]
-        names = action.get("min.partition"), action.get("max.partition")
-        if None in known or (table.name != LOG and None in names):
-            tally.add("statistics", f"the table {table.name} has no statistics of {action['path']}", known[1])
-        rows, first, last = (number or 0 for number in known)
-        model = action.get("partition.model_version"), action.get("min.model_digest")
-        size, bucket = action["size_bytes"], action.get("partition.bucket")
-        files.append(DataFile(table.name, action["path"], size, rows, first, last, bucket, *names, *model))
-    return sorted(files, key=lambda file: (file.table, file.first_id, file.last_id, file.path))
+    files = table.named()
+    for file in files:
+        if not file.rows or (table.name != LOG and file.first_partition is None):
+            tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)
+        elif not has_own_name(file):
+            remedy = "`unisono lake compact` writes it anew"
+            tally.add("file", f"another program wrote {table.name}/{file.path}: {remedy}", file.first_id)
+    present = sum(file.rows for file in files)
+    if table.rows is not None and present != table.rows:
+        told = f"the table {table.name} names files with {present} rows and {table.rows} were committed"
+        tally.add("head", told, table.head or None)
+    return files
 
 
 def first_pass(spark: SparkContext, scope: Scope, files: Sequence[DataFile]) -> tuple[Outcome, list[Shared]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from unisono.pipeline import thinning
+from unisono.pipeline import mending, thinning
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
 from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
@@ -88,11 +88,14 @@ class Joined(msgspec.Struct, frozen=True):
     written: Digest
 
 
-def compact(spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> list[Compacted]:
+def compact(
+    spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, say: mending.Say | None = None
+) -> list[Compacted]:
     """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
 
-    Of the snapshots, older ones are thinned out on the way.
+    What other programs wrote is put in order first. Of the snapshots, older ones are thinned out on the way.
     """
+    mending.mend(spark, lake, say)
     done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
     if lake.find(SNAPSHOTS) is not None:
         done.append(Compacted(SNAPSHOTS, *thinning.thin(spark, lake)))
@@ -100,9 +103,11 @@ def compact(spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE)
 
 
 def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
-    """Whether there is anything to join."""
-    return thinning.work(lake) or any(
-        _groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION)
+    """Whether there is anything to join, or to put in order."""
+    return (
+        mending.work(lake)
+        or thinning.work(lake)
+        or any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
     )
 
 

@@ -17,6 +17,7 @@ from unisono.store.delta.lake import View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import Span, scan_file
 from unisono.store.delta.storage import Storage
+from unisono.store.delta.trust import opened
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -132,10 +133,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
 
 def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
     """Bytes of event text, row group by row group, from the file's footer."""
-    with (
-        part.storage.read(part.file.table, part.file.path) as source,
-        part.storage.decoding(source) as parquet,
-    ):
+    with opened(part.storage, part.file) as parquet:
         metadata = parquet.metadata
         places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
         for number in range(metadata.num_row_groups):

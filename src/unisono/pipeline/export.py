@@ -86,7 +86,8 @@ class Exported(msgspec.Struct, frozen=True):
 
 def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
     """What is missing in the lake, up to `to` or the log's head; empty when nothing is."""
-    log, by_partition = lake.table(LOG).head, lake.table(BY_PARTITION).head
+    view = lake.view()
+    log, by_partition = view.head, view.by_partition.head
     held = extent(store)  # after the lake: another export may bring it beyond what the log held before
     target = held.head if to is None else to
     if target > held.head:

@@ -197,11 +197,17 @@ class Folder:
         """The state after the events that come after `since`, and how many these are; None when there are none."""
         apply, loads = self._model.apply_committed, orjson.loads
         state: PartitionState | None = None
-        count = 0
-        for _, _, (ids, events), start, end in history:
+        count, reached = 0, since
+        for name, _, (ids, events), start, end in history:
             first = start if ids[start] > since else bisect_right(ids, since, start, end)
             if first == end:
                 continue
+            if ids[first] <= reached and count:
+                raise LakeUnusable(
+                    f"event {ids[first]} of partition {name.decode()!r} comes after {reached} in the lake: "
+                    "`unisono lake audit` tells more"
+                )
+            reached = ids[end - 1]
             if state is None:
                 state = PartitionState() if base is None else restored(base)
             for begin in range(first, end, SETTLE_EVENTS):

@@ -90,7 +90,7 @@ def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, _Places]:
         here = pa.Table.from_batches(list(scan_log(task.storage, task.log, since, upto)), LOG_SCHEMA)
         if not here.equals(there):
             return _first_difference(here, records), places
-        if (problem := _misfit(LOG, here.to_batches())) is not None:
+        if (problem := misfit(LOG, here.to_batches())) is not None:
             return problem, places
     return None, places
 
@@ -113,14 +113,14 @@ def _compare_places(task: Range, expected: _Places) -> str | None:
             found += _Places.of(
                 np.asarray(batch.column("committed_id")), batch_hashes(batch, (*_COPIED, "partition"))
             )
-            if (problem := _misfit(BY_PARTITION, [batch])) is not None:
+            if (problem := misfit(BY_PARTITION, [batch])) is not None:
                 return problem
     if found != expected:
         return f"the table {BY_PARTITION} differs from the log within events {task.since + 1} to {task.upto}"
     return None
 
 
-def _misfit(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
+def misfit(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
     """The first event whose hash is not its own. Of a tombstone the hash is that of what was erased."""
     for batch in batches:
         for committed_id, partitions, event, kept in _rows(batch):

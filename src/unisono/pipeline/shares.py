@@ -12,6 +12,7 @@ import msgspec
 from unisono.store.delta.merging import Share, row_groups
 from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.storage import Storage
+from unisono.store.delta.trust import opened
 
 FEW_EVENTS: Final = 16_384
 """Up to so many events, a file for each bucket would hold a handful of states: a task takes several buckets."""
@@ -75,5 +76,5 @@ def _of_bucket(
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
     """The name that each row group of a file begins with, ascending."""
-    with storage.read(file.table, file.path) as source, storage.decoding(source) as parquet:
+    with opened(storage, file) as parquet:
         return [bounds.first_name.encode() for _, bounds in row_groups(parquet)]

@@ -25,6 +25,7 @@ from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import pertinent
 from unisono.store.delta.snapshots import files_of
 from unisono.store.delta.storage import SNAPSHOTS
+from unisono.store.delta.trust import opened
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _exists(view: View, partition: str) -> bool:
 def _last_by(view: View, when_ms: int) -> int | None:
     """The last event committed by a time, found by the statistics of row groups, from the newest back."""
     for file in reversed(view.log_files):
-        with view.storage.read(file.table, file.path) as source, view.storage.decoding(source) as parquet:
+        with opened(view.storage, file) as parquet:
             metadata = parquet.metadata
             places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
             for group in reversed(range(metadata.num_row_groups)):

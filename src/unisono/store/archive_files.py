@@ -28,6 +28,7 @@ from unisono.store.delta.lake import View
 from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.scanning import runs_of
 from unisono.store.delta.storage import BY_PARTITION, Storage
+from unisono.store.delta.trust import Order, require_footer
 from unisono.store.port import Record
 
 T = TypeVar("T")
@@ -273,6 +274,7 @@ class Files:
         own = ("partition",) if file.table == BY_PARTITION else ()
         rows = self._read(file, group, (*own, "committed_id"))
         ids = np.asarray(rows.column("committed_id"))
+        Order(file).follow(ids, rows.column("partition") if own else None)
         if not own:
             return Layout(ids, None, np.array([len(ids)]))
         runs = pc.run_end_encode(rows.column("partition").combine_chunks())
@@ -300,6 +302,7 @@ class Files:
             return found
         source = self._storage.read(file.table, file.path)
         opened = self._storage.decoding(source)
+        require_footer(file, opened.metadata)
         self._open[key] = opened
         if len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)[1].close(force=True)

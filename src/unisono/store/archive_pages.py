@@ -90,7 +90,7 @@ class LakePages:
     def look(self) -> None:
         """Go on to the lake's newest version, if there is a newer one; raises LakeError."""
         self._looked_at = self._clock()
-        newest = self._lake.view()
+        newest = self._lake.view(checked=False)
         if (newest.log.version, newest.by_partition.version) != self._version:
             self._use(newest)
 
@@ -120,7 +120,7 @@ class LakePages:
 
     def _walk(self, name: str | None, since: int, upto: int) -> Iterator[tuple[int, Chunk | None]]:
         """A partition's rows in `(since, upto]`, some at a time, each time with what the next id is at least."""
-        own = EVERYTHING if name is None else name.encode()
+        own, reached = EVERYTHING if name is None else name.encode(), 0
         for run in self._index.runs(name).within(since, upto):
             yield run.first_id, None
             for place in run.of(own):
@@ -129,6 +129,12 @@ class LakePages:
                     first, last = layout.rows(own)
                     start = first + int(np.searchsorted(layout.ids[first:last], since, "right"))
                     end = first + int(np.searchsorted(layout.ids[first:last], upto, "right"))
+                    if start < end:
+                        if layout.ids[start] <= reached:
+                            raise LakeUnusable(
+                                f"event {layout.ids[start]} is out of order in {place.file.path}"
+                            )
+                        reached = int(layout.ids[end - 1])
                     for row in range(start, end, CHUNK_ROWS):
                         ids = layout.ids[row : min(end, row + CHUNK_ROWS)]
                         yield int(ids[-1]) + 1, Chunk(place.file, group, row, ids)

@@ -23,7 +23,10 @@ from unisono.cli.lake.verify import verify_copy
 )
 @click.option("--verify", is_flag=True, help="Compare the whole lake with the log afterwards.")
 def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, verify: bool) -> None:
-    """Join small files into large ones, in both tables; readers and exports go on meanwhile."""
+    """Join small files into large ones, in both tables; readers and exports go on meanwhile.
+
+    What another Delta tool wrote (OPTIMIZE, Z-ORDER) is checked and put in order again first.
+    """
     from unisono.pipeline.cluster import require_visible
     from unisono.pipeline.compact import ROWS_PER_FILE, compact, vacuum, work
 
@@ -32,7 +35,7 @@ def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, 
     before = after = rewritten = 0
     if work(target, rows) or verify:
         spark = place.context("unisono lake compact")
-        for table in compact(spark, target, rows):
+        for table in compact(spark, target, rows, place.say):
             place.say(f"{table.table}: {table.files_before} files → {table.files_after}")
             before, after = before + table.files_before, after + table.files_after
             rewritten += table.rows_rewritten

@@ -55,7 +55,7 @@ def _fold(
 ) -> Snapped:
     from unisono.pipeline.snapshots import Snapped, reached, snapshot
 
-    head = target.head()
+    head = target.view().head
     if not partitions and not rebuild and reached(target, model) == head:
         return Snapped(model.version, head, head, 0, 0, 0, 0.0)
     return snapshot(

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 KINDS: Final = {
-    "file": "a data file that cannot be read, or not in full",
+    "file": "a data file that cannot be read, or not in full, or that another program wrote",
     "statistics": "what the table or the file says of its rows is not true",
     "head": "the tables do not end where they say",
     "gap": "committed ids that are missing",

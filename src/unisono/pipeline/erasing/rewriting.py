@@ -26,6 +26,7 @@ from unisono.store.delta.runs import DataFile, FileWriter
 from unisono.store.delta.scanning import may_hold
 from unisono.store.delta.storage import LOG, Storage
 from unisono.store.delta.tables import Table
+from unisono.store.delta.trust import opened
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -133,10 +134,7 @@ def rewrite_file(job: Job) -> Rewritten:
     """On an executor: the file anew, row group by row group; no new one when no row changes."""
     file = job.file
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
-    with (
-        job.storage.read(file.table, file.path) as source,
-        job.storage.decoding(source) as parquet,
-    ):
+    with opened(job.storage, file) as parquet:
         groups = range(parquet.metadata.num_row_groups)
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)
                    for number in groups if touched(parquet.metadata.row_group(number), job.erased)):  # fmt: skip

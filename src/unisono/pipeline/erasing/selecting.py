@@ -22,6 +22,7 @@ from unisono.store.delta.lake import View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import pertinent
 from unisono.store.delta.storage import Storage
+from unisono.store.delta.trust import opened
 from unisono.store.port import LogReader, Pruned, Record
 
 if TYPE_CHECKING:
@@ -180,10 +181,7 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
     assert task.file is not None
     column = _COLUMNS[task.selector.kind]
     wanted = pa.array(task.selector.names, pa.string())
-    with (
-        task.storage.read(task.file.table, task.file.path) as source,
-        task.storage.decoding(source) as parquet,
-    ):
+    with opened(task.storage, task.file) as parquet:
         for number in _groups(parquet.metadata, column, task.selector.names):
             deciding = parquet.read_row_group(number, columns=[column])
             mine = pc.is_in(deciding.column(column), value_set=wanted)

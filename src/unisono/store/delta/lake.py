@@ -63,10 +63,14 @@ class Lake:
         """One table as it is now; None when there is none."""
         return Table.open(self.storage, name)
 
-    def view(self) -> View:
-        """The lake as it is now."""
+    def view(self, *, checked: bool = True) -> View:
+        """The lake as it is now; LakeUnusable unless both tables are whole and ours. Unchecked, they are looked at
+        when their files are asked for."""
         log = self.table(LOG)  # first: what it holds, by_partition has already
-        return View(self.storage, log, self.table(BY_PARTITION))
+        view = View(self.storage, log, self.table(BY_PARTITION))
+        if checked:
+            view.require_whole()
+        return view
 
     def head(self) -> int:
         """The last committed_id in the lake, 0 while it is empty."""
@@ -93,18 +97,26 @@ class View:
         self.head = log.head
         self.buckets = by_partition.described().buckets
 
+    def require_whole(self) -> None:
+        """Refuse a lake that another program changed, or that has lost rows."""
+        _ = self.log_files, self._all_partition_files
+
     @cached_property
     def log_files(self) -> list[DataFile]:
         return self.log.files()
 
     @cached_property
+    def _all_partition_files(self) -> list[DataFile]:
+        return self.by_partition.files()
+
+    @property
     def partition_files(self) -> list[DataFile]:
         if self.by_partition.head < self.head:
             raise LakeUnusable(
                 f"the table {BY_PARTITION} ends at {self.by_partition.head} and {LOG} at {self.head}: "
                 "`unisono lake export` completes it from the log's files"
             )
-        return self.by_partition.files()
+        return self._all_partition_files
 
     def scan_arrow(
         self,

@@ -19,6 +19,7 @@ from unisono.store.delta.columns import bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
 from unisono.store.delta.scanning import BATCH_ROWS, Span, runs_of
 from unisono.store.delta.storage import Storage
+from unisono.store.delta.trust import Order, opened
 
 FILES_MERGED_MAX: Final = 256
 """Files open at once, each with a batch of rows in memory."""
@@ -118,13 +119,11 @@ def scan_share(
     columns: Sequence[str],
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that are of this share and in this span of ids, in the file's order."""
+    """The rows of a file that are of this share and in this span of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
     mixed = file.bucket == FRESH and share.buckets is not None
-    with (
-        storage.read(file.table, file.path) as source,
-        storage.decoding(source) as parquet,
-    ):
+    order = Order(file)
+    with opened(storage, file) as parquet:
         for group, bounds in row_groups(parquet):
             if not (bounds.meets(span) and share.meets(bounds.first_name, bounds.last_name)):
                 continue
@@ -133,6 +132,7 @@ def scan_share(
                 continue
             whole = not mixed and share.holds_range(bounds.first_name, bounds.last_name)
             for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=read):
+                order.follow(batch.column("committed_id"), batch.column("partition"))
                 rows = batch.filter(span.expression()) if partly else batch
                 rows = rows if whole else share.filter(rows)
                 if rows.num_rows:

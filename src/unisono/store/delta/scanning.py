@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from unisono.store.delta.columns import LOG_SCHEMA, bucket_of
 from unisono.store.delta.runs import FRESH, DataFile
-from unisono.store.delta.storage import Storage
+from unisono.store.delta.storage import LOG, Storage
+from unisono.store.delta.trust import Order, opened
 
 BATCH_ROWS: Final = 8_192
 COLUMNS: Final = tuple(LOG_SCHEMA.names)
@@ -85,16 +86,19 @@ def scan_partitions(
 def scan_file(
     storage: Storage, file: DataFile, span: Span, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file in `span`, in the file's order, from those row groups that may hold any."""
+    """The rows of one file in `span`, in the file's order, from those row groups that may hold any.
+
+    Ids ascend in `log` and within a partition: LakeUnusable where they do not.
+    """
     read = list(dict.fromkeys((*columns, *span.columns)))
+    order = Order(file) if file.table == LOG or span.partition is not None else None
     # A row group at a time: from an object store its columns are fetched together, and no more than that.
-    with (
-        storage.read(file.table, file.path) as source,
-        storage.decoding(source) as parquet,
-    ):
+    with opened(storage, file) as parquet:
         for group in _groups(parquet.metadata, span):
             for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=read):
                 rows = batch.filter(span.expression())
+                if order is not None:
+                    order.follow(rows.column("committed_id"))
                 if rows.num_rows:
                     yield rows.select(list(columns))
 

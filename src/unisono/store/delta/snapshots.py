@@ -26,6 +26,7 @@ from unisono.store.delta.errors import LakeUnusable
 from unisono.store.delta.merging import EVERY_ID, Bounds, Share, row_groups
 from unisono.store.delta.runs import DataFile, FileWriter
 from unisono.store.delta.storage import SNAPSHOTS, Storage
+from unisono.store.delta.trust import Order, opened
 
 STATE_GROUP_BYTES: Final = 2 << 20
 STATE_GROUP_ROWS: Final = 1_024
@@ -124,7 +125,8 @@ def _table(rows: Sequence[StateRow]) -> pa.Table:
 class _File:
     """One file, open: the keys of a row group and its states are read when asked for, one group at a time."""
 
-    def __init__(self, parquet: Any) -> None:
+    def __init__(self, file: DataFile, parquet: Any) -> None:
+        self._file = file
         self._parquet = parquet
         self.groups: list[Bounds] = [bounds for _, bounds in row_groups(parquet)]
         self.first_names = [bounds.first_name.encode() for bounds in self.groups]
@@ -136,6 +138,8 @@ class _File:
         """The partitions' names and committed ids of a group's rows."""
         if self._keys[0] != group:
             table = self._parquet.read_row_group(group, columns=["partition", "committed_id"])
+            # Of a state that is there twice an audit tells; either will do.
+            Order(self._file, repeats=True).follow(table.column("committed_id"), table.column("partition"))
             names = [name.encode() for name in table.column("partition").to_pylist()]
             self._keys = group, names, table.column("committed_id").to_pylist()
         return self._keys[1:]
@@ -176,9 +180,7 @@ class Snapshots:
             held = []
             for file in sorted(files, key=lambda file: (file.first_id, file.last_id)):
                 if file.first_id <= upto:
-                    source = stack.enter_context(storage.read(file.table, file.path))
-                    parquet = storage.decoding(source)
-                    held.append(_File(stack.enter_context(parquet)))
+                    held.append(_File(file, stack.enter_context(opened(storage, file))))
             yield cls(held, upto)
 
     def latest(self, name: bytes) -> StateRow | None:

@@ -9,6 +9,8 @@ Who may name what:
 - the application transaction `unisono.snapshot` counts commits of snapshots, so that of two runs at once one is
   refused, and `unisono.snapshot.V` holds how far every partition has been folded under model version V;
 - the application transaction `unisono.erase` counts records of erasures, so that each event is recorded once;
+- the application transactions `unisono.rows` and `unisono.dropped` count the rows that were added and, by rewrites,
+  taken away, so that missing ones are noticed. Each changes in commits that one of the above lets through singly;
 - data files have unique names and are there before a commit names them. What a killed job leaves behind is in
   no table: nobody reads it, and a vacuum removes it. A job whose commit is refused removes what it wrote.
 """
@@ -31,11 +33,14 @@ from unisono.store.delta.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SC
 from unisono.store.delta.errors import LakeUnusable, Overtaken, one_line
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
+from unisono.store.delta.trust import is_own, require_all_rows, require_own
 
 EXPORT: Final = "unisono.export"
 REWRITE: Final = "unisono.rewrite"
 SNAPSHOT: Final = "unisono.snapshot"
 ERASE: Final = "unisono.erase"
+ROWS: Final = "unisono.rows"
+DROPPED: Final = "unisono.dropped"
 
 BUCKETS: Final = 16
 """Files a full export makes per run, and the share of a table that one partition's history is looked for in."""
@@ -62,7 +67,9 @@ _PARTITION_BY: Final[Mapping[str, list[str]]] = {
     SNAPSHOTS: ["model_version", "bucket"],
     ERASURES: [],
 }
-_STATISTICS: Final = ("num_records", "min.committed_id", "max.committed_id")
+READER_VERSION: Final = 1
+"""Of the Delta protocol: from 2 on files are not what they seem (column mapping, deletion vectors)."""
+
 _TITLES: Final[Mapping[str, str]] = {
     LOG: "committed events, sorted by committed_id",
     BY_PARTITION: "one row per partition and event, bucketed by partition",
@@ -98,6 +105,7 @@ class Table:
             raise LakeUnusable(f"{storage.table(name)} cannot be opened: {one_line(error)}") from error
         found = cls(storage, name, delta)
         found.described()  # refuses a table that is somebody else's
+        found.require_plain()
         return found
 
     @classmethod
@@ -149,38 +157,72 @@ class Table:
             )
         return described
 
+    def require_plain(self) -> None:
+        """Refuse a table in which another program switched on what this one does not read."""
+        protocol = self.delta.protocol()
+        if protocol.min_reader_version > READER_VERSION:
+            features = ", ".join(protocol.reader_features or ()) or "column mapping or others"
+            raise LakeUnusable(
+                f"{self.storage.table(self.name)} needs a reader of version {protocol.min_reader_version} "
+                f"({features}), which another program switched on: its files alone do not tell what it holds; put "
+                "the table back from a backup of the lake"
+            )
+
     def files(self) -> list[DataFile]:
-        """The files of this version, by first committed_id; LakeUnusable where it does not say what they hold."""
-        actions = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
-        for action in actions:
-            if any(action.get(name) is None for name in _STATISTICS):
-                raise LakeUnusable(
-                    f"{self.storage.table(self.name)} does not say what {action['path']} holds: "
-                    "`unisono lake audit` tells more"
-                )
+        """The files of this version, by first committed_id; LakeUnusable unless all of them are ours and all are
+        there."""
+        files, uri = self.named(), self.storage.table(self.name)
+        require_own(self.name, uri, files)
+        require_all_rows(self.name, uri, files, self.head, self.rows)
+        return files
+
+    def strange(self) -> list[DataFile]:
+        """Those that another program wrote, or of which the table no longer says what they hold."""
+        return [file for file in self.named() if not is_own(file)]
+
+    def named(self) -> list[DataFile]:
+        """The files of this version as the table's log names them, nothing checked; 0 for what it does not say."""
         files = [
             DataFile(
                 self.name,
                 action["path"],
                 action["size_bytes"],
-                action["num_records"],
-                action["min.committed_id"],
-                action["max.committed_id"],
+                action.get("num_records") or 0,
+                action.get("min.committed_id") or 0,
+                action.get("max.committed_id") or 0,
                 action.get("partition.bucket"),
                 action.get("min.partition"),
                 action.get("max.partition"),
                 action.get("partition.model_version"),
                 action.get("min.model_digest"),
             )
-            for action in actions
+            for action in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
         ]
         return sorted(files, key=lambda file: (file.first_id, file.last_id, file.path))
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the table has by what was committed; None in one made before this was recorded."""
+        added = self.delta.transaction_version(ROWS)
+        if added is None:
+            return None if self.version else 0
+        return added - self._dropped
+
+    @property
+    def _dropped(self) -> int:
+        return self.delta.transaction_version(DROPPED) or 0
+
+    def _adding(self, new: Sequence[DataFile]) -> Transaction:
+        """What a commit carries that adds these files; LakeUnusable when the table is not whole."""
+        present = sum(file.rows for file in self.files())
+        return Transaction(ROWS, present + self._dropped + sum(file.rows for file in new))
 
     def append(self, files: Sequence[DataFile], since: int, upto: int, notes: Mapping[str, Any]) -> None:
         """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`."""
         self.require_head(since)
         adds = [_add(file, data_change=True) for file in files]
-        self._commit(adds, [], [Transaction(EXPORT, upto)], {"from": since, "to": upto, **notes})
+        transactions = [Transaction(EXPORT, upto), self._adding(files)]
+        self._commit(adds, [], transactions, {"from": since, "to": upto, **notes})
 
     def require_head(self, since: int) -> None:
         """Raise Overtaken unless the table stands at `since`."""
@@ -210,17 +252,17 @@ class Table:
         """
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
+        transactions.append(self._adding(new))
         if old:
-            transactions.append(self._rewriting(old))
+            transactions += self._rewriting(old, sum(file.rows for file in old))
         adds = [_add(file, data_change=True) for file in new]
         self._commit(adds, _removes(old, data_change=True), transactions, notes)
 
     def record_erasures(self, files: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
         """Add records of erasures; Overtaken when others were added since this version."""
         count = self.delta.transaction_version(ERASE) or 0
-        self._commit(
-            [_add(file, data_change=True) for file in files], [], [Transaction(ERASE, count + 1)], notes
-        )
+        transactions = [Transaction(ERASE, count + 1), self._adding(files)]
+        self._commit([_add(file, data_change=True) for file in files], [], transactions, notes)
 
     def replace(
         self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
@@ -229,17 +271,40 @@ class Table:
 
         `same_rows`: the rows are the same ones, so who follows the table's changes need not look.
         """
-        transaction = self._rewriting(old)
-        adds = [_add(file, data_change=not same_rows) for file in new]
-        self._commit(adds, _removes(old, data_change=not same_rows), [transaction], notes)
+        self.files()  # of a table that is not whole nothing is carried on
+        self._replace(old, new, notes, same_rows=same_rows)
 
-    def _rewriting(self, old: Sequence[DataFile]) -> Transaction:
-        """What a commit carries that takes these files away; they must be there."""
-        present = {file.path for file in self.files()}
+    def mend(self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
+        """As `replace` with the same rows, where some of `old` are files of another program."""
+        self._replace(old, new, notes, same_rows=True)
+
+    def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
+        """Remove all snapshots, those in files of other programs too; nothing counts as folded any more."""
+        old = self.named()
+        versions = {file.model_version for file in old}
+        transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), Transaction(ROWS, self._dropped)]
+        transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
+        transactions += self._rewriting(old, 0)
+        self._commit([], _removes(old, data_change=True), transactions, notes)
+
+    def _replace(
+        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
+    ) -> None:
+        dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
+        if dropped and (same_rows or self.name != SNAPSHOTS):
+            raise LakeUnusable(f"{len(new)} files of the table {self.name} would have lost {dropped} rows")
+        transactions = self._rewriting(old, dropped)
+        adds = [_add(file, data_change=not same_rows) for file in new]
+        self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
+
+    def _rewriting(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
+        """What a commit carries that takes these files away, which must be there, and so many rows."""
+        present = {file.path for file in self.named()}
         gone = [file.path for file in old if file.path not in present]
         if gone:
             raise Overtaken(f"{gone[0]} is no longer in the table {self.name}")
-        return Transaction(REWRITE, (self.delta.transaction_version(REWRITE) or 0) + 1)
+        count = Transaction(REWRITE, (self.delta.transaction_version(REWRITE) or 0) + 1)
+        return [count, Transaction(DROPPED, self._dropped + dropped)] if dropped else [count]
 
     def _commit(
         self,
@@ -267,14 +332,17 @@ class Table:
 
 @contextmanager
 def naming(storage: Storage, files: Sequence[DataFile]) -> Iterator[None]:
-    """Commits in here are to name these new files. When one is refused, those that no table names go at once: whoever
-    wrote them may have read text that was erased meanwhile."""
+    """Commits in here are to name these new files. When none does, those that no table names go at once: they take
+    room, and whoever wrote them may have read text that was erased meanwhile. They stay where an object store may
+    have taken a commit and its answer was lost."""
     try:
         yield
-    except Overtaken:
+    except BaseException as error:
+        if isinstance(error, OSError | DeltaError) and not storage.is_local:
+            raise
         for name in {file.table for file in files}:
             table = Table.open(storage, name)
-            named = set() if table is None else {file.path for file in table.files()}
+            named = set() if table is None else {file.path for file in table.named()}
             for file in files:
                 if file.table == name and file.path not in named:
                     storage.remove(f"{name}/{file.path}")
