@@ -21,7 +21,9 @@ def test_masters() -> None:
     assert session._with_retries("spark://h:7077") == "spark://h:7077"
 
 
-def test_settings_of_the_caller_win() -> None:
+def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_DRIVER_MEMORY", "2g")
+    assert session._settings("local[*]", {}, progress=False)["spark.driver.memory"] == "2g"
     settings = session._settings("local[*]", {"spark.driver.memory": "3g"}, progress=True)
     assert settings["spark.driver.memory"] == "3g"
     assert settings["spark.ui.showConsoleProgress"] == "true"
@@ -71,9 +73,77 @@ def test_a_prepared_start_gives_way_to_other_settings(
     launch = Launch("java", "a:b", ["-Dx=y"])
     prepared.keep(launch)
     assert prepared.launch({}) == launch
-    assert prepared.launch({"spark.jars": "more.jar"}) is None
-    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert prepared.launch({"spark.jarsomething": "x", "spark.driver.extraJavaOptions": "-Da=b"}) == launch
+    for setting in (
+        "spark.jars", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivySettings", "spark.files",
+        "spark.archives", "spark.submit.pyFiles", "spark.driver.extraClassPath", "spark.driver.extraLibraryPath",
+        "spark.driver.defaultJavaOptions", "spark.driver.userClassPathFirst", "spark.kerberos.keytab",
+        "spark.yarn.dist.files", "spark.kubernetes.file.upload.path", "spark.remote",
+    ):  # fmt: skip
+        assert prepared.launch({setting: "x"}) is None, f"{setting} is for Spark's scripts"
+    for name in ("SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "/etc/spark")
+            assert prepared.launch({}) is None
+
+
+@pytest.mark.parametrize("name", ["spark-env.sh", "spark-defaults.conf"])
+def test_a_prepared_start_gives_way_to_files_that_scripts_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv("UNISONO_CACHE_DIR", str(tmp_path))
+    prepared = Prepared(tmp_path, java_home())
+    prepared.java_options()
+    prepared.keep(Launch("java", "a:b", []))
+    assert prepared.launch({}) is not None
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / name).write_text("")
     assert prepared.launch({}) is None
+
+
+SHOWN = """
+import sys
+from unisono.pipeline.session import context
+conf = dict(word.split("=", 1) for word in sys.argv[1:])
+started = context(None, "shown", conf=conf)
+java = started._jvm.java.lang
+print(started.getConf().get("spark.sql.shuffle.partitions", "-"), started.getConf().get("spark.ui.enabled"))
+print(started.master, java.System.getProperty("given"), java.System.getProperty("java.class.path"))
+print(started.parallelize(range(4), 2).map(str).collect())
+"""
+
+
+def started(*conf: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", SHOWN, *conf]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.timeout(300)
+def test_arguments_for_spark_submit_take_effect() -> None:
+    """In the environment, where PySpark looks for them; what the caller says wins, our own defaults do not."""
+    done = started(
+        "spark.sql.shuffle.partitions=3",
+        PYSPARK_SUBMIT_ARGS="--master local[3] --driver-class-path /more.jar --driver-java-options -Dgiven=yes "
+        "--conf spark.sql.shuffle.partitions=7 --conf spark.ui.enabled=false pyspark-shell",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 false\nlocal[3] yes /more.jar:"), done.stdout
+    assert done.stdout.endswith("['0', '1', '2', '3']\n")
+    wrong = started(PYSPARK_SUBMIT_ARGS="--conf spark.ui.enabled=false")
+    assert wrong.returncode != 0
+    assert "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell" in wrong.stderr
+
+
+@pytest.mark.timeout(300)
+def test_packages_that_cannot_be_had_are_an_error(tmp_path: Path) -> None:
+    """Resolving them is what Spark's scripts do: here it fails before anything is asked of anybody."""
+    done = started(
+        "spark.jars.packages=no.such:package:1.0", f"spark.jars.ivySettings={tmp_path / 'missing.xml'}"
+    )
+    assert done.returncode != 0
+    assert "missing.xml" in done.stderr
+    assert "Spark's own scripts could not start Java; see what they said above" in done.stderr
 
 
 def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:

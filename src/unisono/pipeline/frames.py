@@ -1,13 +1,15 @@
 """The lake's files as Spark DataFrames.
 
-In a directory Spark reads the Parquet itself. In an object store it would need jars that PySpark does not bring
+In a directory Spark reads the Parquet itself, and verifies the checksums of pages whatever the session says: a
+DataFrame has the lake's rows, or reading it fails. In an object store it would need jars that PySpark does not bring
 and credentials of its own; there executors read through delta-rs, as they write.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +25,14 @@ from unisono.store.delta.lake import Lake, View
 from unisono.store.delta.runs import DataFile
 from unisono.store.delta.scanning import Span, pertinent, scan_file
 from unisono.store.delta.storage import LOG, Storage
+from unisono.store.delta.trust import opened
+
+READING: Final[Mapping[str, str]] = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""For each read, since the session may be somebody else's: what is damaged or gone is an error there too."""
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
@@ -65,7 +75,10 @@ def frame_of(
         return spark.createDataFrame([], schema)
     if storage.is_local:
         paths = [_GLOB.sub(r"\\\1", storage.uri(file.table, file.path)) for file in files]
-        rows = spark.read.schema(schema).parquet(*paths)
+        for file in files:
+            with opened(storage, file):
+                pass  # a footer has no checksum, and Spark skips row groups by what it says
+        rows = spark.read.schema(schema).options(**READING).parquet(*paths)
         return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))
     places = spark.range(len(files), numPartitions=len(files))
     return places.mapInArrow(_reading(storage, tuple(files), Span(since, upto)), schema)

@@ -67,8 +67,30 @@ logger.stream.level = off
 OWN_GROUP: Final[Mapping[str, Any]] = {"process_group": 0}
 """For Java and the Python workers below it, when they are started."""
 
-_CHANGES_COMMAND: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
-_CHANGES_CLASSPATH: Final = ("spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.jars")
+_CHANGES_COMMAND: Final = (
+    "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS",
+    "SPARK_PREPEND_CLASSES", "SPARK_SUBMIT_LIBRARY_PATH",
+)  # fmt: skip
+_SCRIPTS_ONLY: Final = (
+    "spark.jars",
+    "spark.files",
+    "spark.archives",
+    "spark.submit",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.userClassPathFirst",
+    "spark.kerberos",
+    "spark.yarn",
+    "spark.kubernetes",
+    "spark.launcher",
+    "spark.remote",
+    "spark.api.mode",
+)
+"""Settings, and beginnings of settings, that Spark's scripts act on before there is a Java process or a context."""
+
+_READ_BY_SCRIPTS: Final = ("spark-env.sh", "spark-defaults.conf")
+"""Files in Spark's own `conf`, which only its scripts read."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -137,12 +159,13 @@ class Prepared:
         self.logging = self.directory / "log4j2.properties"
         self.settings = self.directory / "conf"
         self._launch = self.directory / "launch.json"
+        self._read_by_scripts = [spark_home / "conf" / name for name in _READ_BY_SCRIPTS]
 
     def launch(self, conf: Mapping[str, str]) -> Launch | None:
-        """The prepared command line, unless something asks for a different one."""
-        if any(name in os.environ for name in _CHANGES_COMMAND) or any(
-            name in conf for name in _CHANGES_CLASSPATH
-        ):
+        """The prepared command line; None when something is asked for that only Spark's scripts do."""
+        if any(name in os.environ for name in _CHANGES_COMMAND) or any(map(_is_for_scripts, conf)):
+            return None
+        if any(path.exists() for path in self._read_by_scripts):
             return None
         try:
             return msgspec.json.decode(self._launch.read_bytes(), type=Launch)
@@ -176,6 +199,10 @@ class Prepared:
                 "-Xlog:disable",
             ]
         return options
+
+
+def _is_for_scripts(setting: str) -> bool:
+    return any(setting == name or setting.startswith(f"{name}.") for name in _SCRIPTS_ONLY)
 
 
 def _written(text: str, directory: Path | None = None) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -48,6 +50,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",  # a row group; bounds what a worker holds
     "spark.sql.python.filterPushdown.enabled": "true",  # the source answers ranges of committed_id itself
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # Spark's default reads damage as other rows
     "spark.sql.session.timeZone": "UTC",  # the same answer on every machine
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.streaming.minBatchesToRetain": "10",  # a follower's checkpoint stays small
@@ -102,6 +105,8 @@ def context(
         return running
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app, conf or {})
+    if submit_args := _submit_args():
+        return _as_submitted(submit_args, master, app, conf or {})
     chosen = master or LOCAL
     settings = _settings(chosen, conf or {}, progress)
     _set_environment(chosen, settings)
@@ -114,10 +119,15 @@ def context(
     except Py4JError as error:
         raise PipelineError(f"Spark cannot be started on {chosen}: {brief(error)}") from error
     _require_executors(started)
-    if not is_local(chosen):
+    _ship(started, chosen)
+    return started
+
+
+def _ship(started: SparkContext, master: str) -> None:
+    """The package itself to executors elsewhere."""
+    if not is_local(master):
         folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
         started.addPyFile(str(pack(folder / "unisono.zip")))
-    return started
 
 
 def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:
@@ -126,6 +136,8 @@ def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str,
         count = os.cpu_count() or 2
         settings[SHUFFLES] = str(max(2, min(8, TASKS_PER_CORE * count)))
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if memory := os.environ.get("SPARK_DRIVER_MEMORY"):
+        settings["spark.driver.memory"] = memory
     if progress:
         settings["spark.ui.showConsoleProgress"] = "true"
     return settings | dict(conf)
@@ -145,13 +157,44 @@ def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
     options = prepared.java_options()
     if quick:
         options.append("-XX:TieredStopAtLevel=1")
-    options += settings.get("spark.driver.extraJavaOptions", "").split()
+    more = settings.get("spark.driver.extraJavaOptions", "")
     launch = prepared.launch(settings)
     if launch is not None:
-        return jvm.start(launch, options, settings["spark.driver.memory"])
-    settings["spark.driver.extraJavaOptions"] = " ".join(options)
-    conf = SparkConf().setAll(list(settings.items()))
-    return launch_gateway(conf, popen_kwargs=dict(jvm.OWN_GROUP))  # type: ignore[no-untyped-call]
+        return jvm.start(launch, [*options, *shlex.split(more)], settings["spark.driver.memory"])
+    settings["spark.driver.extraJavaOptions"] = " ".join([*options, more]).strip()
+    return _by_scripts(settings)
+
+
+def _by_scripts(settings: Mapping[str, str]) -> Any:
+    """Java started by Spark's own scripts, which do with the settings whatever they do."""
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    try:
+        return launch_gateway(conf, popen_kwargs=dict(jvm.OWN_GROUP))  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise PipelineError("Spark's own scripts could not start Java; see what they said above") from error
+
+
+def _submit_args() -> list[str]:
+    """Arguments for spark-submit in the environment, where PySpark takes them from."""
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return [] if words in ([], ["pyspark-shell"]) else words
+
+
+def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[str, str]) -> SparkContext:
+    """With arguments for spark-submit in the environment: Spark's scripts start Java and read them."""
+    if words[-1] != "pyspark-shell":
+        raise PipelineError(
+            "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell: see Spark's documentation"
+        )
+    joined = " ".join(words)
+    named = re.search(r"--master[ =](\S+)", joined) or re.search(r"spark\.master=(\S+)", joined)
+    chosen = master or (named[1] if named else LOCAL)
+    _set_environment(chosen, conf)
+    given = {**conf} if master is None and named else {**conf, "spark.master": _with_retries(chosen)}
+    SparkContext._ensure_initialized(gateway=_by_scripts(given))
+    started = _submitted(app, given)
+    _ship(started, chosen)
+    return started
 
 
 def _with_retries(master: str) -> str:
