@@ -15,7 +15,7 @@ from click.testing import Result
 from tests.commands import unisono
 from unisono.cli.serve import serve
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
-from unisono.front.processes import store_timeouts
+from unisono.front.opening import store_timeouts
 from unisono.store.timeouts import Timeouts
 
 NAMES = list(FIELDS)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unisono.model.linting import REFUSALS_KEPT_MAX, check_model
+from unisono.model.linting import check_model
+from unisono.model.rulesource import hints
+from unisono.model.trials import REFUSALS_KEPT_MAX, Probe
 from unisono.samples import sample_model
 from unisono.vocabulary import Json
 
@@ -101,7 +103,10 @@ def test_events_are_tried_in_order_in_all_their_partitions_or_none(purse: Path) 
     assert not report.ok
     text = report.text()
     assert "  treePush  1 accepted, 1 refused\n" in text
-    assert "  line 2: event.payload.schema: the reducer 'spend' of 'spend' failed on this event" in text
+    assert (
+        "  line 2: event.payload.schema: the reducer 'spend' of 'spend' failed: ValueError: overspent\n"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_events_are_tried_in_order_in_all_their_partitions_or_none(purse: Path) 
 )
 def test_lines_that_are_no_events_are_problems(purse: Path, bad: bytes, says: str) -> None:
     report = check_model(purse, [line("spend", 1), bad])
-    (problem,) = report.problems
+    (problem,) = report.tally.problems
     assert str(problem).startswith(f"events: line 2: {says}")
     assert not report.ok
 
@@ -134,3 +139,67 @@ def test_no_events_at_all(purse: Path) -> None:
     report = check_model(purse, [])
     assert "events:\n  none\n" in report.text()
     assert report.ok
+
+
+def test_stories_start_from_nothing_and_tell_their_states(purse: Path) -> None:
+    stories = {name: [line("spend", 6, "a"), line("spend", 1, "b")] for name in ("one", "two")}
+    report = check_model(purse, stories=stories, probe=Probe(0, 1, states=True))
+    assert report.ok
+    assert [story.name for story in report.stories] == ["one", "two"]
+    for story in report.stories:
+        assert [mark.place for mark in story.marks] == [1, 2]
+        assert story.marks[0].states == {"a": {"tree": {}, "data": {"left": 4}}}
+        assert story.states["b"] == {"tree": {}, "data": {"left": 9}}
+    first, second = report.stories
+    assert first.marks == second.marks
+    stories["two"][1] = line("spend", 2, "b")
+    first, second = check_model(purse, stories=stories, probe=Probe(0, 9)).stories
+    assert first.marks[0] == second.marks[0]
+    assert first.marks[1].digest != second.marks[1].digest
+
+
+HINTED = """
+import os, random as r, datetime
+from time import time as now
+from uuid import uuid4
+from datetime import datetime as moment
+
+SEEN = 0
+
+def plain(state, event):
+    state["a"] = sorted({1, 2})
+    state["b"] = moment.fromisoformat(event.data).isoformat()
+    state["time"] = event.data["time"]
+
+def bad(state, event):
+    global SEEN
+    state["a"] = now()
+    state["b"] = r.choice([1, 2])
+    state["c"] = str(uuid4())
+    state["d"] = os.environ["HOME"]
+    state["e"] = moment.now().isoformat()
+    state["f"] = datetime.date.today().isoformat()
+    state["g"] = open("/etc/hostname").read()
+    for each in {"x", "y"}:
+        state[each] = hash(each)
+    state["h"] = [each for each in set(event.data)]
+    state["i"] = list(set(event.data))
+"""
+
+
+def test_hints_at_what_is_not_deterministic() -> None:
+    assert hints(HINTED.encode()) == [
+        "line 15: SEEN: remembers something outside the state",
+        "line 16: time.time() reads the clock",
+        "line 17: random.choice() is random",
+        "line 18: uuid.uuid4() is random",
+        "line 19: os.environ depends on the machine it runs on",
+        "line 20: datetime.datetime.now() reads the clock",
+        "line 21: datetime.date.today() reads the clock",
+        "line 22: open() reaches outside the state and the event",
+        "line 23: goes through a set, whose order differs from process to process; sort it",
+        "line 24: hash() differs from process to process",
+        "line 25: goes through a set, whose order differs from process to process; sort it",
+        "line 26: goes through a set, whose order differs from process to process; sort it",
+    ]
+    assert hints(b"def broken(") == []

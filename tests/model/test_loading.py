@@ -239,3 +239,47 @@ def test_the_sample_model_works_as_its_comments_say(tmp_path: Path) -> None:
     assert dumped["data"] == {"title": "Shopping", "notes": {"n1": {"text": "milk", "tags": ["today"]}}}
     assert dumped["tree"]["settings"] == {"theme": "dark"}
     assert dumped["tree"]["outline"]["items"] == {"a": {"title": "Food"}}
+
+
+@pytest.mark.req("MODEL-01")
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("def task(state): pass", "takes (state); a reducer is written def task(state, event)"),
+        ("def task(): pass", "takes (); a"),
+        ("def task(state, event, more): pass", "takes (state, event, more); a"),
+        ("def task(state, event, *, more): pass", "takes (state, event, *, more); a"),
+        ("def task(event, state): pass", "takes (event, state), in the wrong order; a"),
+        ("def task(state, event): yield", "yields, and a reducer changes the state in place"),
+        ("def task(state, event, more=1): pass", None),
+        ("def task(*both): pass", None),
+        ("def task(state, _, **more): pass", None),
+    ],
+)
+def test_a_rule_with_wrong_arguments_is_found_at_once(tmp_path: Path, rule: str, says: str | None) -> None:
+    head = RULES.partition("@rules")[0]
+    path = write(
+        tmp_path,
+        model_toml=MANIFEST + 'rules = "rules.py"\n',
+        schemas__task_json="{}",
+        rules_py=f"{head}\n@rules.reduce('task')\n{rule}\n",
+    )
+    if says is None:
+        load_model(path)
+        return
+    (told,) = problems(path)
+    assert told.startswith(f"rules.py: line 6, task: {says}"), told
+
+
+def test_wrong_arguments_of_a_check_are_told_once(tmp_path: Path) -> None:
+    head = RULES.partition("@rules")[0]
+    path = write(
+        tmp_path,
+        model_toml=MANIFEST + 'rules = "rules.py"\n',
+        schemas__task_json="{}",
+        schemas__other_json="{}",
+        rules_py=f"{head}\n@rules.check('task', 'other')\ndef both(event): return []\n",
+    )
+    assert problems(path) == [
+        "rules.py: line 6, both: takes (event); a check is written def both(state, event)"
+    ]

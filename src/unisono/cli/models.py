@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import click
 
+from unisono.cli.stores import needing_driver, telling
+from unisono.cli.trials import TrialFailed, Trials
+from unisono.config import Settings
 from unisono.front.node import ADMIN_FILE, ORDER_TIMEOUT_S
-from unisono.model.linting import check_model
+from unisono.front.opening import open_reader
+from unisono.front.reviewing import Progress
+from unisono.model.packing import pack
 
 ANSWER_LINE_BYTES_MAX: Final = 16 << 20
 """One line of an answer: the history of a log with many kinds of events."""
@@ -35,18 +43,131 @@ def model() -> None:
 @model.command("check")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
-    "--events", type=click.File("rb"), help="Try the model on these events, one JSON object per line."
+    "--events",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    multiple=True,
+    help="Try the model on these events, one JSON object per line, instead of its examples/*.jsonl.",
 )
-def check(directory: Path, events: Any) -> None:
+@click.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path), help="Try it on the log in this directory."
+)
+@click.option("--store", metavar="DSN", help="Try it on the log in this database, postgresql://…")
+@click.option(
+    "--archive", help="Lake that has the events which left that log; default: the one the log names."
+)
+@click.option(
+    "--show-state",
+    is_flag=False,
+    flag_value="",
+    metavar="[PARTITION]",
+    help="Print the state the events lead to, of one partition or of all.",
+)
+@click.option(
+    "--rule-timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="A rule that takes longer on one event is taken for one that never returns.",
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def check(
+    directory: Path,
+    events: tuple[Path, ...],
+    data: Path | None,
+    store: str | None,
+    archive: str | None,
+    show_state: str | None,
+    rule_timeout_s: float,
+    quiet: bool,
+) -> None:
     """Lint the model in DIRECTORY and say what it would do.
 
-    Exit code 1 when it cannot be used, or when it refuses one of the events.
+    Events are tried in processes of their own, several times, with other seeds for hashes and at another time: a
+    model that does not come to the same each time is told with the first event that differs. Exit code 1 when the
+    model cannot be used, when it refuses one of the events, or when it is not deterministic.
 
-    Lines of --events are bare events, or {"partitions": [...], "event": {...}} as in the log.
+    Lines of events are bare events, or {"partitions": [...], "event": {...}} as in the log. Each file starts from
+    empty states.
+
+    With --data or --store the whole log is read instead, and nothing in it changes: it is told how many of its events
+    no longer apply, as `unisono model reload` does. A server may run on it.
     """
-    report = check_model(directory, events)
-    click.echo(report.text())
-    sys.exit(0 if report.ok else 1)
+    if sum((bool(events), data is not None, store is not None)) > 1:
+        raise click.UsageError("give one of --events, --data and --store")
+    try:
+        if data is None and store is None:
+            if archive is not None:
+                raise click.UsageError("--archive belongs to a log: --data or --store")
+            ok = _check_stories(directory, events, show_state, rule_timeout_s)
+        else:
+            with telling(), needing_driver():
+                settings = Settings(data=str(data or "unisono-data"), store=store, archive=archive)
+                ok = _check_log(directory, settings, show_state, rule_timeout_s, quiet)
+    except TrialFailed as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(0 if ok else 1)
+
+
+def _check_stories(directory: Path, events: tuple[Path, ...], show: str | None, timeout_s: float) -> bool:
+    with ExitStack() as stack:
+        files = [(str(path), path) for path in events]
+        if not events:
+            files = [
+                (f"examples/{path.name}", path) for path in sorted((directory / "examples").glob("*.jsonl"))
+            ]
+        elif Path("-") in events:
+            whole = stack.enter_context(tempfile.NamedTemporaryFile())
+            shutil.copyfileobj(sys.stdin.buffer, whole)
+            whole.flush()
+            files = [
+                ("stdin", Path(whole.name)) if path == Path("-") else (name, path) for name, path in files
+            ]
+        for name, path in files:
+            if not path.is_file():
+                raise click.ClickException(f"{name} is no file of events")
+        report = asyncio.run(Trials(directory, timeout_s).stories(files))
+    click.echo(report.text(), nl=False)
+    if show is not None and not report.problems:
+        if not files:
+            raise click.ClickException(
+                "there are no events: give --events, or put some into examples/*.jsonl"
+            )
+        for story in report.stories:
+            for partition, state in story.states.items():
+                if show in ("", partition):
+                    _show(f"{story.name}: {partition}", state)
+    return report.ok
+
+
+def _check_log(directory: Path, settings: Settings, show: str | None, timeout_s: float, quiet: bool) -> bool:
+    if show == "":
+        raise click.UsageError("a log may have many partitions: --show-state PARTITION names one")
+    reader = open_reader(settings)
+    upto = reader.head()
+    reader.close()
+    report = asyncio.run(Trials(directory, timeout_s).stories([]))
+    if report.ok:
+        with click.progressbar(length=100, label="reading the log", file=sys.stderr, hidden=quiet) as bar:
+            trials = Trials(directory, timeout_s, _Following(bar).reached)
+            review, problems = asyncio.run(trials.log(settings, upto))
+        report.problems += problems
+        report.sections.append(review.lines())
+    click.echo(report.text(), nl=False)
+    if show is not None and report.ok:
+        state = asyncio.run(Trials(directory, timeout_s).state(settings, upto, show))
+        if state is None:
+            raise click.ClickException(f"the log has no event in {show!r}")
+        _show(show, state)
+    return report.ok
+
+
+def _show(title: str, state: dict[str, Any]) -> None:
+    halves = {half: value for half, value in state.items() if value}
+    try:
+        text = json.dumps(halves, indent=2, ensure_ascii=False)
+    except RecursionError:
+        text = pack(halves).decode()
+    click.echo(f"\n{title}\n{text}")
 
 
 @model.command("reload")
@@ -93,11 +214,14 @@ class _Following:
 
     def __call__(self, told: dict[str, Any]) -> None:
         if "history" not in told:
-            self._bar.update(int(told["events"] * 100 / max(1, told["of"])) - self._bar.pos)
+            self.reached(Progress(told["events"], told["of"]))
             return
         self._bar.update(100 - self._bar.pos)
         self._bar.render_finish()
         click.echo("\n".join(told["history"]["lines"]))
+
+    def reached(self, progress: Progress) -> None:
+        self._bar.update(max(0, int(progress.events * 100 / max(1, progress.of)) - self._bar.pos))
 
 
 @click.command()

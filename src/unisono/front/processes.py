@@ -35,13 +35,13 @@ from unisono.authority.watchdog import Watchdog
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
+from unisono.front.opening import open_archive, open_reader, store_timeouts
 from unisono.front.server import Front
 from unisono.model.loading import Model
-from unisono.store.archive import Archive, ArchivedReader
+from unisono.store.archive import ArchivedReader
 from unisono.store.cluster import Cluster, ModelRefused
-from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
-from unisono.store.sqlite import SqliteLog, SqliteReader
-from unisono.store.timeouts import Timeouts
+from unisono.store.port import CommitLog, StorageError, StoreUnusable
+from unisono.store.sqlite import SqliteLog
 
 log = logging.getLogger("unisono.node")
 
@@ -181,31 +181,6 @@ def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
     name = settings.node_name or socket.gethostname()
     shared = PostgresLog.open(settings.store, name, timeouts=store_timeouts(settings))
     return shared, shared
-
-
-def open_archive(settings: Settings, cache_bytes: int) -> Archive:
-    """What has left the log, wherever that is; nothing of it is opened before it is needed."""
-    return Archive(settings.archive, settings.archive_options, cache_bytes=cache_bytes)
-
-
-def open_reader(settings: Settings) -> LogReader:
-    if settings.store is None:
-        return SqliteReader.open(Path(settings.data))
-    from unisono.store.postgres import PostgresReader
-
-    return PostgresReader.open(settings.store, timeouts=store_timeouts(settings))
-
-
-def store_timeouts(settings: Settings) -> Timeouts:
-    """How long a node waits for the shared log."""
-    return Timeouts(
-        connect_s=settings.store_connect_timeout_s,
-        peer_s=settings.store_peer_timeout_s,
-        lock_hold_s=settings.store_group_timeout_s,
-        lock_wait_s=settings.store_lock_timeout_s,
-        statement_s=settings.store_statement_timeout_s,
-        answer_s=settings.store_answer_timeout_s,
-    )
 
 
 def channels_to_fronts(settings: Settings, ends: Sequence[socket.socket]) -> list[Channel]:

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,9 +24,10 @@ import msgspec
 import orjson
 
 from unisono.config import Settings
-from unisono.front.processes import open_archive, open_reader
+from unisono.front.opening import open_archive, open_reader
 from unisono.model.loading import ModelError, load_files, load_model
 from unisono.model.model import Model
+from unisono.model.partition import PartitionState
 from unisono.model.replaying import Review, Reviewer
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.archive import ArchivedReader, ArchiveFailed
@@ -78,6 +79,16 @@ class ReviewFailed(Exception):
     """The log could not be reviewed; the text says why."""
 
 
+class Observer(Protocol):
+    """Hears of every event that was taken, and of the state it left; and when the last of a partition was."""
+
+    def took(
+        self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
+    ) -> None: ...
+
+    def left(self, partition: str, state: PartitionState) -> None: ...
+
+
 class NamedReader(LogReader, Protocol):
     """A reader that knows its partitions, and which model its server judges by."""
 
@@ -92,9 +103,19 @@ class NamedReader(LogReader, Protocol):
 class Watch:
     """Calls `overdue` from a thread when one event takes too long; `at` is to be told of every event."""
 
-    def __init__(self, overdue: Callable[[str], None], timeout_s: float = EVENT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        overdue: Callable[[str], None],
+        timeout_s: float = EVENT_TIMEOUT_S,
+        *,
+        named: Callable[[str, int], str] = lambda partition, id: f"event {id} in {partition!r}",
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`named`: what is said of a place. `alive` is called now and then, as long as threads get their turn."""
         self._overdue = overdue
         self._timeout_s = timeout_s
+        self._named = named
+        self._alive = alive
         self._at: tuple[float, str, int] | None = None
         self._models: list[Model] = []
         threading.Thread(target=self._run, daemon=True).start()
@@ -102,8 +123,8 @@ class Watch:
     def of(self, *models: Model | None) -> None:
         self._models = [model for model in models if model is not None]
 
-    def at(self, partition: str, committed_id: int) -> None:
-        self._at = time.monotonic(), partition, committed_id
+    def at(self, where: str, number: int) -> None:
+        self._at = time.monotonic(), where, number
 
     def rest(self) -> None:
         """No event is at work."""
@@ -111,21 +132,29 @@ class Watch:
 
     def _run(self) -> None:
         while True:
-            time.sleep(self._timeout_s / 20)
+            time.sleep(min(1.0, self._timeout_s / 20))
+            self._alive()
             at = self._at
             if at is not None and time.monotonic() - at[0] > self._timeout_s:
                 running = [m.canonical.running_rule for m in self._models if m.canonical is not None]
                 rule = next((label for label in running if label is not None), None)
                 what = f"the rule {rule}" if rule else "the model"
-                self._overdue(
-                    f"{what} did not return within {self._timeout_s:g} s on event {at[2]} in {at[1]!r}"
-                )
+                place = self._named(at[1], at[2])
+                self._overdue(f"{what} did not return within {self._timeout_s:g} s on {place}")
 
 
 def review_log(
-    settings: Settings, model: Model, tell: Callable[[Progress], None], watch: Watch, *, compare: bool = True
+    settings: Settings,
+    model: Model,
+    tell: Callable[[Progress], None],
+    watch: Watch,
+    *,
+    compare: bool = True,
+    upto: int | None = None,
+    partition: str | None = None,
+    observer: Observer | None = None,
 ) -> Review:
-    """What a model makes of a whole log; with `compare`, beside the model that is in force there.
+    """What a model makes of a log up to `upto`, or of one partition; with `compare`, beside the model in force there.
 
     Memory holds the states of one partition and a page of its events.
     """
@@ -138,15 +167,17 @@ def review_log(
             if each is not None and each.canonical is not None:
                 each.canonical.silence()
         watch.of(model, before)
-        reviewer = Reviewer(model, before, for_names.head())
+        reviewer = Reviewer(model, before, for_names.head() if upto is None else upto)
         whole = ArchivedReader(for_pages, archive)
         told = 0.0
-        for partition in for_names.partition_names():
-            for records in _pages(whole, partition, reviewer.review.upto):
-                _take(reviewer, partition, records, watch)
+        for name in for_names.partition_names() if partition is None else (partition,):
+            for records in _pages(whole, name, reviewer.review.upto):
+                _take(reviewer, name, records, watch, observer)
                 if time.monotonic() - told > PROGRESS_S:
                     told = time.monotonic()
                     tell(Progress(reviewer.review.events, reviewer.review.upto))
+            if observer is not None and reviewer.partition == name:
+                observer.left(name, reviewer.state)
     finally:
         archive.close()
         for_pages.close()
@@ -170,28 +201,48 @@ def _pages(log: ArchivedReader, partition: str, upto: int) -> Iterator[list[Reco
         more = page.has_more
 
 
-def _take(reviewer: Reviewer, partition: str, records: list[Record], watch: Watch) -> None:
+def _take(
+    reviewer: Reviewer, partition: str, records: list[Record], watch: Watch, observer: Observer | None
+) -> None:
     reviewer.go_on(partition)
     for record in records:
         if is_tombstone(record.event):
             reviewer.skip(record.partitions)
             continue
         watch.at(partition, record.committed_id)
-        reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions)
+        said = reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions)
+        if observer is not None:
+            observer.took(partition, record, reviewer.state, said)
     watch.rest()
+
+
+class Lines:
+    """Standard output for this process alone, a line at a time: what a rule prints goes to standard error.
+
+    Signals to the process group are left to the parent, which ends this process.
+    """
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "wb")
+        self._lock = threading.Lock()
+        os.dup2(2, 1)
+        for name in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)
+
+    def send(self, line: bytes) -> None:
+        with self._lock:
+            self._out.write(line + b"\n")
+            self._out.flush()
 
 
 def main() -> None:
     """The process: nothing but lines of JSON goes to its standard output, whatever a rule prints."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    for name in (signal.SIGINT, signal.SIGHUP):  # to the whole process group: the node's to follow
-        signal.signal(name, signal.SIG_IGN)
+    out = Lines()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
 
     def tell(told: Told) -> None:
-        out.write(msgspec.json.encode(told) + b"\n")
+        out.send(msgspec.json.encode(told))
 
     def overdue(error: str) -> None:
         tell(Outcome(error=error))
@@ -216,44 +267,54 @@ async def review_beside(
     settings: Settings, model: str, tell: Callable[[Progress], None]
 ) -> tuple[Review, str]:
     """The review of this server's log under the model in a directory, and the digest of that model."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "unisono.front.reviewing",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_BYTES_MAX,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(msgspec.json.encode(Request(settings, model)))
-        process.stdin.close()
-        async for told in _heard(process.stdout):
+    decode = msgspec.json.Decoder(Told).decode
+    request = msgspec.json.encode(Request(settings, model))
+    async with contextlib.aclosing(lines_of("unisono.front.reviewing", request, SILENCE_MAX_S)) as lines:
+        async for line in lines:
+            told = decode(line)
             if isinstance(told, Progress):
                 tell(told)
             elif told.review is None:
                 raise ReviewFailed(told.error)
             else:
                 return told.review, told.digest
-        raise ReviewFailed("the process that reads the log ended without a result; the server's log says why")
+    raise ReviewFailed("the process that reads the log ended without a result; the server's log says why")
+
+
+async def lines_of(
+    module: str, request: bytes, silence_s: float, **environment: str
+) -> AsyncGenerator[bytes, None]:
+    """What a Python module writes when it is run as a process and given `request`; it ends with the listener.
+
+    ReviewFailed when nothing comes for too long.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+        env={**os.environ, **environment},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+        while True:
+            try:
+                line = await asyncio.wait_for(process.stdout.readline(), silence_s)
+            except TimeoutError:
+                raise ReviewFailed(f"the process did not go on for {silence_s:g} s") from None
+            if not line:
+                return
+            yield line
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         await process.wait()
-
-
-async def _heard(lines: asyncio.StreamReader) -> AsyncIterator[Told]:
-    decode = msgspec.json.Decoder(Told).decode
-    while True:
-        try:
-            line = await asyncio.wait_for(lines.readline(), SILENCE_MAX_S)
-        except TimeoutError:
-            raise ReviewFailed(f"the log could not be read on for {SILENCE_MAX_S:g} s") from None
-        if not line:
-            return
-        yield decode(line)
 
 
 if __name__ == "__main__":

@@ -1,58 +1,40 @@
-"""Looking over a model before it serves anyone, and trying it on events.
-
-Events are judged as the server would judge them: shape, then refusals and application in every partition of
-the event, all or none (TREE-09), each line against what the lines before it left.
-"""
+"""Looking over a model before it serves anyone, and trying it on events."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from unisono.model.loading import MANIFEST, ModelError, Problem, load_model
-from unisono.model.model import CANONICAL, COMPATIBILITY, Model
-from unisono.model.partition import PartitionState
-from unisono.model.registry import shorten
-from unisono.model.rules import RuleFailed
-from unisono.model.schema import EVENT_TYPE
-from unisono.vocabulary import FieldError, JsonObject
-
-DEFAULT_PARTITION = "default"
-"""Where bare events of a trial go."""
-
-REFUSALS_KEPT_MAX = 1_000
-"""Refused lines kept word for word; beyond, they are only counted."""
+from unisono.model.model import Model
+from unisono.model.rulesource import hints
+from unisono.model.trials import Count, Probe, Refusal, Story, Tally, Trial, Watching, place
 
 REFUSALS_SHOWN_MAX = 50
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """One line of the events that the model refuses, and why."""
-
-    line: int
-    errors: tuple[FieldError, ...]
-
-
-class Count(msgspec.Struct):
-    """What became of the events of one schema or tree action."""
-
-    accepted: int = 0
-    refused: int = 0
 
 
 class Report(msgspec.Struct):
     """What was found. `problems` make a model unusable; `warnings` are for its author to consider."""
 
-    path: Path
+    path: str
     summary: str = ""
     problems: list[Problem] = msgspec.field(default_factory=list)
     warnings: list[str] = msgspec.field(default_factory=list)
-    counts: dict[str, Count] = msgspec.field(default_factory=dict)
-    refusals: list[Refusal] = msgspec.field(default_factory=list)
-    tried: bool = False
+    tally: Tally = msgspec.field(default_factory=Tally)
+    stories: list[Story] = msgspec.field(default_factory=list)
+    rules: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    sections: list[list[str]] = msgspec.field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, Count]:
+        return self.tally.counts
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return self.tally.refusals
 
     @property
     def refused(self) -> int:
@@ -60,17 +42,19 @@ class Report(msgspec.Struct):
 
     @property
     def ok(self) -> bool:
-        """No problem in the model and no line refused; warnings do not count."""
-        return not self.problems and not self.refused
+        """No problem in the model, no line that is none, and no line refused; warnings do not count."""
+        return not self.problems and not self.tally.problems and not self.refused
 
     def text(self) -> str:
         """The report for a person to read."""
         lines = [self.summary or f"model in {self.path}"]
-        lines += _section("problems", map(str, self.problems))
+        lines += _section("problems", map(str, [*self.problems, *self.tally.problems]))
         lines += _section("warnings", self.warnings)
-        if self.tried:
+        if self.stories:
             lines += _section("events", self._count_lines() or ["none"])
             lines += _section("refused", self._refusal_lines())
+        for section in self.sections:
+            lines += ["", *section]
         lines += ["", "ok" if self.ok else "not ok"]
         return "\n".join(lines) + "\n"
 
@@ -83,7 +67,7 @@ class Report(msgspec.Struct):
 
     def _refusal_lines(self) -> list[str]:
         shown = [
-            f"line {refusal.line}: {error.field}: {error.message}"
+            f"{place(refusal.story, refusal.line)}: {error.field}: {error.message}"
             for refusal in self.refusals[:REFUSALS_SHOWN_MAX]
             for error in refusal.errors
         ]
@@ -91,12 +75,21 @@ class Report(msgspec.Struct):
         return [*shown, f"and {left_out} more lines"] if left_out > 0 else shown
 
 
-def check_model(path: Path, events: Iterable[bytes] | None = None) -> Report:
+def check_model(
+    path: Path,
+    events: Iterable[bytes] | None = None,
+    *,
+    stories: Mapping[str, Iterable[bytes]] | None = None,
+    probe: Probe | None = None,
+    watch: Watching | None = None,
+) -> Report:
     """Lint the model in a directory, and try it on events: one JSON object per line.
 
-    A line is an event, or an object with `event` and `partitions` such as the log exports.
+    A line is an event, or an object with `event` and `partitions` such as the log exports. Each of `stories` is tried
+    by itself, from empty states on; `events` is one more, without a name.
     """
-    report = Report(path)
+    report = Report(str(path))
+    told = dict(stories or {}) | ({} if events is None else {"": events})
     try:
         model = load_model(path)
     except ModelError as error:
@@ -104,86 +97,23 @@ def check_model(path: Path, events: Iterable[bytes] | None = None) -> Report:
         return report
     report.summary = _summary(model)
     report.warnings += _considerations(model, path)
-    if events is not None:
-        report.tried = True
-        _Trial(model, report).run(events)
+    report.rules = rules_of(model)
+    if watch is not None:
+        watch.of(model)
+    for name, lines in told.items():
+        trial = Trial(model, name, report.tally, probe or Probe(), watch)
+        trial.run(lines)
+        report.stories.append(trial.story)
+    if told:
         report.warnings += _trial_considerations(model, report)
     return report
 
 
-class _Trial:
-    """One run of events through a model, with the partitions they make."""
-
-    def __init__(self, model: Model, report: Report) -> None:
-        self._model = model
-        self._report = report
-        self._states: dict[str, PartitionState] = {}
-
-    def run(self, events: Iterable[bytes]) -> None:
-        for number, line in enumerate(events, start=1):
-            if not line.strip():
-                continue
-            try:
-                event, partitions = _parse(line)
-            except ValueError as error:
-                self._report.problems.append(Problem("events", f"line {number}", str(error)))
-                continue
-            errors = self._submit(event, partitions)
-            count = self._report.counts.setdefault(_name(event), Count())
-            if not errors:
-                count.accepted += 1
-                continue
-            count.refused += 1
-            if len(self._report.refusals) < REFUSALS_KEPT_MAX:
-                self._report.refusals.append(Refusal(number, tuple(errors)))
-
-    def _submit(self, event: JsonObject, partitions: list[str]) -> list[FieldError]:
-        profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
-        errors = self._model.shape(profile, event)
-        if errors:
-            return errors
-        states = [self._states.setdefault(name, PartitionState()) for name in partitions]
-        for state in states:
-            errors = self._model.refusals(profile, state, event)
-            if errors:
-                return errors
-        marks = [state.mark() for state in states]
-        try:
-            for state in states:
-                self._model.apply(profile, state, event)
-        except RuleFailed as failed:
-            for state, mark in zip(states, marks, strict=True):
-                state.rollback(mark)
-            return [failed.error]
-        for state in states:
-            state.settle()
-        return []
-
-
-def _parse(line: bytes) -> tuple[JsonObject, list[str]]:
-    """The event of a line and its partitions; `ValueError` says what the line lacks."""
-    try:
-        item = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(item, dict):
-        raise ValueError("is not an object")  # noqa: TRY004
-    if "event" not in item:
-        return item, [DEFAULT_PARTITION]
-    event, partitions = item["event"], item.get("partitions")
-    if not isinstance(event, dict):
-        raise ValueError("`event` is not an object")  # noqa: TRY004
-    if not isinstance(partitions, list) or not partitions or not all(isinstance(p, str) for p in partitions):
-        raise ValueError("`partitions` is not a non-empty array of strings")
-    return event, sorted(set(partitions))
-
-
-def _name(event: JsonObject) -> str:
-    """What an event is counted under: its schema, or its tree action."""
-    payload = event.get("payload")
-    if event.get("type") == EVENT_TYPE and isinstance(payload, dict):
-        return shorten(str(payload.get("schema")), 100)
-    return shorten(str(event.get("type")), 100)
+def rules_of(model: Model) -> dict[str, list[str]]:
+    """The names of a model's rules by schema, the checks before the reducer."""
+    assert model.canonical is not None
+    rules = model.canonical.rules
+    return {schema: [rule.name for rule in rules.of(schema)] for schema in rules.schemas}
 
 
 def _summary(model: Model) -> str:
@@ -209,7 +139,10 @@ def _considerations(model: Model, path: Path) -> list[str]:
             found.append(f"schemas/{name}.json: has no description")
         if not document.keys() - {"$schema", "$id", "$comment", "title", "description"}:
             found.append(f"schemas/{name}.json: allows any data")
-    named = tomllib.loads((path / MANIFEST).read_text()).values()
+    manifest = tomllib.loads(model.files[MANIFEST].decode())
+    if isinstance(source := manifest.get("rules"), str):
+        found += [f"{source}: {hint}" for hint in hints(model.files[source])]
+    named = manifest.values()
     found += [
         f"{file}: is there, and {MANIFEST} does not name it"
         for file in ("rules.py", "tree.toml")

@@ -131,6 +131,11 @@ class Reviewer:
         self._unsettled = 0
 
     @property
+    def partition(self) -> str | None:
+        """The partition at hand."""
+        return self._partition
+
+    @property
     def state(self) -> PartitionState:
         """What the partition at hand has come to under the new model."""
         return self._now
@@ -151,8 +156,13 @@ class Reviewer:
             self.review.events += 1
             self.review.erased += 1
 
-    def take(self, committed_id: int, event: JsonObject, partitions: tuple[str, ...]) -> None:
-        """One event; `partitions` are all of its partitions, as they are stored."""
+    def take(
+        self, committed_id: int, event: JsonObject, partitions: tuple[str, ...]
+    ) -> tuple[str | None, str | None]:
+        """One event; `partitions` are all of its partitions, as they are stored.
+
+        Gives why it does not apply here, and why it would be refused, None where nothing speaks against it.
+        """
         kind = self._kind(event)
         if partitions[0] == self._partition:
             self.review.events += 1
@@ -174,6 +184,7 @@ class Reviewer:
             self._unsettled = 0
             self._now.settle()
             self._then.settle()
+        return lost, refusal
 
     def _refusal(self, event: JsonObject) -> str | None:
         profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY

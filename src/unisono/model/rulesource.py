@@ -114,7 +114,8 @@ def hints(source: bytes) -> list[str]:
             for node in ast.walk(function):
                 says = _hint(node, names)
                 if says is not None:
-                    found.add((getattr(node, "lineno", function.lineno), says))
+                    at = node.iter if isinstance(node, ast.comprehension) else node
+                    found.add((getattr(at, "lineno", function.lineno), says))
     return [f"line {line}: {says}" for line, says in sorted(found)]
 
 

@@ -236,7 +236,7 @@ def _refuse_unset(state: TreeState, action: Unset) -> list[FieldError]:
 
 def _refuse_init(action: Init) -> list[FieldError]:
     try:
-        adopt_root(action.value, own_ids=True)
+        adopt_root(action.value)
     except Malformed as malformed:
         return [field_error(malformed, 0)]
     return []

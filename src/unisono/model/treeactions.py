@@ -189,7 +189,7 @@ def _unset(reader: _Reader) -> Unset:
 
 
 def _init(reader: _Reader) -> Init:
-    return Init(reader.object_value())
+    return Init(_without_own_ids(reader.object_value()))
 
 
 def _push(reader: _Reader) -> TreePush:
@@ -211,6 +211,32 @@ def _update(reader: _Reader) -> TreeUpdate:
 
 def _move(reader: _Reader) -> TreeMove:
     return TreeMove(reader.target(), reader.option_id(), reader.parent(), reader.position())
+
+
+def _without_own_ids(state: JsonObject) -> JsonObject:
+    """A state whose trees hold items that may carry their key as their `id`, without those ids (TREE-03)."""
+    top: JsonObject = {}
+    work: list[tuple[JsonObject, JsonObject]] = [(state, top)]
+    while work:
+        source, copy = work.pop()
+        tree = source is not state and isinstance(source.get("tree"), list)
+        for key, part in source.items():
+            if not isinstance(part, dict):
+                copy[key] = part
+                continue
+            bare = (
+                {id: _without_own_id(id, data) for id, data in part.items()}
+                if tree and key == "items"
+                else part
+            )
+            child: JsonObject = {}
+            copy[key] = child
+            work.append((bare, child))
+    return top
+
+
+def _without_own_id(id: str, data: Json) -> Json:
+    return _without_id(data) if isinstance(data, dict) and data.get("id") == id else data
 
 
 def _without_id(value: JsonObject) -> JsonObject:

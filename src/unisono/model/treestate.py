@@ -88,8 +88,8 @@ class TreeState:
         return objects
 
     def restart(self, value: JsonObject) -> None:
-        """Replace everything; an item may carry its key as its `id` (TREE-03)."""
-        root = adopt_root(value, own_ids=True)
+        """Replace everything."""
+        root = adopt_root(value)
         before, self._root = self._root, root
         self._note(partial(setattr, self, "_root", before), weigh(root) - weigh(before))
 
@@ -184,19 +184,16 @@ def check_item(data: object, path: tuple[str, ...]) -> None:
     if not isinstance(data, dict):
         raise Malformed(path, "an item is an object")
     if "id" in data:
-        raise Malformed((*path, "id"), "an item is stored without its id: leave `id` out", of_key=True)
+        raise Malformed((*path, "id"), "the id of an item is its key: leave `id` out", of_key=True)
 
 
-def adopt_root(value: JsonObject, *, own_ids: bool = False) -> Object:
+def adopt_root(value: JsonObject) -> Object:
     """A whole state from plain JSON; raises Malformed."""
-    return {key: adopt(value[key], (None, key), own_ids=own_ids) for key in sorted(value)}
+    return {key: adopt(value[key], (None, key)) for key in sorted(value)}
 
 
-def adopt(value: Json, link: Link = None, *, own_ids: bool = False) -> Value:
-    """A copy of plain JSON as the state holds it, its trees checked and indexed; raises Malformed.
-
-    `own_ids`: an item may carry its key as its `id`, which the copy leaves out (TREE-03).
-    """
+def adopt(value: Json, link: Link = None) -> Value:
+    """A copy of plain JSON as the state holds it, its trees checked and indexed; raises Malformed."""
     if isinstance(value, list):
         return _copy_array(value)
     if not isinstance(value, dict):
@@ -209,9 +206,6 @@ def adopt(value: Json, link: Link = None, *, own_ids: bool = False) -> Value:
         forest: Forest | None = None
         if isinstance(items, dict) and isinstance(tree, list):
             try:
-                if own_ids:
-                    items = _without_own_ids(items)
-                    source = {**source, "items": items}
                 forest = Forest.grow(tree, items)
                 check_items(items, forest)
             except Malformed as fault:
@@ -227,20 +221,6 @@ def adopt(value: Json, link: Link = None, *, own_ids: bool = False) -> Value:
             else:
                 copy[key] = part
     return top
-
-
-def _without_own_ids(items: JsonObject) -> JsonObject:
-    bare: JsonObject = {}
-    for key in sorted(items):
-        data = items[key]
-        if isinstance(data, dict) and "id" in data:
-            if data["id"] != key:
-                raise Malformed(
-                    ("items", key, "id"), "is not the key of its item: make it the same, or leave it out"
-                )
-            data = {name: part for name, part in data.items() if name != "id"}
-        bare[key] = data
-    return bare
 
 
 def plain(value: Value) -> Json:
