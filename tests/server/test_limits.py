@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import gc
 import json
 import os
 import signal
 import socket
 import struct
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +22,7 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed
 
 from tests.client.running import until as until_then
+from tests.server.embedded import Embedded, connections_in_memory, nothing_collected
 from tests.server.harness import (
     SECRET,
     Peer,
@@ -36,16 +35,9 @@ from tests.server.harness import (
 )
 from tests.server.test_identity import OwnCommand
 from tests.waiting import PATIENCE_S, in_a_window, until
-from unisono.authority.channel import Drain, frame, socket_pair
-from unisono.config import Settings
-from unisono.front.access import Access
-from unisono.front.auth import Verifier, sign_token
-from unisono.front.keysources import SharedSecret
-from unisono.front.processes import run_authority, run_reader
-from unisono.front.server import Front
+from unisono.front.auth import sign_token
 from unisono.front.timers import Timers
-from unisono.front.transport import HELD_MESSAGES_MAX, Connection
-from unisono.model.model import open_model
+from unisono.front.transport import HELD_MESSAGES_MAX
 
 MESSAGE_BYTES_MAX = 4096
 TEXT, BINARY, CONTINUATION, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
@@ -87,6 +79,20 @@ class RawSocket:
             head += bytes([0x80 | 127]) + struct.pack("!Q", size)
         mask = os.urandom(4)
         self.socket.sendall(head + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(data)))
+
+    def bytes_of(self, frames: Sequence[tuple[int, bytes]]) -> bytes:
+        """Whole frames as they stand on the wire, masked with what changes nothing."""
+        made = []
+        for opcode, data in frames:
+            size = len(data)
+            if size < 126:
+                length = bytes([0x80 | size])
+            elif size < 65536:
+                length = b"\xfe" + struct.pack("!H", size)
+            else:
+                length = b"\xff" + struct.pack("!Q", size)
+            made.append(bytes([0x80 | opcode]) + length + bytes(4) + data)
+        return b"".join(made)
 
     def send(self, kind: str, payload: dict[str, Any]) -> None:
         message = {"type": kind, "msg_id": "m", "timestamp": 1, "protocol_version": "1.0", "payload": payload}
@@ -740,29 +746,10 @@ def test_a_timer_that_fails_does_not_stop_the_others() -> None:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-def connections_in_memory() -> int:
-    gc.collect()
-    return sum(isinstance(thing, Connection) for thing in gc.get_objects())
-
-
 @pytest.mark.req("LIM-05")
 @pytest.mark.usefixtures("embedding")
-def test_connections_that_are_gone_are_forgotten_long_before_their_tokens_end(tmp_path: Path) -> None:
-    in_a_window(lambda window_s: come_go_and_be_forgotten(tmp_path / f"{window_s}", window_s), 0.1, 1.0, 5.0)
-
-
-def come_go_and_be_forgotten(data: Path, window_s: float) -> None:
-    """A whole node in this process, so that what is left of its connections can be counted."""
-    settings = Settings(
-        data=str(data), heartbeat_timeout_s=window_s, handshake_timeout_s=window_s, close_grace_s=window_s
-    )
-    authority, reader, node, control_authority, control_reader = (socket_pair() for _ in range(5))
-    threads = [
-        threading.Thread(
-            target=run_authority, args=(settings, open_model(), control_authority[1], [authority[1]])
-        ),
-        threading.Thread(target=run_reader, args=(settings, control_reader[1], [reader[1]])),
-    ]
+def test_connections_that_are_gone_are_forgotten_long_before_their_timers_end(tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path, heartbeat_timeout_s=600, handshake_timeout_s=600, close_grace_s=600)
 
     async def come_and_go(url: str, client_id: str) -> None:
         token = sign_token(SECRET, client_id, ttl_s=86_400, now_s=time.time())
@@ -773,28 +760,10 @@ def come_go_and_be_forgotten(data: Path, window_s: float) -> None:
             assert json.loads(await peer.recv())["type"] == "connected"
 
     async def scenario() -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        front = Front(0, settings, Verifier(SharedSecret(SECRET)), Access(None, "allow"))
-        await front.start(authority=authority[0], reader=reader[0], node=node[0], listening=[listening])
-        node[1].setblocking(False)
-        await asyncio.get_running_loop().sock_recv(node[1], 100)  # the front says that it is ready
-        url = "ws://{}:{}/sync".format(*listening.getsockname())
-        for number in range(20):
-            await come_and_go(url, f"client-{number}")
-        await until_then(lambda: not connections_in_memory())
-        node[1].sendall(frame([Drain()]))
-        await front.ended
-        await front.close()
+        async with embedded.front() as (_, url):
+            for number in range(20):
+                await come_and_go(url, f"client-{number}")
+            await until_then(lambda: not connections_in_memory())
 
-    for thread, control in zip(threads, (control_authority[0], control_reader[0]), strict=True):
-        thread.start()
-        control.recv(100)  # it says that it is ready
-    try:
+    with embedded.running(), nothing_collected():
         asyncio.run(scenario())
-    finally:
-        for control in (control_authority[0], control_reader[0]):
-            control.sendall(frame([Drain()]))
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        for end in (*authority, *reader, *node, *control_authority, *control_reader):
-            end.close()

@@ -44,8 +44,10 @@ from unisono.authority.stats import Counters
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
+from unisono.front.frames import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
 from unisono.front.hub import Hub
 from unisono.front.link import Link
+from unisono.front.pages import Pages
 from unisono.front.pressure import Queued
 from unisono.front.rates import RateLimiter
 from unisono.front.timers import Timers
@@ -59,9 +61,6 @@ log = logging.getLogger("unisono.front")
 
 PATH: Final = b"/sync"
 
-READ_BUFFER_BYTES: Final = 4096
-"""First read buffer of a connection: an ordinary message fits, and ten thousand idle ones cost 40 MiB."""
-
 NUMBERS_PER_FRONT: Final = 2**40
 """Connection numbers are unique over all fronts of a node: front n counts from n times this."""
 
@@ -70,7 +69,8 @@ class Front:
     """All connections of one front process.
 
     Invariants: a connection stands in `_connections` from its upgrade until its socket is gone; the callbacks
-    in `_heads`, `_pages` and `_claims` are called at most once, in the order the answers arrive.
+    in `_heads`, `_pages` and `_claims` are called at most once, in the order the answers arrive. Nothing here holds a
+    connection whose socket is gone (LIM-05).
     """
 
     def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
@@ -98,8 +98,9 @@ class Front:
         self._connections: dict[int, Connection] = {}
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
-        self._pages: dict[int, Callable[[PageOf | None], None]] = {}
+        self._pages: Pages
         self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
+        self.read_buffer = read_buffer()
         self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -122,6 +123,7 @@ class Front:
         self._listening = listening
         self._node = await Link.open(node, "node", self._from_node, lambda: self._end(0))
         self._reader = await Link.open(reader, "reader", self._from_reader, lambda: self._lost("reader"))
+        self._pages = Pages(self._reader.send)
         self._authority = await Link.open(
             authority, "authority", self._from_authority, lambda: self._lost("authority")
         )
@@ -134,8 +136,9 @@ class Front:
                     sock=sock,
                     backlog=1024,
                     websocket_handshake_timeout=self.settings.handshake_timeout_s,
-                    max_frame_size=self.settings.max_message_bytes,
-                    read_buffer_init_size=READ_BUFFER_BYTES,
+                    max_frame_size=PORTION,
+                    read_buffer_init_size=LIBRARY_BUFFER_BYTES,
+                    enable_auto_pong=False,
                     logger_name="front",
                 )
             )
@@ -206,15 +209,23 @@ class Front:
         self._queued.add(submission.conn, len(submission.items), size)
         self._authority.send(submission)
 
-    def ask_head(self, then: Callable[[int], None]) -> None:
+    def ask_head(self, then: Callable[[int], None]) -> int:
+        """The ticket by which it can be given up."""
         ticket = next(self._tickets)
         self._heads[ticket] = then
         self._authority.send(AskHead(ticket))
+        return ticket
 
-    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf | None], None]) -> None:
+    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf | None], None]) -> int:
+        """The ticket by which it can be given up."""
         ticket = next(self._tickets)
-        self._pages[ticket] = then
-        self._reader.send(ask(ticket))
+        self._pages.ask(ticket, ask, then)
+        return ticket
+
+    def give_up(self, ticket: int) -> None:
+        """Whoever asked for this head or page is gone."""
+        self._heads.pop(ticket, None)
+        self._pages.give_up(ticket)
 
     def flush_later(self, connection: Connection) -> None:
         """All that this pass of the event loop says to a connection goes out in one write.
@@ -230,10 +241,11 @@ class Front:
         for connection in unflushed:
             connection.guard(connection.flush)
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- what the other processes say ----------------------------------------------------------------------
 
@@ -291,10 +303,8 @@ class Front:
 
     def _from_reader(self, message: Message) -> None:
         match message:
-            case PageOf():
-                self._pages.pop(message.ticket)(message)
-            case PageFailed():
-                self._pages.pop(message.ticket)(None)
+            case PageOf() | PageFailed():
+                self._pages.answered(message)
             case _:
                 log.error("a front is not told %s by the reader", type(message).__name__)
 

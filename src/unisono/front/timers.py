@@ -7,33 +7,63 @@ import heapq
 import logging
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 log = logging.getLogger("unisono.front")
+
+CANCELLED_MAX: Final = 64
+"""Cancelled entries that the heap may hold whatever its size; above, at most as many as live ones."""
+
+
+class Timer:
+    """One deadline; `call` is None once it has passed or was cancelled."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[float], float | None]) -> None:
+        self.call: Callable[[float], float | None] | None = call
 
 
 class Timers:
     """Calls back at a time, or later if the callback asks for more.
 
     A callback gets the time and returns None when it is done, or its next time: a heartbeat only moves a
-    number, and the heap learns of it when the old entry comes up. Entries of dead connections say None then.
+    number, and the heap learns of it when the old entry comes up. A cancelled timer holds its callback no longer.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Callable[[float], float | None]]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
+        self._cancelled = 0
         self._handle: asyncio.TimerHandle | None = None
 
-    def at(self, when: float, call: Callable[[float], float | None]) -> None:
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def at(self, when: float, call: Callable[[float], float | None]) -> Timer:
         """`when` is in the event loop's time."""
-        heapq.heappush(self._heap, (when, next(self._order), call))
-        if self._heap[0][0] == when:
+        timer = Timer(call)
+        heapq.heappush(self._heap, (when, next(self._order), timer))
+        if self._heap[0][2] is timer:
             self._arm()
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        if timer.call is None:
+            return
+        timer.call = None
+        self._cancelled += 1
+        if self._cancelled > max(CANCELLED_MAX, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
 
     def close(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
         self._heap.clear()
+        self._cancelled = 0
 
     def _arm(self) -> None:
         if self._handle is not None:
@@ -43,12 +73,20 @@ class Timers:
     def _fire(self) -> None:
         now = self._loop.time()
         while self._heap and self._heap[0][0] <= now:
-            _, _, call = heapq.heappop(self._heap)
+            _, _, timer = heapq.heappop(self._heap)
+            call = timer.call
+            if call is None:
+                self._cancelled -= 1
+                continue
             try:
                 again = call(now)
             except Exception:  # one connection's trouble must not stop everybody's timers (ERR-03)
                 log.exception("a timer failed")
-                continue
-            if again is not None:
-                heapq.heappush(self._heap, (again, next(self._order), call))
+                again = None
+            if timer.call is None:
+                self._cancelled -= 1  # cancelled by what it did itself
+            elif again is None:
+                timer.call = None
+            else:
+                heapq.heappush(self._heap, (again, next(self._order), timer))
         self._arm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from unisono.front.catchup import Ask, CatchUp
 from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
 from unisono.front.pressure import RETRY_MS
+from unisono.front.timers import Timer
 from unisono.front.websocket import WebSocket
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
@@ -28,9 +30,12 @@ log = logging.getLogger("unisono.front")
 
 T = TypeVar("T")
 
+UNPROVEN_BYTES_MAX = 64 * 1024
+"""Bytes of a message before `connected`, and of all that are held behind a connect: nobody has proven anything yet,
+so little memory is lent (LIM-07)."""
+
 HELD_MESSAGES_MAX = 64
-"""Messages a client may send behind its connect before it is answered; more of them, or together larger than one
-message may be, is overload: nobody has proven anything yet, so little memory is lent (LIM-05)."""
+"""Messages a client may send behind its connect before it is answered; one more is overload (CONN-02)."""
 
 
 class Connection(WebSocket):
@@ -42,9 +47,10 @@ class Connection(WebSocket):
 
     def __init__(self, front: Front, number: int) -> None:
         super().__init__(
-            message_bytes_max=front.settings.max_message_bytes,
+            message_bytes_max=min(UNPROVEN_BYTES_MAX, front.settings.max_message_bytes),
             unsent_bytes_max=front.settings.send_buffer_bytes_max,
             flush_later=front.flush_later,
+            read_buffer=front.read_buffer,
         )
         self._front = front
         self.number = number
@@ -54,8 +60,11 @@ class Connection(WebSocket):
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._requests: deque[int] = deque()
-        self._catchup = CatchUp(self, front.settings)
+        self._catchup: CatchUp | None = CatchUp(self, front.settings)
+        self._ticket: int | None = None
         self._held: deque[bytes] | None = None
+        self._verifying: asyncio.Task[None] | None = None
+        self._timers: list[Timer] = []
         self._sent = 0
         now = front.loop.time()
         self._heartbeat_by = now + front.settings.heartbeat_timeout_s
@@ -72,19 +81,36 @@ class Connection(WebSocket):
         if not self._front.serving:
             self.fail()
             return
-        timers, now = self._front.timers, self._front.loop.time()
-        timers.at(self._heartbeat_by, self._heartbeat_due)
-        timers.at(now + self._front.settings.handshake_timeout_s, self._handshake_due)
+        self._at(self._heartbeat_by, self._heartbeat_due)
+        self._at(self._front.loop.time() + self._front.settings.handshake_timeout_s, self._handshake_due)
 
     def left(self) -> None:
         if self.session.state is not State.CLOSED:
             self.session.lost()
         self._let_go()
+        self._cut_after_grace()
 
     def ended(self, code: int | None) -> None:
+        """Nothing that lasts may hold this connection from here on, nor may it hold itself (LIM-05)."""
         if code is not None:
             self._front.counters.add(f"closes|{code}")
+        for timer in self._timers:
+            self._front.timers.cancel(timer)
+        self._timers.clear()
+        if self._verifying is not None:
+            self._verifying.cancel()
+            self._verifying = None
+        if self._ticket is not None:
+            self._front.give_up(self._ticket)
+        self._catchup = self._held = None
         self._front.forget(self)
+
+    def alive(self) -> None:
+        if self._front.settings.heartbeat_any_message:
+            self._heartbeat_by = self._front.loop.time() + self._front.settings.heartbeat_timeout_s
+
+    def _at(self, when: float, call: Callable[[float], float | None]) -> None:
+        self._timers.append(self._front.timers.at(when, call))
 
     def fell_behind(self) -> None:
         self._front.loop.call_soon(self._too_slow)
@@ -100,7 +126,7 @@ class Connection(WebSocket):
     def _hold(self, data: bytes) -> None:
         assert self._held is not None
         size = sum(map(len, self._held)) + len(data)
-        if len(self._held) >= HELD_MESSAGES_MAX or size > self._front.settings.max_message_bytes:
+        if len(self._held) >= HELD_MESSAGES_MAX or size > self.message_bytes_max:
             self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self._held.append(data)
@@ -131,7 +157,7 @@ class Connection(WebSocket):
                 self._sync(effect.sync)
             case Verify():
                 self._held = deque()
-                self._front.spawn(self._verify(effect.connect))
+                self._verifying = self._front.spawn(self._verify(effect.connect))
             case Leave():
                 self._leave(effect)
 
@@ -192,9 +218,10 @@ class Connection(WebSocket):
             model_version=front.model_version,
             snapshots=self.wants_snapshots,
         )
+        self.message_bytes_max = front.settings.max_message_bytes
         for effect in effects:
             self._perform(effect, 0)
-        front.timers.at(front.loop.time(), self._expiry_due)
+        self._at(front.loop.time(), self._expiry_due)
         held, self._held = self._held, None
         while held and not self._leaving:
             self.heard(held.popleft())
@@ -236,6 +263,7 @@ class Connection(WebSocket):
     # -- sync (the Host of a CatchUp) ----------------------------------------------------------------------
 
     def _sync(self, sync: Sync) -> None:
+        assert self._catchup is not None, "a connection that hears has not ended"
         self._catchup.start(sync)
 
     def denied(self, partitions: tuple[str, ...]) -> list[str]:
@@ -246,7 +274,7 @@ class Connection(WebSocket):
         self._front.hub.subscribe(self, partitions)
 
     def ask_head(self, then: Callable[[int], None]) -> None:
-        self._front.ask_head(self._while_open(then))
+        self._ticket = self._front.ask_head(self._while_open(then))
 
     def ask_page(
         self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
@@ -264,7 +292,7 @@ class Connection(WebSocket):
         start = None
         if floors is None:
             start = Start(self.model_version(), min(settings.sync_snapshot_bytes_max, room), room)
-        self._front.ask_page(
+        self._ticket = self._front.ask_page(
             lambda ticket: AskPage(
                 ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max, floors or {}, start
             ),
@@ -304,7 +332,7 @@ class Connection(WebSocket):
     def _expiry_due(self, now: float) -> float | None:
         """AUTH-04: by the wall clock, so a timer that fires early waits for the rest.
 
-        It never waits longer than for a heartbeat, so that a closed connection is not kept until its token ends.
+        It never waits longer than for a heartbeat, so that a clock that is set forward is noticed.
         """
         if self.session.state is State.CLOSED or self.identity is None:
             return None
@@ -326,7 +354,8 @@ class Connection(WebSocket):
         self._finish_drain()
 
     def _finish_drain(self) -> None:
-        if self._deaf and not self.in_flight_items and not self._catchup.busy:
+        busy = self._catchup is not None and self._catchup.busy
+        if self._deaf and not self.in_flight_items and not busy:
             self.leave(CloseCode.GOING_AWAY, "server going away")
 
     def _too_slow(self) -> None:
@@ -338,8 +367,12 @@ class Connection(WebSocket):
         self._let_go()
         self._front.counters.add(f"closes|{int(effect.code)}")
         if self.close(int(effect.code), effect.reason):
-            grace_s = self._front.settings.close_grace_s
-            self._front.timers.at(self._front.loop.time() + grace_s, self._grace_over)
+            self._cut_after_grace()
+
+    def _cut_after_grace(self) -> None:
+        """Whoever does not answer a close, or does not take what was said before it, is not waited for."""
+        grace_s = self._front.settings.close_grace_s
+        self._at(self._front.loop.time() + grace_s, self._grace_over)
 
     def _let_go(self) -> None:
         """Give up the subscriptions and the claim, once (CONN-06, CONN-08)."""

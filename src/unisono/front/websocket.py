@@ -1,17 +1,19 @@
 """One WebSocket: frames come in and are whole messages, frames go out in one write, and it ends in order.
 
 The WebSocket library leaves to us what its core API does not do: putting fragments together under the size
-limit, refusing reserved bits and stray continuations, answering a close, and a bound on unsent bytes.
+limit, refusing reserved bits and stray continuations, answering pings and a close, and a bound on unsent bytes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Self, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
+from unisono.front.frames import Frames
 from unisono.protocol.errors import CloseCode
 
 REASON_BYTES_MAX = 123
@@ -21,17 +23,26 @@ REASON_BYTES_MAX = 123
 class WebSocket(WSListener):
     """A client's socket. What its messages mean is for whoever derives from it.
 
-    Invariants: nothing is sent after the close frame; nothing is heard once it leaves, or is deaf.
+    Invariants: nothing is sent after the close frame; nothing is heard once it leaves, or is deaf. Once the socket is
+    gone this holds nothing that holds it, so it goes as soon as nobody else does (LIM-05).
     """
 
     def __init__(
-        self, *, message_bytes_max: int, unsent_bytes_max: int, flush_later: Callable[[Self], None]
+        self,
+        *,
+        message_bytes_max: int,
+        unsent_bytes_max: int,
+        flush_later: Callable[[Self], None],
+        read_buffer: memoryview,
     ) -> None:
-        self._message_bytes_max = message_bytes_max
+        self.message_bytes_max = message_bytes_max
         self._unsent_bytes_max = unsent_bytes_max
         self._flush_later = flush_later
+        self._read_buffer = read_buffer
         self._transport: WSTransport | None = None
+        self._frames: Frames | None = None
         self._fragments: bytearray | None = None
+        self._pong: bytes | None = None
         self._fragment_text = False
         self._unsent: list[bytes] = []
         self._leaving = False
@@ -45,6 +56,10 @@ class WebSocket(WSListener):
     @abstractmethod
     def heard(self, data: bytes) -> None:
         """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
+
+    @abstractmethod
+    def alive(self) -> None:
+        """The other side sent a ping, or answered one."""
 
     @abstractmethod
     def leave(self, code: CloseCode, reason: str) -> None:
@@ -67,7 +82,11 @@ class WebSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        transport.underlying_transport.set_write_buffer_limits(high=self._unsent_bytes_max)
+        socket = transport.underlying_transport
+        library = cast(asyncio.BufferedProtocol, socket.get_protocol())
+        self._frames = Frames(library, self, self._read_buffer)
+        socket.set_protocol(self._frames)
+        socket.set_write_buffer_limits(high=self._unsent_bytes_max)
         self.opened()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
@@ -77,6 +96,9 @@ class WebSocket(WSListener):
             code = int(handshake.sent.code)  # type: ignore[call-overload]
         self.left()
         self.ended(code)
+        self._leaving = True
+        self._transport = self._frames = self._fragments = None
+        self._unsent.clear()
 
     def pause_writing(self) -> None:
         if not self._leaving:
@@ -89,13 +111,18 @@ class WebSocket(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.CLOSE:
             self._peer_closed(transport, frame)
-        elif self._leaving or self._deaf or transport.is_close_frame_sent:
+        elif self._leaving or transport.is_close_frame_sent:
             return  # the library still hands over what was in the same read
+        elif self._frames is None or not self._frames.handing_over:
+            self.out_of_step()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
-        elif frame.msg_type in (WSMsgType.PING, WSMsgType.PONG):
-            return
-        else:
+        elif frame.msg_type == WSMsgType.PING:
+            self._answer_ping(frame.get_payload_as_bytes())
+            self.alive()
+        elif frame.msg_type == WSMsgType.PONG:
+            self.alive()
+        elif not self._deaf:
             self._data_frame(frame)
 
     def _data_frame(self, frame: WSFrame) -> None:
@@ -109,9 +136,8 @@ class WebSocket(WSListener):
             self._fragment_text = frame.msg_type == WSMsgType.TEXT
         else:
             assert self._fragments is not None
-            if len(self._fragments) + frame.payload_size > self._message_bytes_max:
-                self._fragments = None
-                self.leave(CloseCode.TOO_BIG, "message too big")
+            if len(self._fragments) + frame.payload_size > self.message_bytes_max:
+                self.too_big()
                 return
             self._fragments += frame.get_payload_as_memoryview()
             if frame.fin:
@@ -127,6 +153,18 @@ class WebSocket(WSListener):
                 return
         self.heard(data if text else b"")
 
+    def too_big(self) -> None:
+        self.leave(CloseCode.TOO_BIG, f"a message has at most {self.message_bytes_max} bytes here")
+
+    def out_of_step(self) -> None:
+        self.leave(CloseCode.PROTOCOL_ERROR, "frames came before the upgrade was answered")
+
+    def _answer_ping(self: Self, payload: bytes) -> None:
+        """Pings that came together are answered by one pong, for the last of them (RFC 6455)."""
+        if self._pong is None and not self._unsent:
+            self._flush_later(self)
+        self._pong = payload
+
     def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
         self.left()
         self._leaving = True
@@ -139,19 +177,23 @@ class WebSocket(WSListener):
     def send(self: Self, frame: bytes) -> None:
         """Hand over a whole WebSocket frame; what is said after the close frame goes nowhere."""
         if not self._leaving:
-            if not self._unsent:
+            if self._pong is None and not self._unsent:
                 self._flush_later(self)
             self._unsent.append(frame)
 
     def flush(self) -> None:
         """Give the socket all that was said since the last time, in one write."""
         unsent, self._unsent = self._unsent, []
+        if self._pong is not None:
+            unsent.append(b"\x8a%c%b" % (len(self._pong), self._pong))
+            self._pong = None
         if unsent and self._transport is not None and not self._transport.is_close_frame_sent:
             self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     def close(self, code: int, reason: str) -> bool:
         """Say what was said so far, then the close frame; False when nobody is there to hear it."""
         self._leaving = True
+        self._fragments = None
         transport = self._transport
         if transport is None or transport.is_disconnected:
             return False
