@@ -28,15 +28,14 @@ from unisono.model.forest import Malformed
 from unisono.model.tree import TreeProfile, TreeState
 
 
-def test_a_state_shares_nothing_with_what_went_in_or_out() -> None:
+def test_a_state_changes_nothing_that_went_in_and_shares_nothing_that_comes_out() -> None:
     given = {"explorer": tree(node("A"), A={"list": [{"x": 1}]}), "plain": {"list": [[1]]}}
     kept = clone(given)
     state = PROFILE.load(given)
     one = put("new", {"list": [{"x": 1}], "inner": {}})
-    after(state, one, put("new.inner.x", 1), put("plain.more", 1), update("A", {"y": 1}))
+    after(state, one, put("new.inner.x", 1), put("plain.more", 1), update("A", {"y": 1}), push("B"))
     assert given == kept
     assert one == put("new", {"list": [{"x": 1}], "inner": {}})
-    one["payload"]["value"]["list"][0]["x"] = given["plain"]["list"][0][0] = "changed"
     dumped: Any = state.dump()
     dumped["new"]["list"][0]["x"] = dumped["explorer"]["items"]["A"]["list"] = "changed"
     again: Any = state.dump()

@@ -9,7 +9,11 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
+from unisono.model.values import OBJECT_BYTES
 from unisono.vocabulary import Json
+
+NODE_BYTES = 140
+"""Roughly what CPython 3.11 takes for one node."""
 
 ROOT = "_root"
 """The name of the place above all items; never an item's own id (TREE-13)."""
@@ -85,6 +89,23 @@ class Forest:
 
     def __contains__(self, id: object) -> bool:
         return id in self.nodes and id != ROOT
+
+    @property
+    def ids(self) -> Iterator[str]:
+        return (id for id in self.nodes if id != ROOT)
+
+    @property
+    def weight(self) -> int:
+        return OBJECT_BYTES + len(self) * NODE_BYTES
+
+    def copy(self) -> Forest:
+        """The same order, to be changed without changing this one."""
+        copy = Forest()
+        copy.nodes = {
+            id: Node(node.parent, node.before, node.after, node.first, node.last)
+            for id, node in self.nodes.items()
+        }
+        return copy
 
     def add(self, id: str) -> None:
         self.nodes[id] = Node()

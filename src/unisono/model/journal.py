@@ -4,45 +4,59 @@ An operator's reducer changes a state as if it were made of ordinary dicts and l
 entry in one `Journal`, so a refused event or a failed group can be undone exactly, key order included, at a
 cost in proportion to what was changed.
 
+What is put in is checked and copied once, at the speed of C, and kept closed: plain JSON that nobody changes, and
+that several states may share. A rule never gets hold of it. Where it reads a closed container, a tracked one takes
+its place that holds the same parts, still closed. So a large value costs one level where it is touched (LIM-07).
+
 What always holds:
 
-- Every container reachable from a tracked root is tracked, by the same journal, and reachable by one way
+- Every container a rule can reach from a tracked root is tracked, by the same journal, and reachable by one way
   only: a value that is put in is copied, also when it comes from the same state. A state therefore means the
   same before it is dumped and after it is loaded again.
 - Only JSON is held. Anything else raises `TypeError` where it is put in.
 - `Journal.weight` counts what is reachable, not what a rule has taken out and still holds.
 - Nothing here recurses on depth.
+- What changes a container and the journal together is `whole`: no time limit of a rule interrupts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence, ValuesView
+from typing import Any, Final, SupportsIndex, TypeAlias
 
-from unisono.model.scalars import check_key, scalar
+from unisono.model.closing import FORGETFUL
+from unisono.model.limits import whole
+from unisono.model.scalars import check_key
+from unisono.model.values import (
+    OBJECT_BYTES,
+    SLOT_BYTES,
+    HeavyArray,
+    HeavyObject,
+    copied,
+    weigh,
+    weigh_entries,
+)
 from unisono.vocabulary import Json, JsonObject
-
-DICT_BYTES = 240
-LIST_BYTES = 100
-ENTRY_BYTES = 50
-SLOT_BYTES = 9
-STRING_BYTES = 50
-NUMBER_BYTES = 28
-"""What containers, their places and scalars take in CPython 3.11 on 64 bits, rounded."""
 
 Tracked: TypeAlias = "TrackedDict | TrackedList"
 Undo: TypeAlias = tuple[Any, ...]
 
+_CLOSED: Final = frozenset({dict, list, HeavyObject, HeavyArray})
+
 
 class Journal:
-    """The undo log of one state: entries are calls that put one change back, newest last."""
+    """The undo log of one state: entries are calls that put one change back, newest last.
 
-    __slots__ = ("_disordered", "_settled", "entries", "rank", "weight")
+    `copies` has what is put in; whoever applies one event to many states gives them all the same.
+    """
+
+    __slots__ = ("_disordered", "_settled", "copies", "entries", "rank", "weight")
 
     def __init__(self) -> None:
         self.entries: list[Undo] = []
         self.weight = 0
         self.rank = 0
+        self.copies = FORGETFUL
         self._settled = 0
         self._disordered: dict[int, TrackedDict] = {}
 
@@ -64,25 +78,20 @@ class Journal:
         self._settled += len(self.entries)
         self.entries.clear()
 
-    def count(self, values: Iterable[Json], live: bool) -> None:
+    def count(self, values: Sequence[Json], live: bool) -> None:
         """Take what can be reached from `values` into the weight, or out of it."""
-        total = 0
-        waiting = list(values)
+        weight = weigh(values)
+        self.weight += weight if live else -weight
+        self.enliven(values, live)
+
+    def enliven(self, values: Iterable[Json], live: bool) -> None:
+        """Let changes of these containers count, or no more."""
+        waiting = [value for value in values if isinstance(value, (TrackedDict, TrackedList))]
         while waiting:
             value = waiting.pop()
-            if isinstance(value, TrackedDict):
-                value._live = live
-                total += DICT_BYTES + sum(ENTRY_BYTES + STRING_BYTES + len(key) for key in value)
-                waiting.extend(value.values())
-            elif isinstance(value, TrackedList):
-                value._live = live
-                total += LIST_BYTES + SLOT_BYTES * len(value)
-                waiting.extend(value)
-            elif isinstance(value, str):
-                total += STRING_BYTES + len(value)
-            elif value is not None and not isinstance(value, bool):
-                total += NUMBER_BYTES
-        self.weight += total if live else -total
+            value._live = live
+            parts = dict.values(value) if isinstance(value, dict) else list.__iter__(value)
+            waiting += [part for part in parts if isinstance(part, (TrackedDict, TrackedList))]
 
 
 class TrackedDict(dict[str, Json]):
@@ -94,32 +103,71 @@ class TrackedDict(dict[str, Json]):
 
     __slots__ = ("_journal", "_live", "_ranks")
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__()
+    def __init__(self, journal: Journal, parts: JsonObject, live: bool = False) -> None:
+        super().__init__(parts)
         self._journal = journal
-        self._live = False
+        self._live = live
         self._ranks: dict[str, int] | None = None
+
+    # -- reading: a closed part is opened before it is given out -------------------------------------------
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if type(value) in _CLOSED:
+            value = _shell(value, self._journal, self._live)
+            super().__setitem__(key, value)
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401
+
+    def values(self) -> Any:
+        return ValuesView(self)
+
+    def items(self) -> Any:
+        return ItemsView(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()  # being overridden makes dict() and ** ask for the items one by one
+
+    def copy(self) -> JsonObject:
+        return {key: self[key] for key in self}
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other if isinstance(other, dict) else NotImplemented
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy() if isinstance(other, dict) else NotImplemented
+
+    # -- changing ------------------------------------------------------------------------------------------
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key not in self:
             check_key(key)
-            new = tracked(value, self._journal)
-            self._journal.entries.append((self._undo_insert, key))
-            super().__setitem__(key, new)
-            if self._ranks is not None:
-                self._ranks[key] = self._next_rank()
-            self._count_entry(key, new, True)
+            self._insert(key, self._journal.copies.closed(value))
             return
         old = super().__getitem__(key)
         if value is old and isinstance(old, (dict, list)):
             return  # `state["list"] += [...]` ends by putting the list back where it is
-        new = tracked(value, self._journal)
+        self._replace(key, old, self._journal.copies.closed(value))
+
+    @whole
+    def _insert(self, key: str, new: Json) -> None:
+        self._journal.entries.append((self._undo_insert, key))
+        super().__setitem__(key, new)
+        if self._ranks is not None:
+            self._ranks[key] = self._next_rank()
+        self._count_entry(key, new, True)
+
+    @whole
+    def _replace(self, key: str, old: Json, new: Json) -> None:
         self._journal.entries.append((self._undo_replace, key, old))
         super().__setitem__(key, new)
         if self._live:
             self._journal.count((old,), False)
             self._journal.count((new,), True)
 
+    @whole
     def __delitem__(self, key: str) -> None:
         value = super().__getitem__(key)
         if self._ranks is None:
@@ -128,19 +176,19 @@ class TrackedDict(dict[str, Json]):
         super().__delitem__(key)
         self._count_entry(key, value, False)
 
+    @whole
     def clear(self) -> None:
-        held = dict(self)
+        held = super().copy()
         self._journal.entries.append((self._undo_clear, held, self._ranks))
         super().clear()
         self._ranks = None
-        for key, value in held.items():
-            self._count_entry(key, value, False)
+        self._count_entries(held, False)
 
     def update(self, *others: Any, **named: Any) -> None:
         for key, value in dict(*others, **named).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> TrackedDict:  # type: ignore[override,misc]
+    def __ior__(self, other: Any) -> TrackedDict:  # type: ignore[override]
         self.update(other)
         return self
 
@@ -161,11 +209,11 @@ class TrackedDict(dict[str, Json]):
     def popitem(self) -> tuple[str, Any]:
         if not self:
             raise KeyError("popitem(): dictionary is empty")
-        key = next(reversed(self))
+        key = next(super().__reversed__())
         return key, self.pop(key)
 
     def __copy__(self) -> JsonObject:
-        return dict(self)
+        return self.copy()
 
     def __deepcopy__(self, _memo: object) -> Json:
         return plain(self)
@@ -176,9 +224,13 @@ class TrackedDict(dict[str, Json]):
 
     def _count_entry(self, key: str, value: Json, live: bool) -> None:
         if self._live:
-            bytes_ = ENTRY_BYTES + STRING_BYTES + len(key)
-            self._journal.weight += bytes_ if live else -bytes_
-            self._journal.count((value,), live)
+            self._count_entries({key: value}, live)
+
+    def _count_entries(self, entries: JsonObject, live: bool) -> None:
+        if self._live:
+            weight = weigh_entries(entries)
+            self._journal.weight += weight if live else -weight
+            self._journal.enliven(entries.values(), live)
 
     def _undo_insert(self, key: str) -> None:
         self._count_entry(key, super().pop(key), False)
@@ -194,7 +246,7 @@ class TrackedDict(dict[str, Json]):
     def _undo_delete(self, key: str, value: Json, rank: int) -> None:
         ranks = self._ranks
         assert ranks is not None, "a deletion leaves ranks behind"
-        if self and ranks[next(reversed(self))] > rank:
+        if self and ranks[next(super().__reversed__())] > rank:
             self._journal._disordered[id(self)] = self
         super().__setitem__(key, value)
         ranks[key] = rank
@@ -203,14 +255,13 @@ class TrackedDict(dict[str, Json]):
     def _undo_clear(self, held: JsonObject, ranks: dict[str, int] | None) -> None:
         super().update(held)
         self._ranks = ranks
-        for key, value in held.items():
-            self._count_entry(key, value, True)
+        self._count_entries(held, True)
 
     def _reorder(self) -> None:
         ranks = self._ranks
         if ranks is None:
             return  # an undone `clear` brought the right order with it
-        ordered = sorted(self.items(), key=lambda entry: ranks[entry[0]])
+        ordered = sorted(super().items(), key=lambda entry: ranks[entry[0]])
         super().clear()
         super().update(ordered)
 
@@ -220,10 +271,48 @@ class TrackedList(list[Json]):
 
     __slots__ = ("_journal", "_live")
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__()
+    def __init__(self, journal: Journal, parts: list[Json], live: bool = False) -> None:
+        super().__init__(parts)
         self._journal = journal
-        self._live = False
+        self._live = live
+
+    # -- reading: a closed part is opened before it is given out -------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        value = super().__getitem__(index)
+        if type(value) in _CLOSED:
+            value = _shell(value, self._journal, self._live)
+            super().__setitem__(index, value)
+        return value
+
+    def __iter__(self) -> Iterator[Any]:
+        index = 0
+        while index < len(self):
+            yield self[index]
+            index += 1
+
+    def __reversed__(self) -> Iterator[Any]:
+        for index in range(len(self) - 1, -1, -1):
+            if index < len(self):
+                yield self[index]
+
+    def copy(self) -> list[Any]:
+        return self[:]  # type: ignore[no-any-return]
+
+    def __add__(self, other: Any) -> Any:
+        return self[:] + other if isinstance(other, list) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self[:] if isinstance(other, list) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> list[Any]:
+        return self[:] * times  # type: ignore[no-any-return]
+
+    __rmul__ = __mul__
+
+    # -- changing ------------------------------------------------------------------------------------------
 
     def append(self, value: Any) -> None:
         self._splice(len(self), len(self), (value,))
@@ -246,6 +335,7 @@ class TrackedList(list[Json]):
     def clear(self) -> None:
         self._splice(0, len(self), ())
 
+    @whole
     def reverse(self) -> None:
         self._journal.entries.append((super().reverse,))
         super().reverse()
@@ -262,21 +352,21 @@ class TrackedList(list[Json]):
         if (count := times.__index__()) <= 0:
             self.clear()
         else:
-            self.extend(list(self) * (count - 1))
+            self.extend(self[:] * (count - 1))
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not isinstance(index, slice):
             position = self._position(index)
-            if value is not (old := self[position]) or not isinstance(old, (dict, list)):
+            if value is not (old := super().__getitem__(position)) or not isinstance(old, (dict, list)):
                 self._splice(position, position + 1, (value,))
             return
         start, stop, step = index.indices(len(self))
         if step == 1:
             self._splice(start, max(start, stop), value)
             return
-        added = [tracked(item, self._journal) for item in value]
-        swapped = list(self)
+        added = self._journal.copies.all_closed(value)
+        swapped = super().copy()
         removed = swapped[index]
         swapped[index] = added  # raises ValueError when the lengths differ
         self._swap(swapped, removed, added)
@@ -290,12 +380,13 @@ class TrackedList(list[Json]):
         if step == 1:
             self._splice(start, max(start, stop), ())
             return
-        left = list(self)
+        left = super().copy()
+        removed = left[index]
         del left[index]
-        self._swap(left, removed=self[index], added=())
+        self._swap(left, removed, added=())
 
     def __copy__(self) -> list[Json]:
-        return list(self)
+        return self.copy()
 
     def __deepcopy__(self, _memo: object) -> Json:
         return plain(self)
@@ -308,19 +399,24 @@ class TrackedList(list[Json]):
 
     def _splice(self, start: int, stop: int, values: Iterable[Any]) -> None:
         """Put `values` in the place of `self[start:stop]`."""
-        added = [tracked(value, self._journal) for value in values]
-        removed = self[start:stop]
+        self._exchange(start, stop, self._journal.copies.all_closed(values))
+
+    @whole
+    def _exchange(self, start: int, stop: int, added: list[Json]) -> None:
+        start, stop = min(start, len(self)), min(stop, len(self))  # reading `values` may have shortened this
+        removed = super().__getitem__(slice(start, stop))
         self._journal.entries.append((self._undo_splice, start, start + len(added), removed))
         super().__setitem__(slice(start, stop), added)
         self._count(removed, added)
 
     def _undo_splice(self, start: int, stop: int, removed: list[Json]) -> None:
-        self._count(self[start:stop], removed)
+        self._count(super().__getitem__(slice(start, stop)), removed)
         super().__setitem__(slice(start, stop), removed)
 
+    @whole
     def _swap(self, whole: list[Json], removed: Sequence[Json], added: Sequence[Json]) -> None:
         """Hold `whole` instead, which differs by `removed` and `added` and otherwise in order only."""
-        self._journal.entries.append((self._undo_swap, list(self), removed, added))
+        self._journal.entries.append((self._undo_swap, super().copy(), removed, added))
         super().__setitem__(slice(None), whole)
         self._count(removed, added)
 
@@ -337,62 +433,17 @@ class TrackedList(list[Json]):
 
 def track(value: JsonObject, journal: Journal) -> TrackedDict:
     """A tracked copy of `value` to be the root of a state; making it is not journaled."""
-    root = tracked(value, journal)
-    assert isinstance(root, TrackedDict), "the root of a state is an object"
-    journal.count((root,), True)
-    return root
-
-
-def tracked(value: object, journal: Journal) -> Json:
-    """A tracked copy of any JSON value; `TypeError` when it is not JSON or contains itself."""
-    if not isinstance(value, (dict, list)):
-        return scalar(value)
-    root = _shell(value, journal)
-    frames: list[tuple[object, Iterator[tuple[object, object]], Tracked]] = [(value, _parts(value), root)]
-    path = {id(value)}
-    while frames:
-        source, parts, target = frames[-1]
-        for key, part in parts:
-            if not isinstance(part, (dict, list)):
-                _fill(target, key, scalar(part))
-                continue
-            if id(part) in path:
-                raise TypeError("a state holds JSON only; this value contains itself")
-            shell = _shell(part, journal)
-            _fill(target, key, shell)
-            frames.append((part, _parts(part), shell))
-            path.add(id(part))
-            break
-        else:
-            frames.pop()
-            path.discard(id(source))
+    root = TrackedDict(journal, FORGETFUL.closed(value), live=True)
+    journal.weight += OBJECT_BYTES + weigh_entries(root)
     return root
 
 
 def plain(value: Json) -> Json:
     """A copy of a JSON value in ordinary dicts and lists that shares no container with it."""
-    holder: list[Json] = [value]
-    waiting: list[Any] = [holder]
-    while waiting:
-        container = waiting.pop()
-        for place, part in _parts(container):
-            if isinstance(part, (dict, list)):
-                copy = dict(part) if isinstance(part, dict) else list(part)
-                container[place] = copy  # replaces a value, so the iteration stays valid
-                waiting.append(copy)
-    return holder[0]
+    return copied(value)
 
 
-def _shell(value: object, journal: Journal) -> Tracked:
-    return TrackedDict(journal) if isinstance(value, dict) else TrackedList(journal)
-
-
-def _parts(value: dict[Any, Any] | list[Any]) -> Iterator[tuple[object, object]]:
-    return iter(value.items()) if isinstance(value, dict) else enumerate(value)
-
-
-def _fill(target: Tracked, key: object, value: Json) -> None:
-    if isinstance(target, TrackedDict):
-        dict.__setitem__(target, check_key(key), value)
-    else:
-        list.append(target, value)
+def _shell(closed: Any, journal: Journal, live: bool) -> Tracked:
+    return (
+        TrackedDict(journal, closed, live) if isinstance(closed, dict) else TrackedList(journal, closed, live)
+    )

@@ -109,7 +109,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
         ):
             return "event.payload: is no object with a schema and data"
         try:
-            self.canonical.apply(state.data, event)
+            self.canonical.replay(state.data, event)
         except RuleFailed as failed:
             return failed.inside
         return None

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import jsonschema_rs
 import msgspec
+import orjson
 
 from unisono.vocabulary import FieldError, Json, JsonObject
 
@@ -262,7 +263,12 @@ def _walk(root: Json) -> Iterator[tuple[Path, str, Json]]:
 
 
 def _deeper(data: Json, levels: int) -> bool:
-    level = [data]
+    try:
+        orjson.dumps(data)
+    except (TypeError, ValueError, RecursionError):
+        level = [data]  # the encoder stops at 254 levels
+    else:
+        return False
     for _ in range(levels + 1):
         level = [
             part

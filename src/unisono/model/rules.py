@@ -66,7 +66,7 @@ class RuleFailed(Exception):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event as a rule sees it: the payload of a canonical event, a copy for each rule.
+    """An event as a rule sees it: the payload of a canonical event. What a rule changes in it is undone afterwards.
 
     `data` has satisfied the schema; `meta` is empty when the client sent none.
     """

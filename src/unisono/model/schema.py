@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unisono.model.journal import Journal, plain, track
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
-from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls
+from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls, Watch
 from unisono.model.rules import Rules
 from unisono.vocabulary import FieldError, Json, JsonObject
 
@@ -88,6 +88,16 @@ class SchemaProfile:
         """The rule being called now, for a watcher in another thread."""
         return self._calls.running
 
+    @property
+    def stopped_rules(self) -> dict[str, int]:
+        """How often each rule was stopped because the time of its event was over, by label."""
+        return self._calls.stopped
+
+    def limit_rules(self, timeout_s: float, watch: Watch | None = None) -> None:
+        """From now on the rules of one event have so long while it is judged, and `watch` is told which one runs."""
+        self._calls.timeout_s = timeout_s
+        self._calls.watch = watch
+
     def shape(self, event: JsonObject) -> list[FieldError]:
         if event.get("type") != EVENT_TYPE:
             return [FieldError("event.type", f"must be {EVENT_TYPE!r}")]
@@ -110,6 +120,10 @@ class SchemaProfile:
     def apply(self, state: SchemaState, event: JsonObject) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
         self._calls.reduce(state.value, state.journal, _payload(event))
+
+    def replay(self, state: SchemaState, event: JsonObject) -> None:
+        """The same for an event of the log: no limit of time counts."""
+        self._calls.reduce(state.value, state.journal, _payload(event), replay=True)
 
     def empty(self) -> SchemaState:
         return SchemaState()

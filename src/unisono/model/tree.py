@@ -48,8 +48,8 @@ from unisono.model.treeactions import (
     Unset,
     read,
 )
-from unisono.model.treestate import Object, TreeState, adopt, adopt_root, is_tree, parts
-from unisono.model.treewrites import Landing, fault, field_error, landing, role
+from unisono.model.treestate import Object, TreeState, is_tree, parts
+from unisono.model.treewrites import Brought, Landing, fault, field_error, landing, role
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 __all__ = ["TreeProfile", "TreeState"]
@@ -62,7 +62,8 @@ class TreeProfile:
     """How tree actions are judged and what they do (VAL-04, TREE-11).
 
     `shape` keeps what it read of the last event, so that judging and applying the same object, in one
-    partition or in several, need not read it again: an event is not to be changed after its `shape` was asked.
+    partition or in several, need not read it again: an event is not to be changed after its `shape` was asked,
+    and the states it was applied to hold parts of it from then on.
     """
 
     name = "compatibility"
@@ -71,58 +72,58 @@ class TreeProfile:
         self._policy = policy
         takes_init = accept_init and (policy is None or policy.init)
         self.accepted_event_types = tuple(kind for kind in ACTIONS if kind != "init" or takes_init)
-        self._last: tuple[JsonObject, Action] | None = None
+        self._last: tuple[JsonObject, Action, Brought] | None = None
 
     def shape(self, event: JsonObject) -> list[FieldError]:
         action = read(event, self.accepted_event_types)
         if isinstance(action, list):
             self._last = None
             return action
-        self._last = (event, action)
+        self._last = (event, action, _brought(action))
         if self._policy is None or isinstance(action, Init):
             return []
         return self._policy.complaints(event, action.target)
 
     def refusals(self, state: TreeState, event: JsonObject) -> list[FieldError]:
-        action = self._action(event)
+        action, brought = self._action(event)
         match action:
             case Set():
-                return _refuse_write(_set(state, action), action.target)
+                return _refuse_write(_set(state, action), action.target, brought)
             case Unset():
                 return _refuse_unset(state, action)
             case Init():
-                return _refuse_init(action)
+                return _refuse_init(brought)
             case TreePush():
-                return _refuse_push(state, action)
+                return _refuse_push(state, action, brought)
             case TreeDelete() | TreeUpdate() | TreeMove():
                 tree = _tree(state, action.target)
                 if tree is None:
                     return [FieldError(TARGET, f"there is no tree at {_named(action.target)}")]
-                return _refuse_existing(tree, action)
+                return _refuse_existing(state, tree, action, brought)
         assert_never(action)
 
     def apply(self, state: TreeState, event: JsonObject) -> None:
-        action = self._action(event)
+        action, brought = self._action(event)
         match action:
             case Set():
-                _write(state, _set(state, action))
+                _write(state, _set(state, action), brought)
             case Unset():
                 holder = _holder(state, action)
                 if holder is not None:
                     state.drop(holder, action.target[-1])
             case Init():
-                state.restart(action.value)
+                state.restart(*brought.root())
             case TreePush():
                 tree = _tree(state, action.target)
                 if tree is None:
-                    _write(state, _first_push(state, action))
+                    _write(state, _first_push(state, action), brought)
                 else:
                     before = _before(parts(tree)[1], action.parent, action.position)
-                    state.plant(tree, action.id, action.data, action.parent, before)
+                    state.plant(tree, action.id, brought.value(), action.parent, before)
             case TreeDelete():
                 state.prune(_known_tree(state, action), action.id)
             case TreeUpdate():
-                _write(state, _update(_known_tree(state, action), action))
+                _write(state, _update(state, _known_tree(state, action), action), brought)
             case TreeMove():
                 tree = _known_tree(state, action)
                 forest = parts(tree)[1]
@@ -146,13 +147,22 @@ class TreeProfile:
             place = ".".join(malformed.path)
             raise Malformed(malformed.path, f"malformed tree at {place}: {malformed.message}") from None
 
-    def _action(self, event: JsonObject) -> Action:
+    def _action(self, event: JsonObject) -> tuple[Action, Brought]:
         last = self._last
-        if last is not None and last[0] is event:
-            return last[1]
-        action = read(event)
-        assert not isinstance(action, list), "refusals and apply follow shape"
-        return action
+        if last is None or last[0] is not event:
+            action = read(event)
+            assert not isinstance(action, list), "refusals and apply follow shape"
+            last = self._last = (event, action, _brought(action))
+        return last[1:]
+
+
+def _brought(action: Action) -> Brought:
+    match action:
+        case Set(value=value) | Init(value=value):
+            return Brought(value)
+        case TreePush(data=data) | TreeUpdate(data=data):
+            return Brought(data)
+    return Brought(None)
 
 
 def _named(target: tuple[str, ...]) -> str:
@@ -171,28 +181,26 @@ def _known_tree(state: TreeState, action: TreeDelete | TreeUpdate | TreeMove) ->
     return tree
 
 
-def _write(state: TreeState, write: Landing | None) -> None:
+def _write(state: TreeState, write: Landing | None, brought: Brought) -> None:
     assert write is not None, "apply follows refusals"
-    state.merge(write.holder, write.changes)
+    state.merge(write.holder, write.adopted(brought))
 
 
 def _set(state: TreeState, action: Set) -> Landing | None:
     return landing(state, action.target, action.value, merge=not action.replace)
 
 
-def _update(tree: Object, action: TreeUpdate) -> Landing:
+def _update(state: TreeState, tree: Object, action: TreeUpdate) -> Landing:
     items, _ = parts(tree)
-    data = items[action.id]
-    assert isinstance(data, dict)
     if action.replace:
-        return Landing(items, "items", {action.id: action.data}, 1)
-    return Landing(data, "item", action.data, 0)
+        return Landing(items, "items", {action.id: action.data}, (action.id,))
+    return Landing(state.open(items, action.id), "item", action.data, ())
 
 
 def _first_push(state: TreeState, action: TreePush) -> Landing | None:
     """The push that makes a tree of its target, as the write of a tree of one item (TREE-13)."""
     tree: JsonObject = {"items": {action.id: action.data}, "tree": [{"id": action.id, "children": []}]}
-    return landing(state, action.target, tree, merge=True, depth=2)
+    return landing(state, action.target, tree, merge=True, path=("items", action.id))
 
 
 def _holder(state: TreeState, action: Unset) -> Object | None:
@@ -215,10 +223,10 @@ def _before(forest: Forest, parent: str, position: Position) -> str | None:
             return position.sibling
 
 
-def _refuse_write(write: Landing | None, target: tuple[str, ...]) -> list[FieldError]:
+def _refuse_write(write: Landing | None, target: tuple[str, ...], brought: Brought) -> list[FieldError]:
     if write is None:
         return [FieldError(TARGET, f"{_named(target)} leads through a value that is not an object")]
-    wrong = fault(write)
+    wrong = fault(write, brought)
     return [] if wrong is None else [wrong]
 
 
@@ -234,31 +242,31 @@ def _refuse_unset(state: TreeState, action: Unset) -> list[FieldError]:
     return []
 
 
-def _refuse_init(action: Init) -> list[FieldError]:
+def _refuse_init(brought: Brought) -> list[FieldError]:
     try:
-        adopt_root(action.value)
+        brought.root()
     except Malformed as malformed:
         return [field_error(malformed, 0)]
     return []
 
 
-def _refuse_push(state: TreeState, action: TreePush) -> list[FieldError]:
+def _refuse_push(state: TreeState, action: TreePush, brought: Brought) -> list[FieldError]:
     tree = _tree(state, action.target)
     if tree is None:
-        return _refuse_first_push(state, action)
+        return _refuse_first_push(state, action, brought)
     items, forest = parts(tree)
     errors = []
     if action.id in items:
         errors.append(FieldError("event.payload.value.id", "this id is already in the tree"))
     errors += _refuse_place(forest, action.parent, action.position)
     try:
-        adopt(action.data)
+        brought.value()
     except Malformed as malformed:
         errors.append(field_error(malformed, 0))
     return errors
 
 
-def _refuse_first_push(state: TreeState, action: TreePush) -> list[FieldError]:
+def _refuse_first_push(state: TreeState, action: TreePush, brought: Brought) -> list[FieldError]:
     objects = state.trail(action.target)
     if len(objects) > len(action.target):
         if "items" in objects[-1] or "tree" in objects[-1]:
@@ -268,10 +276,12 @@ def _refuse_first_push(state: TreeState, action: TreePush) -> list[FieldError]:
             FieldError(TARGET, f"{_named(action.target)} is, or leads through, a value that is not an object")
         ]
     errors = _refuse_place(Forest(), action.parent, action.position)
-    return errors or _refuse_write(_first_push(state, action), action.target)
+    return errors or _refuse_write(_first_push(state, action), action.target, brought)
 
 
-def _refuse_existing(tree: Object, action: TreeDelete | TreeUpdate | TreeMove) -> list[FieldError]:
+def _refuse_existing(
+    state: TreeState, tree: Object, action: TreeDelete | TreeUpdate | TreeMove, brought: Brought
+) -> list[FieldError]:
     """Refusals of an action on an item that must be there."""
     items, forest = parts(tree)
     known = action.id in items
@@ -279,7 +289,7 @@ def _refuse_existing(tree: Object, action: TreeDelete | TreeUpdate | TreeMove) -
     if isinstance(action, TreeMove):
         errors += _refuse_place(forest, action.parent, action.position, action.id if known else None)
     elif isinstance(action, TreeUpdate) and known:
-        errors += _refuse_write(_update(tree, action), action.target)
+        errors += _refuse_write(_update(state, tree, action), action.target, brought)
     return errors
 
 

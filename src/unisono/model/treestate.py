@@ -4,38 +4,51 @@ In memory the state is plain JSON but for one thing: where an object is a tree, 
 of its `tree` array. An object is a tree when it is reached from the root through object keys alone, is not
 the root itself, and holds `items` as an object and `tree` as an array. Arrays are opaque: nothing addresses
 into them, so what is in them is data.
+
+What an event brings is put in as it is and may be held by many partitions at once (LIM-07). Such a value is closed:
+nobody changes anything in it. Where an action leads into a closed object, a copy of that one object takes its place,
+an `Object`, which belongs to this state alone and whose own parts are still closed. So a value costs its bytes once,
+when it comes, and one level of it where it is touched for the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
-from unisono.model.forest import Forest, Malformed
+import orjson
+
+from unisono.model.forest import NODE_BYTES, Forest, Malformed
+from unisono.model.values import claims, heavy, weigh, weigh_entries
 from unisono.vocabulary import Json, JsonObject
 
 Value: TypeAlias = "bool | int | float | str | list[Json] | Forest | dict[str, Value] | None"
-Object: TypeAlias = dict[str, Value]
 Link: TypeAlias = "tuple[Link, str] | None"
 """A path held by its end, so that deep values do not pay for the paths of all their parts."""
 
-OBJECT_BYTES = 64
-ENTRY_BYTES = 90
-ARRAY_BYTES = 56
-SLOT_BYTES = 8
-STRING_BYTES = 50
-NUMBER_BYTES = 28
-NODE_BYTES = 140
-"""Roughly what CPython 3.11 takes for each part, for `weight`."""
+OPENED_AT_ONCE_MAX: Final = 100
+"""Parts of a whole state that are looked at one by one, so that each large one remembers its weight."""
+
+_SORTED: Final = orjson.OPT_SORT_KEYS
+_EMPTY: Final = Forest()
+"""The order of every closed tree without items; a tree that is opened has its own."""
+
+
+class Object(dict[str, Value]):
+    """An object that belongs to one state and is changed in place; any other dict is closed."""
+
+    __slots__ = ()
 
 
 class TreeState:
     """What a partition holds; changed in place, undone exactly.
 
-    Always true: every tree in it is well formed (TREE-10), it shares no object with what was given to it or
-    what it gave out, and `weight` equals the weight of a fresh load of its dump. The order of object keys is
-    no part of the state: `dump` sorts them, so equal states dump to equal bytes however they came about.
+    Always true: every tree in it is well formed (TREE-10), nothing that was given to it is ever changed by it, what
+    it gave out is shared with nobody, and `weight` equals the weight of a fresh load of its dump. The order of object
+    keys is no part of the state: `dump` sorts them, so equal states dump to equal bytes however they came about.
+
+    What is given to it is its own from then on, and whoever gave it does not change it any more.
 
     Changes are recorded for undoing from the first `mark` until `settle`, and not otherwise.
     """
@@ -44,7 +57,7 @@ class TreeState:
 
     def __init__(self, value: JsonObject | None = None) -> None:
         self._root = adopt_root(value or {})
-        self._weight = weigh(self._root)
+        self._weight = weigh((self._root,))
         self._journal: list[tuple[Callable[[], object], int]] | None = None
         self._settled = 0
 
@@ -72,7 +85,11 @@ class TreeState:
             self._journal = None
 
     def dump(self) -> Json:
-        return plain(self._root)
+        try:
+            dumped: Json = orjson.loads(orjson.dumps(self._root, _plain_forest, _SORTED))
+        except (TypeError, ValueError, RecursionError):
+            return plain(self._root)  # deeper than the encoder goes
+        return dumped
 
     def weight(self) -> int:
         return self._weight
@@ -81,50 +98,69 @@ class TreeState:
         """The objects along a path, the root first, up to where it ends, is missing, or is no object."""
         objects = [self._root]
         for key in path:
-            found = objects[-1].get(key)
-            if not isinstance(found, dict):
+            if not isinstance(objects[-1].get(key), dict):
                 break
-            objects.append(found)
+            objects.append(self.open(objects[-1], key))
         return objects
 
-    def restart(self, value: JsonObject) -> None:
-        """Replace everything."""
-        root = adopt_root(value)
-        before, self._root = self._root, root
-        self._note(partial(setattr, self, "_root", before), weigh(root) - weigh(before))
+    def open(self, holder: Object, key: str) -> Object:
+        """The object at a key, made this state's own; that is no change of the state, and never undone."""
+        found = holder[key]
+        if not isinstance(found, Object):
+            assert isinstance(found, dict)
+            found = holder[key] = _opened(found)
+        return found
 
-    def merge(self, holder: Object, changes: JsonObject) -> None:
-        """Set each key of an object of this state; what is a tree afterwards is indexed as one."""
-        for key, value in changes.items():
-            self._put(holder, key, adopt(value))
+    def restart(self, value: Object, weight: int) -> None:
+        """Replace everything; `value` is adopted, and weighs so much."""
+        before, self._root = self._root, Object(value)
+        self._note(partial(setattr, self, "_root", before), weight - self._weight)
+
+    def merge(self, holder: Object, changes: Mapping[str, Value]) -> None:
+        """Set each key of an object of this state; `changes` are adopted, and what is a tree afterwards is one."""
+        replaced = {key: holder[key] for key in changes if key in holder}
+        added = weigh_entries(changes) - weigh_entries(replaced)
+        before = None if holder is self._root else holder.get("tree")
+        holder.update(changes)
+        self._note(partial(_unmerge, holder, list(changes), replaced), added)
+        if holder is not self._root and ("tree" in changes or "items" in changes):
+            self._index(holder, before)
+
+    def _index(self, holder: Object, before: Value) -> None:
+        """Let an object whose `items` or `tree` were set be a tree of its own, if it is one."""
         items, tree = holder.get("items"), holder.get("tree")
-        if holder is not self._root and isinstance(items, dict) and isinstance(tree, list):
-            self._put(holder, "tree", Forest.grow(tree, items))
+        if not isinstance(items, dict) or not isinstance(tree, list | Forest):
+            return
+        if isinstance(tree, list):
+            forest = Forest.grow(tree, items)
+            holder["tree"] = forest
+            self._note(_nothing, forest.weight - weigh((tree,)))
+        elif tree is not before:
+            holder["tree"] = tree.copy()
+        self.open(holder, "items")
 
     def drop(self, holder: Object, key: str) -> None:
         """Remove one key of an object of this state."""
         value = holder.pop(key)
         self._note(partial(holder.__setitem__, key, value), -_entry(key, value))
 
-    def plant(self, tree: Object, id: str, data: JsonObject, parent: str, before: str | None) -> None:
-        """Add an item to a tree."""
+    def plant(self, tree: Object, id: str, data: Value, parent: str, before: str | None) -> None:
+        """Add an item to a tree; `data` is adopted."""
         items, forest = parts(tree)
-        adopted = adopt(data)
-        items[id] = adopted
+        items[id] = data
         forest.add(id)
         forest.place(id, parent, before)
-        self._note(partial(_uproot, items, forest, id), NODE_BYTES + _entry(id, adopted))
+        self._note(partial(_uproot, items, forest, id), NODE_BYTES + _entry(id, data))
 
     def prune(self, tree: Object, top: str) -> None:
         """Remove an item and all below it from a tree."""
         items, forest = parts(tree)
         gone = [(id, forest.nodes[id], items[id]) for id in forest.within(top)]
         place = forest.lift(top)
-        weight = 0
-        for id, _, data in gone:
+        for id, _, _ in gone:
             del forest.nodes[id]
             del items[id]
-            weight += NODE_BYTES + _entry(id, data)
+        weight = NODE_BYTES * len(gone) + weigh_entries({id: data for id, _, data in gone})
 
         def regrow() -> None:
             for id, node, data in gone:
@@ -141,15 +177,6 @@ class TreeState:
         forest.place(id, parent, before)
         self._note(partial(_replace, forest, id, *place), 0)
 
-    def _put(self, holder: Object, key: str, value: Value) -> None:
-        if key in holder:
-            old = holder[key]
-            holder[key] = value
-            self._note(partial(holder.__setitem__, key, old), weigh(value) - weigh(old))
-        else:
-            holder[key] = value
-            self._note(partial(holder.__delitem__, key), _entry(key, value))
-
     def _note(self, undo: Callable[[], object], added: int) -> None:
         self._weight += added
         if self._journal is not None:
@@ -163,7 +190,7 @@ def is_tree(value: Value) -> bool:
 def parts(tree: Object) -> tuple[Object, Forest]:
     """The items and the order of a tree."""
     items, forest = tree["items"], tree["tree"]
-    assert isinstance(items, dict)
+    assert isinstance(items, Object), "a tree is opened whole"
     assert isinstance(forest, Forest)
     return items, forest
 
@@ -189,95 +216,104 @@ def check_item(data: object, path: tuple[str, ...]) -> None:
 
 def adopt_root(value: JsonObject) -> Object:
     """A whole state from plain JSON; raises Malformed."""
-    return {key: adopt(value[key], (None, key)) for key in sorted(value)}
+    if len(value) <= OPENED_AT_ONCE_MAX:
+        return Object({key: adopt(value[key], (None, key)) for key in sorted(value)})
+    shared: Any = value
+    return Object(_indexed(shared, None, root=True) if claims(value, "items", "tree") else shared)
 
 
 def adopt(value: Json, link: Link = None) -> Value:
-    """A copy of plain JSON as the state holds it, its trees checked and indexed; raises Malformed."""
-    if isinstance(value, list):
-        return _copy_array(value)
-    if not isinstance(value, dict):
-        return value
-    top: Object = {}
-    work: list[tuple[JsonObject, Object, Link]] = [(value, top, link)]
+    """Plain JSON as a state holds it, closed, its trees checked and indexed; raises Malformed.
+
+    Where there is no tree in it, it is the value itself. Otherwise the objects that lead to trees are copies.
+    """
+    if not isinstance(value, dict) or not claims(value, "items", "tree"):
+        return heavy(value)  # type: ignore[no-any-return]
+    return heavy(_indexed(value, link))  # type: ignore[no-any-return]
+
+
+def _indexed(value: Any, link: Link, *, root: bool = False) -> dict[str, Value]:
+    """A copy of the objects that can be addressed, with an order in the place of the array of each tree."""
+    top: dict[str, Value] = {}
+    work: list[tuple[Any, dict[str, Value], Link]] = [(value, top, link)]
     while work:
         source, copy, link = work.pop()
-        items, tree = source.get("items"), source.get("tree")
-        forest: Forest | None = None
-        if isinstance(items, dict) and isinstance(tree, list):
-            try:
-                forest = Forest.grow(tree, items)
-                check_items(items, forest)
-            except Malformed as fault:
-                raise Malformed(_path(link) + fault.path, fault.message, of_key=fault.of_key) from None
-        for key in sorted(source):
-            part = source[key]
-            if isinstance(part, dict):
-                child: Object = {}
-                copy[key] = child
-                work.append((part, child, (link, key)))
-            elif isinstance(part, list):
-                copy[key] = forest if forest is not None and key == "tree" else _copy_array(part)
-            else:
-                copy[key] = part
+        copy.update(source)
+        if "tree" in source and (source is not value or not root):
+            items, tree = source.get("items"), source["tree"]
+            if isinstance(items, dict) and isinstance(tree, list):
+                try:
+                    copy["tree"] = _ordered(tree, items)
+                except Malformed as fault:
+                    raise Malformed(_path(link) + fault.path, fault.message, of_key=fault.of_key) from None
+        inner = [key for key, part in source.items() if part and isinstance(part, dict)]
+        for key in sorted(inner) if len(inner) > 1 else inner:
+            child: dict[str, Value] = {}
+            copy[key] = child
+            work.append((source[key], child, (link, key)))
     return top
+
+
+def _ordered(tree: list[Json], items: JsonObject) -> Forest:
+    if not tree and not items:
+        return _EMPTY
+    forest = Forest.grow(tree, items)
+    check_items(items, forest)
+    return forest
+
+
+def _opened(closed: dict[str, Value]) -> Object:
+    """A copy of one closed object; what is in it stays closed, but for the parts of a tree."""
+    opened = Object(closed)
+    forest = opened.get("tree")
+    if isinstance(forest, Forest):
+        items = opened["items"]
+        assert isinstance(items, dict)
+        opened["tree"], opened["items"] = forest.copy(), Object(items)
+    return opened
+
+
+def _plain_forest(forest: object) -> list[Json]:
+    if not isinstance(forest, Forest):
+        raise TypeError("a state holds JSON and the order of its trees")
+    return forest.plain()
 
 
 def plain(value: Value) -> Json:
-    """A copy of a state's value as plain JSON, keys sorted."""
-    if isinstance(value, Forest):
-        return value.plain()
-    if isinstance(value, list):
-        return _copy_array(value)
-    if not isinstance(value, dict):
-        return value
-    top: JsonObject = {}
-    work: list[tuple[Object, JsonObject]] = [(value, top)]
+    """A copy of a state's value as plain JSON, keys sorted, however deep it is."""
+    holder: list[Any] = [None]
+    work: list[tuple[Any, Any, Any]] = [(holder, 0, value)]
     while work:
-        source, copy = work.pop()
-        for key in sorted(source):
-            part = source[key]
-            if isinstance(part, dict):
-                child: JsonObject = {}
-                copy[key] = child
-                work.append((part, child))
-            elif isinstance(part, Forest):
-                copy[key] = part.plain()
-            else:
-                copy[key] = _copy_array(part) if isinstance(part, list) else part
-    return top
-
-
-def weigh(value: Value) -> int:
-    """About how many bytes a value takes."""
-    if not isinstance(value, dict | list):
-        return _weigh_leaf(value)
-    total = 0
-    work: list[Object | list[Json] | JsonObject] = [value]
-    while work:
-        holder = work.pop()
-        if isinstance(holder, dict):
-            total += OBJECT_BYTES + len(holder) * ENTRY_BYTES + sum(map(len, holder))
+        copy, place, part = work.pop()
+        made: Any
+        if isinstance(part, Forest):
+            made = part.plain()
+        elif isinstance(part, list):
+            made = [None] * len(part)
+            work.extend((made, index, each) for index, each in enumerate(part))
+        elif isinstance(part, dict):
+            made = dict.fromkeys(sorted(part))
+            work.extend((made, key, each) for key, each in part.items())
         else:
-            total += ARRAY_BYTES + len(holder) * SLOT_BYTES
-        for part in holder.values() if isinstance(holder, dict) else holder:
-            if isinstance(part, dict | list):
-                work.append(part)
-            else:
-                total += _weigh_leaf(part)
-    return total
-
-
-def _weigh_leaf(value: Value) -> int:
-    if isinstance(value, str):
-        return STRING_BYTES + len(value)
-    if isinstance(value, Forest):
-        return OBJECT_BYTES + len(value) * NODE_BYTES
-    return 0 if value is None or isinstance(value, bool) else NUMBER_BYTES
+            made = part
+        copy[place] = made
+    return holder[0]  # type: ignore[no-any-return]
 
 
 def _entry(key: str, value: Value) -> int:
-    return ENTRY_BYTES + len(key) + weigh(value)
+    return weigh_entries({key: value})
+
+
+def _unmerge(holder: Object, keys: Sequence[str], replaced: Mapping[str, Value]) -> None:
+    for key in keys:
+        if key in replaced:
+            holder[key] = replaced[key]
+        else:
+            del holder[key]
+
+
+def _nothing() -> None:
+    """The change before this one brings its own undoing."""
 
 
 def _uproot(items: Object, forest: Forest, id: str) -> None:
@@ -289,27 +325,6 @@ def _uproot(items: Object, forest: Forest, id: str) -> None:
 def _replace(forest: Forest, id: str, parent: str, before: str | None) -> None:
     forest.lift(id)
     forest.place(id, parent, before)
-
-
-def _copy_array(array: list[Json]) -> list[Json]:
-    top: list[Json] = []
-    work: list[tuple[list[Json] | JsonObject, list[Json] | JsonObject]] = [(array, top)]
-
-    def copied(part: Json) -> Json:
-        if not isinstance(part, dict | list):
-            return part
-        empty: list[Json] | JsonObject = {} if isinstance(part, dict) else []
-        work.append((part, empty))
-        return empty
-
-    while work:
-        source, copy = work.pop()
-        if isinstance(source, dict) and isinstance(copy, dict):
-            for key in sorted(source):
-                copy[key] = copied(source[key])
-        elif isinstance(source, list) and isinstance(copy, list):
-            copy.extend([copied(part) for part in source])
-    return top
 
 
 def _path(link: Link) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unisono.model.forest import ROOT, Forest, Malformed
 from unisono.model.packing import unpack
 from unisono.model.partition import PartitionState
-from unisono.model.treestate import Object, check_items
+from unisono.model.treestate import Object, Value, check_items
 
 NAME_CHARS_MAX = 60
 
@@ -41,8 +41,8 @@ def fault(state: PartitionState) -> str | None:
     return None
 
 
-def _trees(root: Object) -> Iterator[tuple[str, Object]]:
-    waiting: list[tuple[str, Object]] = [("", root)]
+def _trees(root: Object) -> Iterator[tuple[str, dict[str, Value]]]:
+    waiting: list[tuple[str, dict[str, Value]]] = [("", root)]
     while waiting:
         path, holder = waiting.pop()
         if isinstance(holder.get("tree"), Forest):
