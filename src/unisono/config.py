@@ -130,6 +130,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         str | None,
         about("Events", "Model directory, or `open`: any schema name, data unchecked."),
     ] = None
+    allow_model_edits: Annotated[
+        bool,
+        about(
+            "Events",
+            "Start with a model whose content changed under its model_version; states are folded anew.",
+        ),
+    ] = False
     accept_init: Annotated[bool, about("Events", "Take `init` in the compatibility profile.")] = True
     require_uuid_ids: Annotated[bool, about("Events", "Refuse event ids that are not UUIDs.")] = False
     legacy_partition: Annotated[

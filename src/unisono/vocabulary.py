@@ -1,4 +1,4 @@
-"""Words every room shares: plain JSON, and one complaint about one field."""
+"""Words every room shares: plain JSON, one complaint about one field, which log is meant."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ class FieldError(msgspec.Struct, frozen=True):
 
     field: str
     message: str
+
+
+class LogIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """Which log, and which past of it (DUR-08).
+
+    `log_id` is 32 hexadecimal digits, made with the log and kept by a move. `log_epoch` is 1 at first, and a larger
+    number whenever the log's past may have changed. Where either is another, committed ids mean other events.
+    """
+
+    log_id: str
+    log_epoch: int

@@ -81,6 +81,7 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     class Judge:
         class states:  # noqa: N801
             snapshot_version = 0
+            model_digest = ""
 
     log = Storing.open(tmp_path)
     orders = KeepingOrders(log)

@@ -13,6 +13,7 @@ from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
 from unisono.authority.channel import ModelChanged, Order, Outcome, Report
 from unisono.authority.neighbours import Neighbours
+from unisono.model.loading import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.packing import unpack
 from unisono.store.port import Opening
@@ -60,7 +61,8 @@ def test_a_new_model_is_told_to_every_front_and_judges_the_whole_log_anew(
     assert seat.order("snapshot", "p")[0]
     with reading(tmp_path / "data") as log:
         for version, expected in ((2, 6), (5, 20)):
-            snapshot = log.snapshot("p", version)
+            place = tmp_path / ("model" if version == 2 else "next")
+            snapshot = log.snapshot("p", version, load_model(place).digest)
             assert snapshot is not None
             assert unpack(snapshot.state)["data"] == {"count": expected}
 

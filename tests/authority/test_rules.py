@@ -10,6 +10,7 @@ import pytest
 
 from tests.authority.models import counting_model
 from tests.authority.seat import Seat, candidate, note, push, reading, seated
+from unisono.model.loading import load_model
 from unisono.model.model import CANONICAL
 from unisono.model.packing import unpack
 from unisono.store.sqlite import SqliteLog
@@ -26,7 +27,7 @@ def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
 def data_of(seat: Seat[SqliteLog], tmp_path: Path, partition: str) -> Any:
     assert seat.order("snapshot", partition)[0]
     with reading(tmp_path / "data") as log:
-        snapshot = log.snapshot(partition, 1)
+        snapshot = log.snapshot(partition, 1, load_model(tmp_path / "model").digest)
     assert snapshot is not None
     return unpack(snapshot.state)["data"]
 

@@ -27,7 +27,7 @@ SAMPLE = load_model(sample_model())
 
 def stored(data: Path, partition: str, version: int = NO_MODEL_VERSION) -> Snapshot | None:
     with reading(data) as log:
-        return log.snapshot(partition, version)
+        return log.snapshot(partition, version, SAMPLE.digest if version == SAMPLE.version else "")
 
 
 def state_of(data: Path, partition: str, version: int = NO_MODEL_VERSION) -> Any:
@@ -112,7 +112,7 @@ def test_one_of_another_model_version_is_not_used(tmp_path: Path) -> None:
     with seated(data, SAMPLE) as seat:
         seat.front.connect().submit(candidate(["p"], push("a")))
         lie = b'{"tree":{"explorer":{"items":{"z":{}},"tree":[{"id":"z","children":[]}]}},"data":{}}'
-        lies = [Snapshot("p", 1, version, lie, 0) for version in (0, 1, 3)]
+        lies = [Snapshot("p", 1, version, lie, 0, SAMPLE.digest if version else "") for version in (0, 1, 3)]
     log = CountingLog.open(data)
     log.put_snapshots(lies)
     with seated_on(log, versioned(tmp_path, 2)) as seat:

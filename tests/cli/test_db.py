@@ -38,7 +38,7 @@ def test_init_twice_and_status(empty: str) -> None:
     outcome = run_db("init", "--store", empty)
     assert (outcome.exit_code, outcome.output) == (
         0,
-        "made a log: 0001_pre_log.sql, 0002_pre_keeping.sql, 0003_post_keeping.sql\n",
+        "made a log: 0001_pre_log.sql, 0002_pre_keeping.sql, 0003_post_keeping.sql, 0004_pre_identity.sql\n",
     )
     outcome = run_db("init", "--store", empty)
     assert (outcome.exit_code, outcome.output) == (0, "there is a log already; nothing was done\n")
@@ -50,7 +50,7 @@ def test_init_twice_and_status(empty: str) -> None:
         append(log, [["p"]] * 3)
         outcome = run_db("status", "--store", empty)
     assert outcome.exit_code == 0
-    for words in ("head 3", "2023-11-14", "none published", "node       front-a", "3 migrations applied"):
+    for words in ("head 3", "2023-11-14", "none published", "node       front-a", "4 migrations applied"):
         assert words in outcome.output
 
 

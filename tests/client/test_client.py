@@ -362,7 +362,7 @@ async def test_a_dead_server_is_noticed(server: Server, part: str, who: str) -> 
             await one.caught_up(WAIT_S)
 
 
-@pytest.mark.req("CLIENT-11")
+@pytest.mark.req("DUR-08")
 @asynchronous
 async def test_a_server_that_lost_its_past_is_found_out(tmp_path: Path, part: str, who: str) -> None:
     arguments = ("--access-default", "allow")
@@ -384,7 +384,7 @@ async def test_a_server_that_lost_its_past_is_found_out(tmp_path: Path, part: st
                 assert one.view() == {"new": 1}
                 assert one.status.cursor == 1
                 assert one.status.last_error is not None
-                assert one.status.last_error.code == "cursor_ahead"
+                assert one.status.last_error.code == "log_changed"
 
 
 @asynchronous

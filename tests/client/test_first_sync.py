@@ -242,11 +242,15 @@ async def test_canonical_events_with_the_model_and_without(tmp_path: Path) -> No
             await new.caught_up(WAIT_S)
             assert notes(new) == due
         assert stored(tmp_path / "new.db") == {"p": []}
-        # The client's own model becomes another: what was folded by the old one is fetched again.
+        # The client's own model becomes another: what was folded by the old one is fetched again, all of it.
         write(tmp_path / "model", 2, "[event.data, 'same version, other content']")
         async with canonical(server, "new", model, tmp_path / "new.db") as new:
             await new.caught_up(WAIT_S)
-            assert notes(new) == due, "the server's snapshot of that version counts"
+            assert notes(new) == {key: [*value, "same version, other content"] for key, value in due.items()}
+            assert new.status.last_error is not None
+            assert new.status.last_error.code == "model_mismatch"
+            assert "another content" in new.status.last_error.message
+        assert len(stored(tmp_path / "new.db")["p"]) == 21, "the server's snapshot is of another content"
 
 
 @pytest.mark.req("CLIENT-15", "CLIENT-10")

@@ -321,7 +321,7 @@ def test_another_model_takes_cursors_and_snapshots_and_nothing_else(path: Path) 
     assert store.snapshot("p", "m") is None
     assert held(store) == [1]
     assert "d" in store.outbox.pending
-    assert store.model_version() == (True, 4)
+    assert store.notes.model() == (True, 4, None)
 
 
 @pytest.mark.req("CLIENT-11", "CLIENT-12")

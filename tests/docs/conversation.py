@@ -26,6 +26,8 @@ _STEADY: Final[Mapping[str, Any]] = {
     "server_time": 1794700000000,
     "status_updated_at": 1794700000000,
     "retry_after_ms": 10000,
+    "log_id": "6f1d0a4be2c94c0f9a53d7c1b08e2f64",
+    "model_digest": "2ac1d6f0…",
     "token": "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.…",
 }
 

@@ -12,6 +12,7 @@ from unisono.authority.channel import PageOf
 from unisono.config import Settings
 from unisono.front.catchup import Ask, CatchUp
 from unisono.protocol.messages import Sync
+from unisono.vocabulary import LogIdentity
 
 
 class Host:
@@ -21,6 +22,7 @@ class Host:
         self.subscriptions: tuple[str, ...] = ()
         self.wants_snapshots = wants_snapshots
         self.version: int | None = 1
+        self.digest = "content"
         self.asked: list[tuple[Ask, int, dict[str, int] | None, Callable[[PageOf], None]]] = []
         self.answers: list[dict[str, Any]] = []
 
@@ -41,8 +43,11 @@ class Host:
     def answer_sync(self, payload: bytes) -> None:
         self.answers.append(msgspec.json.decode(payload))
 
-    def model_version(self) -> int | None:
-        return self.version
+    def model(self) -> tuple[int | None, str]:
+        return self.version, self.digest
+
+    def log(self) -> LogIdentity | None:
+        return LogIdentity("a" * 32, 5)
 
     def page(self, page: PageOf) -> None:
         self.asked.pop(0)[3](page)
@@ -52,6 +57,17 @@ SNAPSHOT = b'{"partition":"p","committed_id":40,"model_version":1,"state":{}}'
 
 
 @pytest.mark.req("SYNC-12", "DUR-07", "MODEL-03")
+def test_snapshots_of_another_content_than_the_one_in_force_are_not_sent() -> None:
+    host = Host()
+    catchup = CatchUp(host, Settings())
+    catchup.start(Sync(0, ["p"]))
+    host.digest = "edited"
+    host.page(PageOf(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    assert not host.answers
+    assert len(host.asked) == 1
+
+
+@pytest.mark.req("SYNC-12", "DUR-07", "MODEL-03", "DUR-08")
 def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
     host = Host()
     catchup = CatchUp(host, Settings())
@@ -66,6 +82,7 @@ def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
     host.page(PageOf(2, (b"7",), 60, True))
     (answer,) = host.answers
     assert (answer["snapshots"], answer["events"], answer["model_version"]) == ([], [7], 2)
+    assert (answer["log_id"], answer["log_epoch"], answer["model_digest"]) == ("a" * 32, 5, "content")
     catchup.start(Sync(60, ["p"]))
     assert host.asked[0][2] == {}, "this cycle has no floors"
 

@@ -15,6 +15,7 @@ from tests.server.harness import Server, item, set_event
 from tests.server.test_model_reload import Modelled, note, told_version, write_model
 from tests.store.postgres_server import shared_server
 from tests.waiting import PATIENCE_S, until
+from unisono.model.loading import load_model
 
 
 class Cluster:
@@ -219,6 +220,7 @@ def test_what_a_starting_node_brings(modelled: Cluster, part: str, tmp_path: Pat
         older.kill()
         none.kill()
     assert f"model version {present} is not newer than {present}" in str(refused)
+    assert load_model(tmp_path / "different").digest[:12] in str(refused), "it says which content is which"
     assert different.process.returncode == 2
     assert told_version(modelled.a.server, f"{part}-x") == present
 

@@ -85,7 +85,8 @@ def _published(lake: Lake, store: str) -> bool:
     time.sleep(0.02)
     keeper = open_keeper(store)
     try:
-        return lake.head() in keeper.watermarks(shipped_outline().version).values()
+        model = shipped_outline()
+        return lake.head() in keeper.watermarks(model.version, model.digest).values()
     finally:
         keeper.close()
 

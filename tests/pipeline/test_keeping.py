@@ -65,13 +65,16 @@ def test_every_keeper_does_the_same(place: Place) -> None:
     keeper = place.keeper
     assert keeper.extent() == Extent(0, EVENTS)
     assert keeper.model_in_force() == ModelBundle(2, "digest", {"model.toml": b"x"})
-    keeper.put_snapshots([Snapshot(f"s{n}", n, 2, b"x" * 50_000, 1) for n in range(40)])
-    keeper.put_snapshots([Snapshot("s39", 5, 2, b"older", 1), Snapshot("p", 600, 3, b"prepared", 1)])
-    assert keeper.watermarks(2) == {f"s{n}": n for n in range(40)}
+    keeper.put_snapshots([Snapshot(f"s{n}", n, 2, b"x" * 50_000, 1, "digest") for n in range(40)])
+    keeper.put_snapshots(
+        [Snapshot("s39", 5, 2, b"older", 1, "digest"), Snapshot("p", 600, 3, b"prepared", 1)]
+    )
+    assert keeper.watermarks(2, "digest") == {f"s{n}": n for n in range(40)}
     assert keeper.watermarks(3) == {"p": 600}
     for wrong, words in (
         (Snapshot("p", EVENTS + 1, 2, b"", 1), f"the log ends at {EVENTS}"),
         (Snapshot("p", 1, 1, b"", 1), "of model version 1, 2 is in force"),
+        (Snapshot("p", 1, 2, b"", 1, "other"), r"of another content .*digest other, digest is in force"),
     ):
         with pytest.raises(KeepingFailed, match=words):
             keeper.put_snapshots([wrong])
@@ -86,15 +89,15 @@ def test_every_keeper_does_the_same(place: Place) -> None:
     assert keeper.erase([(n, STONE) for n in range(600, EVENTS + 1)], ["s1"]) == 50
     assert keeper.erase([(EVENTS, STONE)]) == 0
     assert keeper.watermarks(3) == {}
-    assert "s1" not in keeper.watermarks(2)
+    assert "s1" not in keeper.watermarks(2, "digest")
     with pytest.raises(KeepingFailed, match="no event 701"):
         keeper.erase([(EVENTS + 1, STONE)])
-    keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded anew", 1)])
+    keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded anew", 1, "digest")])
     with closing(open_keeper(place.uri)) as other:
         other.erase([], ["p"])
     with pytest.raises(KeepingFailed, match="fold them anew"):
-        keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1)])
-    assert "p" not in keeper.watermarks(2)
+        keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1, "digest")])
+    assert "p" not in keeper.watermarks(2, "digest")
     keeper.reclaim()
     assert keeper.extent() == Extent(650, EVENTS, LAKE)
 
@@ -131,7 +134,7 @@ def test_a_server_may_start_and_end_in_the_middle(tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill_embedded(data)
     with closing(open_keeper(str(data))) as keeper:
-        keeper.put_snapshots([Snapshot("p", 100, 2, b"x", 1)])
+        keeper.put_snapshots([Snapshot("p", 100, 2, b"x", 1, "digest")])
         server = Server(data, "--model", "open", "--access-default", "allow")
         starting = threading.Thread(target=server.start)
         starting.start()

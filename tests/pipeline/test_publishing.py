@@ -29,7 +29,7 @@ VERSION = 1
 def watermarks(store: str) -> dict[str, int]:
     keeper = open_keeper(store)
     try:
-        return keeper.watermarks(VERSION)
+        return keeper.watermarks(VERSION, shipped_outline().digest)
     finally:
         keeper.close()
 
@@ -39,7 +39,7 @@ def require_published(store: str, records: list[Record]) -> None:
     reader = open_reader(store)
     try:
         for name, history in by_partition(records).items():
-            held = reader.snapshot(name, VERSION)
+            held = reader.snapshot(name, VERSION, shipped_outline().digest)
             assert held is not None
             assert (
                 held.state == replayed(model, [r for r in history if r.committed_id <= held.committed_id])[0]
@@ -55,7 +55,9 @@ def test_what_is_newer_goes_into_the_store(
     monkeypatch.setattr(publishing, "PORTION_ROWS", 7)
     outlines, log = Outlines(3, 30), SqliteLog.open(tmp_path / "data")
     records = append_outlines(log, outlines, 600)
-    log.put_snapshots([Snapshot("room-00004", 600, VERSION, b"the server's own", 1)])
+    log.put_snapshots(
+        [Snapshot("room-00004", 600, VERSION, b"the server's own", 1, shipped_outline().digest)]
+    )
     log.close()
     store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
     lake.make(buckets=4)

@@ -33,6 +33,7 @@ from unisono.protocol.messages import (
     Sync,
 )
 from unisono.protocol.surrogates import mask_lone_surrogates
+from unisono.vocabulary import LogIdentity
 
 ITEM = {"id": "e1", "partitions": ["p"], "event": {"type": "set"}}
 PAYLOADS: dict[str, Any] = {
@@ -393,7 +394,7 @@ def test_an_encoded_event_has_the_one_shape_and_its_stored_text(
     }
 
 
-@pytest.mark.req("SYNC-08")
+@pytest.mark.req("SYNC-08", "DUR-08")
 @pytest.mark.parametrize("model_version", [None, 3])
 @pytest.mark.parametrize("events", [[], [b'{"a":1}'], [b'{"a":1}', b'{"b":2}']])
 def test_an_encoded_page_splices_its_events(model_version: int | None, events: list[bytes]) -> None:
@@ -405,6 +406,8 @@ def test_an_encoded_page_splices_its_events(model_version: int | None, events: l
         sync_to=7,
         has_more=len(events) == 2,
         model_version=model_version,
+        model_digest="" if model_version is None else "ab12",
+        log=LogIdentity("0f" * 16, 7),
     )
     expected = {
         "partitions": ["a", "é"],
@@ -413,8 +416,11 @@ def test_an_encoded_page_splices_its_events(model_version: int | None, events: l
         "next_since_committed_id": 5,
         "sync_to_committed_id": 7,
         "has_more": len(events) == 2,
+        "log_id": "0f" * 16,
+        "log_epoch": 7,
     }
-    assert json.loads(data) == expected | ({} if model_version is None else {"model_version": model_version})
+    model = {} if model_version is None else {"model_version": model_version, "model_digest": "ab12"}
+    assert json.loads(data) == expected | model
 
 
 def test_an_item_and_a_single_submission_share_their_fields() -> None:

@@ -46,7 +46,7 @@ from unisono.protocol.session import (
     Submit,
     Verify,
 )
-from unisono.vocabulary import FieldError
+from unisono.vocabulary import FieldError, LogIdentity
 
 # The table of 002, with what its prose adds (errors that keep open, sockets that are lost), written by hand.
 TABLE = {
@@ -185,6 +185,8 @@ def test_an_accepted_connect_tells_everything_the_client_needs(model_version: in
         head=7,
         limits={"max_batch_size": 100},
         model_version=model_version,
+        model_digest="" if model_version is None else "ab12",
+        log=LogIdentity("0f" * 16, 7),
     )
     assert isinstance(told, Reply)
     assert told.kind == "connected"
@@ -199,8 +201,11 @@ def test_an_accepted_connect_tells_everything_the_client_needs(model_version: in
             "ordered_delivery": True,
         },
         "limits": {"max_batch_size": 100},
+        "log_id": "0f" * 16,
+        "log_epoch": 7,
     }
-    assert told.payload == expected | ({} if model_version is None else {"model_version": model_version})
+    model = {} if model_version is None else {"model_version": model_version, "model_digest": "ab12"}
+    assert told.payload == expected | model
     assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "compatibility")
 
 

@@ -24,7 +24,7 @@ from unisono.vocabulary import Json
 ASK: dict[str, Any] = {"snapshots": True}
 RESPONSE = {
     "partitions", "effective_subscriptions", "events", "next_since_committed_id", "sync_to_committed_id",
-    "has_more",
+    "has_more", "log_id", "log_epoch",
 }  # fmt: skip
 """Every field of a response to whoever did not ask for snapshots, without a model version."""
 

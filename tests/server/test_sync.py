@@ -295,6 +295,7 @@ def test_an_empty_log(tmp_path_factory: pytest.TempPathFactory, who: str) -> Non
     with running(data, "--access-default", "allow") as server, server.client(who) as peer:
         for since in (0, 1, 500):
             page = peer.sync(["p"], since)
+            assert (len(page.pop("log_id")), page.pop("log_epoch")) == (32, 1)
             assert page == {
                 "partitions": ["p"],
                 "effective_subscriptions": [],

@@ -496,7 +496,9 @@ def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
         assert log.extent() == Extent(0, 300)
         assert list(log.scan(0, 300, limit=300)) == records
         assert log.snapshot("p", 1) == Snapshot("p", 200, 1, b"\1\2", 5)
+        assert log.snapshot("p", 1, "some digest") is None, "nobody knows which content of the model made it"
         assert log.watermarks(1) == {"p": 200}
+        assert log.watermarks(1, "some digest") == {}
         append(log, [["p"], ["new"]])
         log.set_archive(LAKE)
         while log.prune(250):

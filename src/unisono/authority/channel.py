@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from unisono.vocabulary import FieldError
+from unisono.vocabulary import FieldError, LogIdentity
 
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 """A frame is a group's worth at most: far below this; more means the stream is out of step."""
@@ -103,11 +103,14 @@ class AskHead(Value, frozen=True):
 
 
 class Offer(Value, frozen=True):
-    """What the authority judges by: first message on the channel, and again whenever the model changes."""
+    """What the authority judges by, and on which log: first message on the channel, and again whenever the model
+    changes or the log is another."""
 
     head: int
     model_version: int | None
     profiles: dict[str, tuple[str, ...]]
+    model_digest: str = ""
+    log: LogIdentity | None = None
 
 
 class Claimed(Value, frozen=True):
@@ -198,12 +201,14 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     model_version: int | None
     snapshot_bytes_max: int
     bytes_max: int
+    model_digest: str = ""
 
 
 class AskPage(Value, frozen=True):
     """One page of history; of a partition in `floors`, only what is above its floor.
 
-    With `start` it is a first page, and the reader chooses the floors.
+    With `start` it is a first page, and the reader chooses the floors. `log` is the one the client was told of: a
+    page of another is no answer.
     """
 
     ticket: int
@@ -214,6 +219,7 @@ class AskPage(Value, frozen=True):
     bytes_max: int
     floors: dict[str, int] = {}
     start: Start | None = None
+    log: LogIdentity | None = None
 
 
 class PageOf(Value, frozen=True):

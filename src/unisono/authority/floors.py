@@ -29,7 +29,12 @@ _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def starting_points(
-    reader: LogReader, partitions: Sequence[str], model_version: int, upto: int, bytes_max: int
+    reader: LogReader,
+    partitions: Sequence[str],
+    model_version: int,
+    upto: int,
+    bytes_max: int,
+    model_digest: str = "",
 ) -> list[Snapshot]:
     """The snapshots of one model from which the histories of `partitions` can start, `bytes_max` in all.
 
@@ -40,7 +45,7 @@ def starting_points(
     for partition in partitions:
         if unfit == UNFIT_MAX:
             break
-        snapshot = reader.snapshot(partition, model_version)
+        snapshot = reader.snapshot(partition, model_version, model_digest)
         if snapshot is None or not 0 < snapshot.committed_id <= upto:
             continue
         if len(snapshot.state) > left:

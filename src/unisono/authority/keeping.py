@@ -87,7 +87,10 @@ class KeepingOrders:
         """A transaction each time it is asked."""
         if self._ticket != order.ticket:
             asked = msgspec.msgpack.decode(order.body, type=Publication)
-            require_publishable(asked.snapshots, log.extent().head, authority.states.snapshot_version)
+            states = authority.states
+            require_publishable(
+                asked.snapshots, log.extent().head, states.snapshot_version, states.model_digest
+            )
             require_unerased(asked.erasures, log.erasures())
             self._ticket, self._steps = order.ticket, _stored(log, asked.snapshots)
         if next(self._steps, self) is None:

@@ -110,6 +110,7 @@ class Authority:
             self._selector.register(self.neighbours.wake_fd, selectors.EVENT_READ, None)
         self._out = Outboxes(fronts, self._lose)
         self._head = store.head()
+        self._log = store.identity()
         self._draining = False
         self.turns = 0
         self.counters = Counters()
@@ -380,6 +381,8 @@ class Authority:
         while (news := self.neighbours.news(fresh=fresh)) is not None:
             self._learn_and_tell(news.records)
             self._learn((), news.replaced)
+            if news.log_epoch not in (None, self._log.log_epoch):
+                self._start_anew()
             if news.erased:  # states folded before may hold what was erased
                 self.states = self.states.renewed(self.states.model)
             if self._is_newer(news.model_version):
@@ -419,6 +422,14 @@ class Authority:
         log.info("model version %s came into force on another node", model.version)
         self.adopt(self.states.renewed(model))
 
+    def _start_anew(self) -> None:
+        """The log's past may be another now (DUR-08): everybody is let go, and told of it when they come back."""
+        self._log = self._store.identity()
+        log.warning("the log has log_epoch %d now: clients are let go and start over", self._log.log_epoch)
+        self.states = self.states.renewed(self.states.model)
+        self._out.tell_only(Failed("the log's past may have changed", recovering=True))
+        self._out.tell_all(self._offer())
+
     def _recover(self, error: StoreLost) -> None:
         """The shared log is out of reach: everybody is let go, and back in once it is found again.
 
@@ -437,7 +448,7 @@ class Authority:
             released += self._collect_while_lost(wait_s)
             try:
                 self.neighbours.reopen()
-                self._head = self._store.head()
+                self._head, self._log = self._store.head(), self._store.identity()
                 self._learn_news(fresh=True)
             except StoreLost as again:
                 log.warning("the log is still out of reach: %s", again)
@@ -505,4 +516,5 @@ class Authority:
         self._out.tell_all(ModelChanged(old, self._offer()))
 
     def _offer(self) -> Offer:
-        return Offer(self._head, self.states.model_version, self.states.profiles)
+        states = self.states
+        return Offer(self._head, states.model_version, states.profiles, states.model_digest, self._log)

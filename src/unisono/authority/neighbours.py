@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from unisono.authority.channel import Claim, Submit
 from unisono.model.loading import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News
+
+log = logging.getLogger("unisono.authority")
 
 
 class Neighbours:
@@ -18,9 +21,10 @@ class Neighbours:
         cluster: Cluster | None,
         *,
         accept_init: bool = True,
-        record: Callable[[ModelBundle | None], None] | None = None,
+        record: Callable[[ModelBundle | None], str | None] | None = None,
     ) -> None:
-        """`record`: where an embedded log notes the model in force, for those who read it without the server."""
+        """`record`: where an embedded log notes the model in force, for those who read it without the server and for
+        the next start; it refuses another content of a version it knows, or tells the digest it had."""
         self._cluster = cluster
         self._accept_init = accept_init
         self._record = record
@@ -50,14 +54,23 @@ class Neighbours:
         self._cluster.reopen()
 
     def publish(self, model: Model) -> None:
-        """Put a model into force on every node; ModelRefused when it is not newer than the one that is."""
+        """Put a model into force on every node; ModelRefused when it is not newer than the one that is, or when the
+        log knows another content of its version."""
         bundle = None
         if model.version is not None:
             bundle = ModelBundle(model.version, model.digest, dict(model.files))
         if self._cluster is not None and bundle is not None:
             self._cluster.publish_model(bundle)
         if self._record is not None:
-            self._record(bundle)
+            replaced = self._record(bundle)
+            if replaced is not None:
+                log.warning(
+                    "model version %s has another content now (digest %s, before %s): snapshots of the former one "
+                    "are not used, and states are folded anew",
+                    model.version,
+                    model.digest[:12],
+                    replaced[:12],
+                )
 
     def model_in_force(self) -> Model | None:
         """The model that some node put into force, loaded; None where there is none."""

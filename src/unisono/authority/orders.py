@@ -78,8 +78,11 @@ class Orders:
             raise OrderRefused("this server runs without a versioned model; start it with --model DIR")
         new = load_model(Path(place), accept_init=self._settings.accept_init)
         if new.version is None or new.version <= old.version:
+            edited = new.version == old.version and new.digest != old.digest
+            also = f", which has another content (digest {old.digest[:12]}, this one {new.digest[:12]})"
             raise OrderRefused(
-                f"model_version {new.version} is not above {old.version}, the one in force; raise it in model.toml"
+                f"model_version {new.version} is not above {old.version}, the one in force{also if edited else ''}; "
+                "raise it in model.toml"
             )
         if terms.digest is not None and new.digest != terms.digest:
             raise OrderRefused("the files of the model have changed since they were checked; try again")

@@ -35,12 +35,16 @@ _logger = logging.getLogger("unisono.reader")
 
 def page_of(log: LogReader, ask: AskPage) -> PageOf:
     """Read one page, and what it starts from, and put them into the words of the wire."""
+    if ask.log is not None and ask.log != log.identity():
+        raise StoreLost(f"this is not the log with log_epoch {ask.log.log_epoch}")
     floors, bytes_max, told = ask.floors, ask.bytes_max, tuple[bytes, ...]()
     if (start := ask.start) is not None:
         snapshots = _starting_points(log, ask, start)
         floors = {each.partition: each.committed_id for each in snapshots}
         told = tuple(
-            encode_snapshot(each.partition, each.committed_id, start.model_version, each.state)
+            encode_snapshot(
+                each.partition, each.committed_id, start.model_version, start.model_digest, each.state
+            )
             for each in snapshots
         )
         bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, told))))
@@ -55,7 +59,9 @@ def page_of(log: LogReader, ask: AskPage) -> PageOf:
 
 def _starting_points(log: LogReader, ask: AskPage, start: Start) -> list[Snapshot]:
     version = NO_MODEL_VERSION if start.model_version is None else start.model_version
-    return starting_points(log, ask.partitions, version, ask.upto, start.snapshot_bytes_max)
+    return starting_points(
+        log, ask.partitions, version, ask.upto, start.snapshot_bytes_max, start.model_digest
+    )
 
 
 def answer(log: LogReader, ask: AskPage) -> PageOf | PageFailed:

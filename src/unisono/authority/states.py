@@ -128,6 +128,11 @@ class States:
         return self.model.version if self.model.version is not None else NO_MODEL_VERSION
 
     @property
+    def model_digest(self) -> str:
+        """Which content of that version; empty where there is no model."""
+        return self.model.digest
+
+    @property
     def profiles(self) -> dict[str, tuple[str, ...]]:
         """The profiles this model can judge, with the event types each accepts."""
         told = {COMPATIBILITY: self.model.compatibility.accepted_event_types}
@@ -216,7 +221,7 @@ class States:
         return True
 
     def _start(self, partition: str) -> Loading:
-        snapshot = self._store.snapshot(partition, self.snapshot_version)
+        snapshot = self._store.snapshot(partition, self.snapshot_version, self.model_digest)
         if snapshot is None:
             return Loading(PartitionState(), 0)
         self._foldable -= len(snapshot.state) // SNAPSHOT_BYTES_PER_EVENT
@@ -370,7 +375,7 @@ class States:
         if not packing.done:
             return None
         del self._writing[partition]
-        snapshot = Snapshot(partition, head, self.snapshot_version, packing.result(), self._now_ms())
+        snapshot = self._snapshot_at(partition, head, packing.result())
         self._store.put_snapshots([snapshot])
         if partition in self._resident:
             self._resident[partition].since_snapshot = 0
@@ -378,13 +383,10 @@ class States:
 
     def _snapshot(self, partition: str, resident: Resident) -> Snapshot:
         resident.since_snapshot = 0
-        return Snapshot(
-            partition,
-            self._store.head(),
-            self.snapshot_version,
-            pack(resident.state.dump()),
-            self._now_ms(),
-        )
+        return self._snapshot_at(partition, self._store.head(), pack(resident.state.dump()))
+
+    def _snapshot_at(self, partition: str, head: int, state: bytes) -> Snapshot:
+        return Snapshot(partition, head, self.snapshot_version, state, self._now_ms(), self.model_digest)
 
     # -- figures -------------------------------------------------------------------------------------------
 

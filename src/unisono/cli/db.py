@@ -1,11 +1,12 @@
-"""`unisono db` and `unisono copy`: the shared log's schema, and moving a log from one store to another."""
+"""`unisono db`, `copy` and `restore`: the shared log's schema, moving a log from one store to another, backups."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,9 @@ import click
 
 from unisono.cli.stores import needing_driver, store_option, telling
 from unisono.store.copying import Copied, copy_log
+from unisono.store.restoring import restore_log
+from unisono.store.sqlite import SqliteLog
+from unisono.vocabulary import LogIdentity
 
 EXIT_NOT_READY = 1
 
@@ -81,7 +85,8 @@ def status(store: str) -> None:
     click.echo(f"schema     {found.applied} migrations applied" + _pending(found.pending))
     pruned = f", pruned to {found.pruned_to}" if found.pruned_to else ""
     click.echo(f"log        head {found.head}{pruned}, last event {_when(found.status_updated_at)}")
-    click.echo(f"           {found.log_bytes / 1e6:,.1f} MB, {found.snapshots} snapshots, id {found.log_id}")
+    click.echo(f"           {found.log_bytes / 1e6:,.1f} MB, {found.snapshots} snapshots")
+    click.echo(f"           {_named(LogIdentity(found.log_id, found.log_epoch))}")
     click.echo(f"model      {'none published' if found.model_version is None else found.model_version}")
     click.echo(
         f"standbys   {found.standbys or 'none confirms commits: a failover may lose the last of them'}"
@@ -94,6 +99,61 @@ def status(store: str) -> None:
     sys.exit(EXIT_NOT_READY if found.pending else 0)
 
 
+@db.command("new-epoch")
+@store_option(required=False)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Or the data directory of an embedded log; no server may run on it.",
+)
+def new_epoch(store: str | None, data: Path | None) -> None:
+    """Say that the past of a log may have changed: every client then starts over from 0.
+
+    For restores that nobody else notices: a disk or a volume put back to an earlier moment, a copied data directory
+    put in the place of a newer one. Run it before the nodes start.
+
+    \b
+      unisono db new-epoch --data /var/lib/unisono
+      unisono db new-epoch --store postgresql://owner@db.example/unisono
+    """
+    if (store is None) == (data is None):
+        raise click.UsageError("give --store or --data, one of them")
+    with telling():
+        if data is not None:
+            with closing(SqliteLog.open(data)) as log:
+                before, after = log.identity(), log.new_epoch()
+        else:
+            with needing_driver():
+                from unisono.store import postgres_identity
+            before, after = postgres_identity.new_epoch(str(store))
+    click.echo(f"{_named(after)}, before it was {before.log_epoch}: clients start over when they connect")
+
+
+@click.command()
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="The backup: a directory with log.db in it, or that file. Only read.",
+)
+@click.option(
+    "--data", required=True, type=click.Path(path_type=Path), help="The new data directory; missing or empty."
+)
+def restore(source: Path, data: Path) -> None:
+    """Make a data directory from a backup of an embedded log, as a log of its own.
+
+    Clients know the log by its log_id. The restored one has a new one, so that those who have seen more than the
+    backup holds start over from 0 and keep their drafts, instead of going on in a past that is no longer there.
+
+    \b
+      unisono restore --from /backups/monday --data /var/lib/unisono
+    """
+    with telling():
+        done = restore_log(source, data)
+    click.echo(f"restored {done.events} events up to {done.head} into {data}: {_named(done.identity)}")
+
+
 @click.command()
 @click.option(
     "--from", "source", required=True, metavar="STORE", help="sqlite:DIR or postgresql://…; only read."
@@ -101,9 +161,15 @@ def status(store: str) -> None:
 @click.option(
     "--to", "target", required=True, metavar="STORE", help="sqlite:DIR or postgresql://…; made before."
 )
+@click.option(
+    "--restore", "restoring", is_flag=True, help="The source is a backup: the copy gets a log_id of its own."
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def copy(source: str, target: str, quiet: bool) -> None:
+def copy(source: str, target: str, restoring: bool, quiet: bool) -> None:
     """Copy a log to another store, ids kept, and verify it.
+
+    The copy is the same log in another place, and clients go on with it. From a backup of a log that went on since,
+    use --restore: clients then start over from 0.
 
     The target is empty or the beginning of the same log: broken off, the same command goes on. The source may be
     in use, but what it commits meanwhile is not copied: stop its server, run the command once more, and start the
@@ -119,7 +185,7 @@ def copy(source: str, target: str, quiet: bool) -> None:
         if place.startswith("postgres"):
             _schema()
     with telling(), _bars(quiet) as progress:
-        done = copy_log(source, target, progress)
+        done = copy_log(source, target, progress, restoring=restoring)
     click.echo(_outcome(done))
 
 
@@ -155,10 +221,15 @@ def _outcome(done: Copied) -> str:
         + (f" ({done.present} events were there)" if done.present else "")
         + f"; verified up to {done.head}",
         f"sha256 of the events: {done.digest}",
+        _named(done.identity),
     ]
     if done.behind:
         lines.append(f"the source has {done.behind} more by now: stop its server and run this command again")
     return "\n".join(lines)
+
+
+def _named(identity: LogIdentity) -> str:
+    return f"log_id {identity.log_id}, log_epoch {identity.log_epoch}"
 
 
 def _pending(names: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "snapshot": "models:snapshot",
     "db": "db:db",
     "copy": "db:copy",
+    "restore": "db:restore",
     "lake": "lake:lake",
 }
 

@@ -165,7 +165,7 @@ def _announce(line: str) -> None:
 
 def _dev_defaults() -> dict[str, Any]:
     """What a newcomer needs where nothing else is given."""
-    return {"access_default": "allow", "model": str(sample_model())}
+    return {"access_default": "allow", "model": str(sample_model()), "allow_model_edits": True}
 
 
 def _with_dev_secret(settings: Settings) -> Settings:

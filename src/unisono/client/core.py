@@ -24,7 +24,7 @@ from unisono.client.drafting import Drafting, Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError
 from unisono.client.outbox import DraftRecord
 from unisono.client.publishing import Publisher
-from unisono.client.starting import checked, fits, may_ask
+from unisono.client.starting import checked, fits, may_ask, same
 from unisono.client.status import Committed, Problem, Rejected, rejection
 from unisono.client.steps import (
     Apply,
@@ -34,6 +34,7 @@ from unisono.client.steps import (
     DraftsWaiting,
     Effect,
     Input,
+    NoteLog,
     NoteModel,
     PartitionAdded,
     PartitionRemoved,
@@ -98,7 +99,7 @@ class Core:
             self.store.rewind_stale(self.views.fingerprint)
             for name in names:
                 self.views.open(name)
-            heard, version = self.store.model_version()
+            heard, version, digest = self.store.notes.model()
         except (apsw.Error, UnicodeDecodeError) as error:
             self.store.close()
             raise told(config.store, "opening it", error) from error
@@ -111,6 +112,8 @@ class Core:
             cursors={name: place.cursor for name, place in places.items()},
             known={name: place.known for name, place in places.items()},
             model_version=version if heard else UNSET,
+            model_digest=digest,
+            log=self.store.notes.log(),
             drafts_waiting=bool(self.store.outbox.pending),
             snapshots=config.options.snapshots and may_ask(config.profile, model),
             based=frozenset(name for name, place in places.items() if place.floor),
@@ -161,11 +164,20 @@ class Core:
         message = happened.message
         if not isinstance(message, SyncResponse):
             return happened
-        return checked(message, state.cycle, state.profile, self.views.model, state.model_version)
+        return checked(
+            message,
+            state.cycle,
+            state.profile,
+            self.views.model,
+            state.model_version,
+            state.model_digest if message.model_digest is None else message.model_digest,
+        )
 
     def _send_sync(self, effect: SendSync) -> None:
         state = self.state
-        fit = effect.snapshots and fits(state.profile, self.views.model, state.model_version)
+        fit = effect.snapshots and fits(
+            state.profile, self.views.model, state.model_version, state.model_digest
+        )
         whole = state.started and not effect.since and not fit
         payload = sync_payload(
             effect.partitions, effect.since, effect.limit, effect.subscription, whole=whole
@@ -184,14 +196,15 @@ class Core:
             case SendConnect():
                 self._line.connect(effect.last_committed_id, snapshots=effect.snapshots)
             case NoteModel():
-                self.store.note_model(effect.version)
-                self._match_model(effect.version)
+                self.store.note_model(effect.version, effect.digest)
+                self._match_model(effect.version, effect.digest)
             case Rewind():
-                self.store.rewind(effect.version)
-                self._match_model(effect.version)
+                self.store.rewind(effect.version, effect.digest)
+                self._match_model(effect.version, effect.digest)
+            case NoteLog():
+                self.store.note_log(effect.log)
             case Reset():
-                self.store.reset()
-                self.views.open_all_anew()
+                self._reset(effect)
             case Report():
                 self.report(effect.code, effect.message)
             case WakeAt():
@@ -206,6 +219,19 @@ class Core:
             case _:
                 assert_never(effect)
         return None
+
+    def _reset(self, effect: Reset) -> None:
+        """Drop what the server no longer has; of one's own events that it had confirmed, say how many they were."""
+        own = self.store.count_own() if effect.log is not None else 0
+        self.store.reset(effect.log)
+        self.views.open_all_anew()
+        if own:
+            log.warning(
+                "%s: %d events of this client were confirmed in the former log; those that the present one lacks are "
+                "lost unless they are submitted again",
+                self._config.client_id,
+                own,
+            )
 
     def _apply(self, effect: Apply, settled: list[tuple[str, Committed | Rejected]]) -> None:
         applied = self.store.apply(
@@ -253,16 +279,24 @@ class Core:
         log.info("%s: %s: %s", self._config.client_id, code, message)
         self.publisher.problem = Problem(code, message, self._wall_ms())
 
-    def _match_model(self, version: int | None) -> None:
+    def _match_model(self, version: int | None, digest: str | None) -> None:
         """Where the server's model is another than ours, read ours anew; say so when it still is."""
-        ours = self.views.model.version
-        if version is None or ours is None or ours == version:
+        ours = self.views.model
+        if version is None or ours.version is None or same(ours, version, digest):
             return
         path = self._config.model
-        if isinstance(path, Path) and (model := self._reread(path)) is not None and model.version == version:
+        if isinstance(path, Path) and (model := self._reread(path)) and same(model, version, digest):
             self.views.open_all_anew(model)
+        elif ours.version != version:
+            self.report(
+                "model_mismatch", f"the server has model version {version}, this client {ours.version}"
+            )
         else:
-            self.report("model_mismatch", f"the server has model version {version}, this client {ours}")
+            self.report(
+                "model_mismatch",
+                f"the server's model version {version} has another content (digest {str(digest)[:12]}) than this "
+                f"client's ({ours.digest[:12]})",
+            )
 
     def _reread(self, path: Path) -> Model | None:
         try:

@@ -5,8 +5,8 @@ asks for one:
 
 - in the compatibility profile every client, because tree actions mean the same whatever the model is: of a snapshot
   of another model than its own it takes the half that tree actions made;
-- in the canonical profile a client whose own model has the version of the server's. Without a model canonical events
-  have no meaning here that a state could hold, and all of them are fetched.
+- in the canonical profile a client whose own model has the version and the digest of the server's. Without a model
+  canonical events have no meaning here that a state could hold, and all of them are fetched.
 
 A snapshot that is not right in every respect is not used, and the whole history is fetched in its place.
 """
@@ -38,13 +38,23 @@ def may_ask(profile: str, model: Model) -> bool:
     return profile == COMPATIBILITY or model.version is not None
 
 
-def fits(profile: str, model: Model, version: int | UnsetType | None) -> bool:
+def same(model: Model, version: int | UnsetType | None, digest: str | None) -> bool:
+    """Whether this is the server's model; one that tells no digest is believed by its version."""
+    return model.version == version and digest in (None, model.digest)
+
+
+def fits(profile: str, model: Model, version: int | UnsetType | None, digest: str | None) -> bool:
     """Whether this model can go on from a state of the server's model."""
-    return profile == COMPATIBILITY or (model.version is not None and model.version == version)
+    return profile == COMPATIBILITY or (model.version is not None and same(model, version, digest))
 
 
 def checked(
-    told: SyncResponse, cycle: Cycle, profile: str, model: Model, version: int | UnsetType | None
+    told: SyncResponse,
+    cycle: Cycle,
+    profile: str,
+    model: Model,
+    version: int | UnsetType | None,
+    digest: str | None,
 ) -> Received:
     """A page with its snapshots told apart: what can be started from, and what cannot."""
     if told.snapshots is UNSET:
@@ -55,11 +65,12 @@ def checked(
         return Received(told, unusable=cycle.partitions)
     bases: dict[str, Base] = {}
     unusable: list[str] = []
-    asked = cycle.snapshots and cycle.sync_to is None and fits(profile, model, version)
+    asked = cycle.snapshots and cycle.sync_to is None and fits(profile, model, version, digest)
     for each in snapshots:
         base = None
-        if asked and each.model_version == version and 0 < each.committed_id <= told.sync_to_committed_id:
-            base = _base(each, tree_only=model.version != version)
+        of_it = each.model_version == version and each.model_digest in (None, digest)
+        if asked and of_it and 0 < each.committed_id <= told.sync_to_committed_id:
+            base = _base(each, tree_only=not same(model, version, digest))
         if base is None:
             unusable.append(each.partition)
         else:

@@ -17,8 +17,8 @@ class Problem(msgspec.Struct, frozen=True):
     """Something that went wrong, last; `code` is an error code of the wire or one of this library's.
 
     This library's are: `unreachable`, `no_answer`, `dead_server`, `token_failed`, `cursor_ahead`,
-    `integrity_violation`, `protocol_violation`, `unexpected`, `bad_snapshot`, `model_changed`, `model_mismatch`,
-    `too_many_partitions`, `draft_set_aside`, `stopped`.
+    `log_changed`, `integrity_violation`, `protocol_violation`, `unexpected`, `bad_snapshot`, `model_changed`,
+    `model_mismatch`, `too_many_partitions`, `draft_set_aside`, `stopped`.
     """
 
     code: str

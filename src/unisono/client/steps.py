@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from unisono.client.wire import CommittedEvent, ServerMessage
-from unisono.vocabulary import FieldError
+from unisono.vocabulary import FieldError, LogIdentity
 
 # -- inputs ------------------------------------------------------------------------------------------------
 
@@ -182,19 +182,32 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class NoteModel(msgspec.Struct, frozen=True):
-    """The server's model version, known for the first time or unchanged."""
+    """The server's model, known for the first time or unchanged; `digest` is None where the server tells none."""
 
     version: int | None
+    digest: str | None = None
 
 
 class Rewind(msgspec.Struct, frozen=True):
     """Another model: drop snapshots, take all cursors to 0, keep drafts and events (CLIENT-10)."""
 
     version: int | None
+    digest: str | None = None
+
+
+class NoteLog(msgspec.Struct, frozen=True):
+    """The server's log, known for the first time."""
+
+    log: LogIdentity
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The committed data is not this server's: drop it with all cursors and snapshots, keep drafts."""
+    """The committed data is not this server's: drop it with all cursors and snapshots, keep drafts.
+
+    `log`: the server has this log now.
+    """
+
+    log: LogIdentity | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -233,6 +246,7 @@ Effect: TypeAlias = (
     | Apply
     | NoteModel
     | Rewind
+    | NoteLog
     | Reset
     | Report
     | WakeAt

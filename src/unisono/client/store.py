@@ -18,11 +18,13 @@ import msgspec
 import orjson
 
 from unisono.client.checksums import damaged, row_checksum, told
+from unisono.client.notes import Notes
 from unisono.client.outbox import DraftRecord, Outbox
 from unisono.client.steps import Accepted, Base, Refused
 from unisono.client.storefile import StoreFile
 from unisono.client.wire import CommittedEvent
 from unisono.protocol.canonical import NotCanonical, canonical
+from unisono.vocabulary import LogIdentity
 
 
 class Clash(Exception):
@@ -89,6 +91,7 @@ class Store:
         self._path = path
         try:
             self.outbox = Outbox(self._connection, path)
+            self.notes = Notes(self._connection)
         except BaseException:
             self.close()
             raise
@@ -302,21 +305,30 @@ class Store:
 
     # -- starting over -------------------------------------------------------------------------------------
 
-    def reset(self) -> None:
-        """Forget everything committed; drafts stay."""
+    def reset(self, log: LogIdentity | None = None) -> None:
+        """Forget everything committed; drafts stay. `log`: what is to come is of this one."""
         with self._transaction("dropping committed data"):
             for table in ("events", "event_partitions", "snapshots", "bases"):
                 self._connection.execute(f"DELETE FROM {table}")  # noqa: S608
             self._connection.execute("UPDATE partitions SET cursor = 0, known = 0, floor = 0")
+            if log is not None:
+                self.notes.write_log(log)
         for place in self.places.values():
             place.cursor = place.known = place.floor = 0
 
-    def rewind(self, model_version: int | None) -> None:
+    def count_own(self) -> int:
+        """How many committed events are held that this client made."""
+        count = self._connection.execute(
+            "SELECT count(*) FROM events WHERE client_id = ?", (self._client_id,)
+        )
+        return int(count.get)
+
+    def rewind(self, model_version: int | None, model_digest: str | None = None) -> None:
         """Another model: no snapshot counts any more, and everything is to be fetched again."""
         with self._transaction("taking the cursors back"):
             self._connection.execute("DELETE FROM snapshots")
             self._connection.execute("UPDATE partitions SET cursor = 0")
-            self._put("model_version", model_version)
+            self.notes.write_model(model_version, model_digest)
         for place in self.places.values():
             place.cursor = 0
 
@@ -339,18 +351,14 @@ class Store:
         for place in self.places.values():
             place.cursor = 0 if place.number in numbers else place.cursor
 
-    def model_version(self) -> tuple[bool, int | None]:
-        """Whether a server was ever heard, and the model version it named."""
-        row = self._connection.execute("SELECT value FROM meta WHERE key = 'model_version'").fetchone()
-        return (False, None) if row is None else (True, row[0])
-
-    def note_model(self, version: int | None) -> None:
-        if self.model_version() != (True, version):
+    def note_model(self, version: int | None, digest: str | None = None) -> None:
+        if self.notes.model() != (True, version, digest):
             with self._transaction("noting the model"):
-                self._put("model_version", version)
+                self.notes.write_model(version, digest)
 
-    def _put(self, key: str, value: int | None) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    def note_log(self, log: LogIdentity) -> None:
+        with self._transaction("noting the log"):
+            self.notes.write_log(log)
 
     # -- snapshots -----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from unisono.client.steps import (
     Apply,
     Base,
     Disconnect,
+    NoteLog,
     NoteModel,
     PartitionAdded,
     Received,
@@ -18,8 +19,9 @@ from unisono.client.steps import (
     Rewind,
 )
 from unisono.client.syncstep import Cycle, Phase, Step
-from unisono.client.wire import CommittedEvent, ErrorMessage, SyncResponse
+from unisono.client.wire import CommittedEvent, Connected, ErrorMessage, SyncResponse
 from unisono.protocol.partitions import ENTRIES_MAX
+from unisono.vocabulary import LogIdentity
 
 
 def broadcast(step: Step, event: CommittedEvent) -> None:
@@ -56,7 +58,10 @@ def page(step: Step, told: SyncResponse, received: Received) -> None:
     step.set(asked=None)
     if cycle.subscription is not None:
         step.set(subscribed=cycle.subscription)
-    if cycle.void:
+    _learn_digest(step, told)
+    if log(step, told):
+        step.next()
+    elif cycle.void:
         step.flush(Apply())
     elif told.sync_to_committed_id < (reached := _reached(step, cycle)):
         step.set(cycle=None)
@@ -66,8 +71,8 @@ def page(step: Step, told: SyncResponse, received: Received) -> None:
         step.report("protocol_violation", "a page with has_more that does not move on")
         step.set(failure="protocol_violation")
         step.do(Disconnect())
-    elif told.model_version is not None and told.model_version != step.state.model_version:
-        model(step, told.model_version)
+    elif told.model_version is not None and _is_other(step, told.model_version, told.model_digest):
+        model(step, told.model_version, told.model_digest)
         step.flush(Apply(told.events))
     elif unusable := [name for name in received.unusable if name in cycle.partitions]:
         _refetch(step, cycle, unusable)
@@ -151,16 +156,60 @@ def refused(step: Step, error: ErrorMessage) -> None:
 # -- starting over -----------------------------------------------------------------------------------------
 
 
-def model(step: Step, version: int | None) -> None:
-    """The server names its model version; another than before asks for everything from 0 (CLIENT-10)."""
+def log(step: Step, told: Connected | SyncResponse) -> bool:
+    """The server names its log; True when it is another than before, so that everything starts over (DUR-08)."""
+    if told.log_id is None or told.log_epoch is None:
+        return False
+    known, named = step.state.log, LogIdentity(told.log_id, told.log_epoch)
+    if named == known:
+        return False
+    step.set(log=named)
+    if known is None:
+        step.do(NoteLog(named))
+        return False
+    what = "epoch of its log" if named.log_id == known.log_id else "log"
+    step.report("log_changed", f"the server has another {what} than before; fetching everything anew")
+    step.set(buffer=(), buffered_bytes=0, cycle=None, whole=frozenset(), frontier=0)
+    _rewind(step, Reset(named))
+    return True
+
+
+def model(step: Step, version: int | None, digest: str | None = None) -> None:
+    """The server names its model; another than before asks for everything from 0 (CLIENT-10)."""
     known = step.state.model_version
-    step.set(model_version=version)
-    if known is UNSET or known == version:
-        step.do(NoteModel(version))
-    else:
-        step.report("model_changed", f"the server's model version is {version} now, it was {known}")
-        step.set(whole=frozenset())
-        _rewind(step, Rewind(version))
+    other = _is_other(step, version, digest)
+    step.set(model_version=version, model_digest=digest)
+    if not other:
+        step.do(NoteModel(version, digest))
+        return
+    now = (
+        f"{version} now, it was {known}" if known != version else f"{version} as before, with another content"
+    )
+    step.report("model_changed", f"the server's model version is {now}")
+    step.set(whole=frozenset())
+    _rewind(step, Rewind(version, digest))
+
+
+def _learn_digest(step: Step, told: SyncResponse) -> None:
+    """`version_changed` names a version only; the content comes with the next page."""
+    known = step.state
+    if (
+        told.model_digest is not None
+        and known.model_digest is None
+        and told.model_version == known.model_version
+    ):
+        step.set(model_digest=told.model_digest)
+        step.do(NoteModel(told.model_version, told.model_digest))
+
+
+def _is_other(step: Step, version: int | None, digest: str | None) -> bool:
+    """Whether a model is another than the one known; digests count where both are told."""
+    known = step.state
+    if known.model_version is UNSET:
+        return False
+    if known.model_version != version:
+        return True
+    return digest is not None and known.model_digest not in (None, digest)
 
 
 def start_over(step: Step, code: str, message: str) -> None:

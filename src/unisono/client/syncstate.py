@@ -155,7 +155,8 @@ def _connected(step: Step, told: Connected) -> None:
     step.choose()
     if left_out := step.state.left_out:
         step.report(TOO_MANY, f"the server takes no more: {len(left_out)} partitions are not followed")
-    synchistory.model(step, told.model_version)
+    synchistory.log(step, told)
+    synchistory.model(step, told.model_version, told.model_digest)
     step.next()
 
 

@@ -17,6 +17,7 @@ from unisono.client.options import Options
 from unisono.client.steps import Apply, Effect, Report, SendSync, SubmitNext, WakeAt
 from unisono.client.wire import ENVELOPE_BYTES, CommittedEvent, Limits, name_bytes
 from unisono.protocol.partitions import ENTRIES_MAX
+from unisono.vocabulary import LogIdentity
 
 TOO_MANY: Final = "too_many_partitions"
 """Why a partition is left out: the server takes no more names on one connection."""
@@ -65,6 +66,7 @@ class Held(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the sync of one client depends on; from `phase` on, what belongs to one connection.
 
+    - `model_digest`, `log`: what the server last told of its model's content and of its log; None where it told none.
     - `known`: how far each partition ever got with this server; stays when a cursor goes back for another model.
     - `snapshots`: whether to ask for them; `started`: whether the server said that it gives them.
     - `based`: partitions the store has from a base on; without one, a new start must drop it.
@@ -85,6 +87,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     cursors: dict[str, int] = {}
     known: dict[str, int] = {}
     model_version: int | UnsetType | None = UNSET
+    model_digest: str | None = None
+    log: LogIdentity | None = None
     drafts_waiting: bool = False
     batch_max: int = 100
     singly: int = 0

@@ -50,6 +50,9 @@ class Connected(msgspec.Struct, frozen=True):
     capabilities: Capabilities | None = None
     limits: Limits | None = None
     model_version: int | None = None
+    model_digest: str | None = None
+    log_id: str | None = None
+    log_epoch: int | None = None
 
 
 class CommittedEvent(msgspec.Struct, frozen=True):
@@ -77,6 +80,9 @@ class SyncResponse(msgspec.Struct, frozen=True):
     sync_to_committed_id: int
     has_more: bool
     model_version: int | None = None
+    model_digest: str | None = None
+    log_id: str | None = None
+    log_epoch: int | None = None
     snapshots: Raw | UnsetType = UNSET
 
 
@@ -87,6 +93,7 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
     committed_id: int
     state: Raw
     model_version: int | None = None
+    model_digest: str | None = None
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from unisono.protocol.codec import encode_sync_response
 from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
 from unisono.protocol.messages import Sync
 from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, normalise
-from unisono.vocabulary import FieldError
+from unisono.vocabulary import FieldError, LogIdentity
 
 LIMIT_DEFAULT = 500
 """Events of a page when the client names no limit (SYNC-02)."""
@@ -72,7 +72,11 @@ class Host(Protocol):
 
     def answer_sync(self, payload: bytes) -> None: ...
 
-    def model_version(self) -> int | None: ...
+    def model(self) -> tuple[int | None, str]:
+        """The version and the digest of the model in force."""
+        ...
+
+    def log(self) -> LogIdentity | None: ...
 
 
 class CatchUp:
@@ -184,10 +188,10 @@ class CatchUp:
             self._ask_first(ask, head)
 
     def _ask_first(self, ask: Ask, head: int) -> None:
-        version = self._host.model_version()
+        model = self._host.model()
 
         def answered(page: PageOf) -> None:
-            if page.snapshots and self._host.model_version() != version:
+            if page.snapshots and self._host.model() != model:
                 self._ask_first(ask, head)  # another model is in force by now, with snapshots of its own
             else:
                 self._answer(ask, head, page)
@@ -197,6 +201,7 @@ class CatchUp:
     def _answer(self, ask: Ask, sync_to: int, page: PageOf) -> None:
         next_since = page.last if page.has_more else sync_to
         self._cycle = Cycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
+        version, digest = self._host.model()
         self._host.answer_sync(
             encode_sync_response(
                 partitions=ask.partitions,
@@ -205,7 +210,9 @@ class CatchUp:
                 next_since=next_since,
                 sync_to=sync_to,
                 has_more=page.has_more,
-                model_version=self._host.model_version(),
+                model_version=version,
+                model_digest=digest,
+                log=self._host.log(),
                 snapshots=page.snapshots if ask.from_snapshots else None,
             )
         )

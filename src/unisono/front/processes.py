@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -205,9 +206,8 @@ def run_authority(
     archive = open_archive(settings, AUTHORITY_ARCHIVE_CACHE_BYTES)
     archive.require_of(store)
     kept = store if isinstance(store, SqliteLog) else None
-    neighbours = Neighbours(
-        cluster, accept_init=settings.accept_init, record=None if kept is None else kept.record_model
-    )
+    record = None if kept is None else partial(kept.record_model, replace=settings.allow_model_edits)
+    neighbours = Neighbours(cluster, accept_init=settings.accept_init, record=record)
     try:
         model = settle_model(neighbours, model, log.warning)
     except ModelRefused as error:

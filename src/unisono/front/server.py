@@ -55,7 +55,7 @@ from unisono.front.transport import Connection, leave_all
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.errors import CloseCode, RateLimited, ServerError
 from unisono.protocol.profiles import CANONICAL
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import JsonObject, LogIdentity
 
 log = logging.getLogger("unisono.front")
 
@@ -155,8 +155,14 @@ class Front:
         return time.time_ns() // 1_000_000
 
     @property
-    def model_version(self) -> int | None:
-        return None if self._offer is None else self._offer.model_version
+    def model(self) -> tuple[int | None, str]:
+        """The version and the digest of the model in force."""
+        return (None, "") if self._offer is None else (self._offer.model_version, self._offer.model_digest)
+
+    @property
+    def log(self) -> LogIdentity | None:
+        """Which log connections are told of; it is the same for as long as one of them lives."""
+        return None if self._offer is None else self._offer.log
 
     def offered_profiles(self) -> list[str]:
         assert self._offer is not None
@@ -335,7 +341,8 @@ class Front:
         self.loop.call_later(self.settings.drain_timeout_s, self._end, 0)
 
     def _await_log(self) -> None:
-        """A shared log is out of reach: everybody is let go, and whoever comes is turned away until it is back.
+        """A shared log is out of reach, or has another past: everybody is let go, and whoever comes is turned away
+        until an offer says that it is back.
 
         What was asked and not answered is void; the authority has forgotten it too.
         """

@@ -22,6 +22,7 @@ from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimit
 from unisono.protocol.messages import Connect, Heartbeat, Sync
 from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import Effect, Leave, Reply, Session, StartSync, State, Submit, Verify
+from unisono.vocabulary import LogIdentity
 
 if TYPE_CHECKING:
     from unisono.front.server import Front
@@ -215,7 +216,9 @@ class Connection(WebSocket):
             server_time=front.now_ms(),
             head=head,
             limits=front.limits,
-            model_version=front.model_version,
+            model_version=front.model[0],
+            model_digest=front.model[1],
+            log=front.log,
             snapshots=self.wants_snapshots,
         )
         self.message_bytes_max = front.settings.max_message_bytes
@@ -291,10 +294,19 @@ class Connection(WebSocket):
         bytes_max = min(settings.sync_page_bytes_max, room)
         start = None
         if floors is None:
-            start = Start(self.model_version(), min(settings.sync_snapshot_bytes_max, room), room)
+            version, digest = self.model()
+            start = Start(version, min(settings.sync_snapshot_bytes_max, room), room, digest)
         self._ticket = self._front.ask_page(
             lambda ticket: AskPage(
-                ticket, ask.partitions, ask.since, upto, ask.limit, bytes_max, floors or {}, start
+                ticket,
+                ask.partitions,
+                ask.since,
+                upto,
+                ask.limit,
+                bytes_max,
+                floors or {},
+                start,
+                self.log(),
             ),
             self._while_open(answered),
         )
@@ -303,8 +315,11 @@ class Connection(WebSocket):
         self._reply("sync_response", payload)
         self._front.loop.call_soon(self._finish_drain)
 
-    def model_version(self) -> int | None:
-        return self._front.model_version
+    def model(self) -> tuple[int | None, str]:
+        return self._front.model
+
+    def log(self) -> LogIdentity | None:
+        return self._front.log
 
     def _while_open(self, then: Callable[[T], None]) -> Callable[[T], None]:
         """An answer that comes when the connection is closing changes nothing any more."""

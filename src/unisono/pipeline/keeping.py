@@ -65,8 +65,8 @@ class Keeper(Protocol):
         """
         ...
 
-    def watermarks(self, model_version: int) -> dict[str, int]:
-        """partition → committed_id of its snapshot of that model version."""
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        """partition → committed_id of its snapshot of that model; without a model the digest is empty."""
         ...
 
     def model_in_force(self) -> ModelBundle | None:
@@ -129,8 +129,8 @@ class EmbeddedKeeper:
     def extent(self) -> Extent:
         return self._read(lambda reader: reader.extent())
 
-    def watermarks(self, model_version: int) -> dict[str, int]:
-        return self._read(lambda reader: reader.watermarks(model_version))
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
 
     def model_in_force(self) -> ModelBundle | None:
         return self._read(lambda reader: reader.model_in_force())
@@ -197,10 +197,13 @@ class EmbeddedKeeper:
             time.sleep(_POLL_S)
 
 
+def named(bundle: ModelBundle | None) -> tuple[int, str]:
+    """The version and the digest that snapshots of the model in force have."""
+    return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
+
+
 def _publish(log: SqliteLog, publication: Publication) -> None:
-    bundle = log.model_in_force()
-    version = NO_MODEL_VERSION if bundle is None else bundle.version
-    require_publishable(publication.snapshots, log.head(), version)
+    require_publishable(publication.snapshots, log.head(), *named(log.model_in_force()))
     require_unerased(publication.erasures, log.erasures())
     log.put_snapshots(publication.snapshots)
 

@@ -7,11 +7,10 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from unisono.pipeline.keeping import KeepingFailed, tombstone_portions
+from unisono.pipeline.keeping import KeepingFailed, named, tombstone_portions
 from unisono.store import postgres_snapshots
 from unisono.store.cluster import ModelBundle
 from unisono.store.keeping import (
-    NO_MODEL_VERSION,
     KeepRefused,
     portions,
     require_publishable,
@@ -36,16 +35,15 @@ class SharedKeeper:
     def extent(self) -> Extent:
         return self._read(lambda reader: reader.extent())
 
-    def watermarks(self, model_version: int) -> dict[str, int]:
-        return self._read(lambda reader: reader.watermarks(model_version))
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
 
     def model_in_force(self) -> ModelBundle | None:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        bundle = self.model_in_force()
-        version = NO_MODEL_VERSION if bundle is None else bundle.version
-        self._do(lambda: require_publishable(snapshots, self.extent().head, version))
+        version, digest = named(self.model_in_force())
+        self._do(lambda: require_publishable(snapshots, self.extent().head, version, digest))
         self._do(lambda: self._publish(snapshots))
 
     def set_archive(self, location: str) -> None:

@@ -40,6 +40,11 @@ class ShippedModel(msgspec.Struct, frozen=True):
             return cls.open()
         return cls(model.version, model.digest, dict(model.files))
 
+    @property
+    def stored_digest(self) -> str:
+        """The digest under which a store keeps its snapshots."""
+        return stored_digest(self.digest)
+
     def load(self) -> Model:
         """The model itself, built once per process."""
         key = (self.version, self.digest)
@@ -51,6 +56,11 @@ class ShippedModel(msgspec.Struct, frozen=True):
             if len(_loaded) > LOADED_MAX:
                 _loaded.popitem(last=False)
         return model
+
+
+def stored_digest(digest: str) -> str:
+    """A store names the open model by no digest at all."""
+    return "" if digest == OPEN else digest
 
 
 def choose(directory: str | None, store: str | None) -> ShippedModel:

@@ -16,7 +16,7 @@ import msgspec
 from unisono.pipeline.errors import ModelChanged
 from unisono.pipeline.export import plan
 from unisono.pipeline.keeping import open_keeper
-from unisono.pipeline.models import in_force
+from unisono.pipeline.models import in_force, stored_digest
 from unisono.pipeline.snapshots import by_bucket
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.snapshots import Snapshots, StateRow, files_of
@@ -44,10 +44,12 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     """Put into the store each partition's newest snapshot, unless it has one that is as new."""
     began, count, size = time.monotonic(), 0, 0
     plan(store, lake)  # refuses the log of another lake
-    require_publishable(store, model_version, _digests(lake, model_version))
+    digests = _digests(lake, model_version)
+    require_publishable(store, model_version, digests)
     keeper = open_keeper(store)
     try:
-        marks = keeper.watermarks(model_version)
+        # All files of one version are of one digest, or none could be added.
+        marks = keeper.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
         newer = _newer(lake, model_version, marks)
         for portion in in_portions(
             newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
@@ -101,4 +103,5 @@ def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[St
 
 
 def _snapshot(row: StateRow, model_version: int) -> Snapshot:
-    return Snapshot(row.partition, row.committed_id, model_version, row.state, row.created_at)
+    digest = stored_digest(row.model_digest)
+    return Snapshot(row.partition, row.committed_id, model_version, row.state, row.created_at, digest)

@@ -19,10 +19,10 @@ from unisono.pipeline.audit import Asked, audit
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.covering import Blocker, Coverage, cover
 from unisono.pipeline.errors import Mismatch, PipelineError
+from unisono.pipeline.keeping import named
 from unisono.pipeline.proving import prove
 from unisono.pipeline.stores import open_reader
 from unisono.store.delta.lake import Lake
-from unisono.store.keeping import NO_MODEL_VERSION
 from unisono.store.port import Extent
 
 if TYPE_CHECKING:
@@ -114,13 +114,12 @@ def plan(spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep
         raise PipelineError("say what to keep: an age, a number of events, or both")
     held = keeper.extent()
     view = lake.view()
-    bundle = keeper.model_in_force()
-    version = NO_MODEL_VERSION if bundle is None else bundle.version
+    version, digest = named(keeper.model_in_force())
     bounds = _bounds(store, held, view.head, keep)
     target = min(bound.upto for bound in bounds)
     covered = Coverage()
     if target > held.pruned_to:
-        covered = cover(spark, view, held.pruned_to, target, keeper.watermarks(version))
+        covered = cover(spark, view, held.pruned_to, target, keeper.watermarks(version, digest))
         if covered.first_blocked is not None:
             bounds.append(Bound(covered.first_blocked - 1, "the next event's partitions lack snapshots"))
     upto = max(held.pruned_to, min(bound.upto for bound in bounds))

@@ -15,6 +15,7 @@ import msgspec
 from unisono.protocol.errors import SUPPORTED_VERSIONS, BadRequest, ProtocolVersionUnsupported
 from unisono.protocol.messages import MESSAGE_TYPES, Item, Message, SubmitEvent, SubmitEvents
 from unisono.protocol.surrogates import Masked, mask_lone_surrogates
+from unisono.vocabulary import LogIdentity
 
 DEPTH_MAX: Final = 64
 """Nesting of one whole message (LIM-06)."""
@@ -141,14 +142,23 @@ def encode_event(
     )
 
 
-def encode_snapshot(partition: str, committed_id: int, model_version: int | None, state: bytes) -> bytes:
+def encode_snapshot(
+    partition: str, committed_id: int, model_version: int | None, model_digest: str, state: bytes
+) -> bytes:
     """One entry of `sync_response.snapshots` (SYNC-12), with the stored state spliced in."""
-    return b'{"partition":%b,"committed_id":%d,"model_version":%b,"state":%b}' % (
+    return b'{"partition":%b,"committed_id":%d,%b,"state":%b}' % (
         _encode(partition),
         committed_id,
-        _encode(model_version),
+        _model_fields(model_version, model_digest) or b'"model_version":null',
         state,
     )
+
+
+def _model_fields(model_version: int | None, model_digest: str) -> bytes:
+    """The fields that name a model; none where none is configured."""
+    if model_version is None:
+        return b""
+    return b'"model_version":%d,"model_digest":%b' % (model_version, _encode(model_digest))
 
 
 def encode_sync_response(
@@ -160,14 +170,17 @@ def encode_sync_response(
     sync_to: int,
     has_more: bool,
     model_version: int | None,
+    model_digest: str = "",
+    log: LogIdentity | None = None,
     snapshots: Sequence[bytes] | None = None,
 ) -> bytes:
     """The payload of a `sync_response`; `events` and `snapshots` are already in the wire's shape."""
-    version = b"" if model_version is None else b',"model_version":%d' % model_version
+    model = b"" if model_version is None else b"," + _model_fields(model_version, model_digest)
+    past = b"" if log is None else b',"log_id":%b,"log_epoch":%d' % (_encode(log.log_id), log.log_epoch)
     started = b"" if snapshots is None else b',"snapshots":[%b]' % b",".join(snapshots)
     return (
         b'{"partitions":%b,"effective_subscriptions":%b,"events":[%b],"next_since_committed_id":%d,'
-        b'"sync_to_committed_id":%d,"has_more":%b%b%b}'
+        b'"sync_to_committed_id":%d,"has_more":%b%b%b%b}'
     ) % (
         _encode(partitions),
         _encode(subscriptions),
@@ -175,6 +188,7 @@ def encode_sync_response(
         next_since,
         sync_to,
         b"true" if has_more else b"false",
-        version,
+        model,
+        past,
         started,
     )

@@ -25,7 +25,7 @@ from unisono.protocol.messages import (
     Sync,
 )
 from unisono.protocol.profiles import capabilities
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import JsonObject, LogIdentity
 
 
 class State(Enum):
@@ -173,6 +173,8 @@ class Session:
         head: int,
         limits: JsonObject,
         model_version: int | None,
+        model_digest: str = "",
+        log: LogIdentity | None = None,
         snapshots: bool = False,
     ) -> Sequence[Effect]:
         """The token is good and the profile settled: the connection is active (CONN-04)."""
@@ -188,6 +190,10 @@ class Session:
         }
         if model_version is not None:
             told["model_version"] = model_version
+            told["model_digest"] = model_digest
+        if log is not None:
+            told["log_id"] = log.log_id
+            told["log_epoch"] = log.log_epoch
         return (Reply("connected", told),)
 
     def refuse(self, error: WireError) -> Sequence[Effect]:

@@ -26,6 +26,7 @@ from unisono.store.port import (
     Snapshot,
     StoreUnusable,
 )
+from unisono.vocabulary import LogIdentity
 
 if TYPE_CHECKING:
     from unisono.store.archive_pages import LakePages
@@ -192,6 +193,9 @@ class ArchivedReader:
     def head(self) -> int:
         return self._log.head()
 
+    def identity(self) -> LogIdentity:
+        return self._log.identity()
+
     def extent(self) -> Extent:
         return self._log.extent()
 
@@ -228,8 +232,8 @@ class ArchivedReader:
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         return self._log.last_before(time_ms, now_ms, upto)
 
-    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
-        return self._log.snapshot(partition, model_version)
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
+        return self._log.snapshot(partition, model_version, model_digest)
 
     def reopen(self) -> None:
         self._log.reopen()

@@ -26,7 +26,8 @@ class StoreLost(StorageError):
 
 
 class ModelRefused(Exception):
-    """A model was published that is not newer than the one in force. Nothing changed; the text says what to do."""
+    """A model that is not newer than the one in force, or has the version of another one. Nothing changed; the text
+    says what to do."""
 
 
 class ModelBundle(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class News(msgspec.Struct, frozen=True):
     """What happened elsewhere since the last look, in commit order, and where the log is now.
 
     `more`: so much happened that this is only its beginning; ask again. `erased`: text was erased from the log, and
-    states folded before may still hold it.
+    states folded before may still hold it. `log_epoch` is the log's now, where it was looked at.
     """
 
     head: int
@@ -50,6 +51,7 @@ class News(msgspec.Struct, frozen=True):
     model_version: int | None = None
     more: bool = False
     erased: bool = False
+    log_epoch: int | None = None
 
 
 class Cluster(Protocol):

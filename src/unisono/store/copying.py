@@ -1,5 +1,8 @@
 """Moving a log to another place: embedded to shared, or back, with every id, hash, time and the head kept.
 
+The copy is the same log: it keeps the identity, too (DUR-08), so clients go on with it as if nothing had happened. A
+copy of a backup is another log, because the one it was taken from went on: a restore gives it an identity of its own.
+
 The copy goes in bounded transactions and can be broken off anywhere: run again, it goes on where it was. The source
 is only read and may be in use; what it commits after the start is left for the next run. A target that holds
 anything else than the beginning of the source is refused, and left as it is.
@@ -12,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import uuid4
 
 import msgspec
 
 from unisono.store import copying_pruned as pruning
 from unisono.store.copying_pruned import PrunedSource, PrunedTarget
 from unisono.store.port import Behind, CommitLog, Pruned, Record, Snapshot
+from unisono.vocabulary import LogIdentity
 
 READ_RECORDS: Final = 200
 """Records read at a time: at most 200 MiB, when every event is as large as a message can be."""
@@ -46,10 +51,16 @@ class Copied(msgspec.Struct, frozen=True):
     head: int
     digest: str
     behind: int
+    identity: LogIdentity
 
 
-def copy_log(source: Place, target: Place, progress: Progress | None = None) -> Copied:
-    """Copy the log at `source` to `target` and verify it. Raises CopyRefused, StoreUnusable or StorageError."""
+def copy_log(
+    source: Place, target: Place, progress: Progress | None = None, *, restoring: bool = False
+) -> Copied:
+    """Copy the log at `source` to `target` and verify it. Raises CopyRefused, StoreUnusable or StorageError.
+
+    `restoring`: the source is a backup, so the copy becomes a log of its own.
+    """
     tell = progress or (lambda _what, _done, _total: None)
     if shown_place(source) == shown_place(target):
         raise CopyRefused(f"source and target are the same: {shown_place(source)}")
@@ -61,8 +72,9 @@ def copy_log(source: Place, target: Place, progress: Progress | None = None) -> 
         events = copy.append()
         snapshots = copy.snapshots()
         copy.verify()
+        identity = copy.identify(restoring=restoring)
         behind = reading.extent().head - copy.upto
-        return Copied(events, present, snapshots, copy.upto, copy.digest, behind)
+        return Copied(events, present, snapshots, copy.upto, copy.digest, behind, identity)
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -75,6 +87,8 @@ class Extent(msgspec.Struct, frozen=True):
 
 class Source(PrunedSource, Protocol):
     """A log that is read."""
+
+    def identity(self) -> LogIdentity: ...
 
     def extent(self) -> Extent: ...
 
@@ -102,6 +116,8 @@ class Target(PrunedTarget, Protocol):
     def count_places(self, since: int) -> int:
         """How many rows the index of partitions has for events after `since`."""
         ...
+
+    def set_identity(self, identity: LogIdentity) -> None: ...
 
     def close(self) -> None: ...
 
@@ -216,7 +232,7 @@ class _Copy:
         return done
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
-        stored = self._target.log.snapshot(snapshot.partition, snapshot.model_version)
+        stored = self._target.log.snapshot(snapshot.partition, snapshot.model_version, snapshot.model_digest)
         if stored != snapshot and (stored is None or stored.committed_id <= snapshot.committed_id):
             raise CopyRefused(f"the snapshot of {snapshot.partition!r} did not arrive as it was sent")
 
@@ -243,6 +259,16 @@ class _Copy:
             )
         if self._from.head == self.upto and there.time != self._from.time:
             raise CopyRefused(f"the head of the copy has time {there.time}, the source {self._from.time}")
+
+    def identify(self, *, restoring: bool) -> LogIdentity:
+        """Say which log the copy is, last: one that was broken off is none that any client knows."""
+        known, own = self._source.identity(), self._target.log.identity()
+        wanted = known
+        if restoring:
+            wanted = own if own.log_id != known.log_id else LogIdentity(uuid4().hex, 1)
+        if wanted != own:
+            self._target.set_identity(wanted)
+        return wanted
 
 
 def _stream(log: Source | CommitLog, since: int, upto: int) -> Iterator[Record]:

@@ -105,8 +105,12 @@ class KeptLog(Protocol):
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None: ...
 
-    def record_model(self, bundle: ModelBundle | None) -> None:
-        """Note which model is in force; None: one without a version."""
+    def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
+        """Note which model is in force; None: one without a version.
+
+        ModelRefused when the log knows another content of that version, unless it is to be replaced: then the
+        digest it had is returned.
+        """
         ...
 
     def reclaim(self) -> Reclaimed:
@@ -136,7 +140,9 @@ def require_unerased(begun: int, now: int) -> None:
         raise KeepRefused("text was erased from the log since these snapshots were begun: fold them anew")
 
 
-def require_publishable(snapshots: Sequence[Snapshot], head: int, model_version: int) -> None:
+def require_publishable(
+    snapshots: Sequence[Snapshot], head: int, model_version: int, model_digest: str = ""
+) -> None:
     """A snapshot from outside is of events that are durable, and of the model in force or one still to come."""
     for snapshot in snapshots:
         if not 0 <= snapshot.committed_id <= head:
@@ -147,6 +153,11 @@ def require_publishable(snapshots: Sequence[Snapshot], head: int, model_version:
             raise KeepRefused(
                 f"the snapshot of {snapshot.partition!r} is of model version {snapshot.model_version}, "
                 f"{model_version} is in force"
+            )
+        if snapshot.model_version == model_version and snapshot.model_digest != model_digest:
+            raise KeepRefused(
+                f"the snapshot of {snapshot.partition!r} is of another content of model version {model_version} "
+                f"(digest {snapshot.model_digest[:12] or 'none'}, {model_digest[:12] or 'none'} is in force)"
             )
         if max(snapshot.model_version, abs(snapshot.created_at)) > SAFE_INTEGER_MAX:
             raise KeepRefused(f"the snapshot of {snapshot.partition!r} has numbers that no snapshot can have")

@@ -22,6 +22,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from unisono.vocabulary import LogIdentity
+
 CLOCK_SKEW_MAX_MS: Final = 60_000
 """From one event of a log to the next, times never go back by so much or less. They do go back further when a clock
 was wrong and is set right, so that one wrong clock does not decide everybody's times for ever. Order is that of
@@ -114,19 +116,27 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Committed-only state of one partition up to and including `committed_id` (DUR-07)."""
+    """Committed-only state of one partition up to and including `committed_id` (DUR-07).
+
+    `model_digest` is that of the model that folded it; empty where no model was configured.
+    """
 
     partition: str
     committed_id: int
     model_version: int
     state: bytes
     created_at: int
+    model_digest: str = ""
 
 
 class LogReader(Protocol):
     """Reads what is durable; safe to use beside the writer."""
 
     def head(self) -> int: ...
+
+    def identity(self) -> LogIdentity:
+        """Which log this is, as of its opening; a shared log's epoch is looked at again by `reopen`."""
+        ...
 
     def extent(self) -> Extent:
         """What the log holds, all of it of one moment."""
@@ -158,8 +168,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
-        """The newest snapshot of that model version (DUR-07: one of another version is never returned)."""
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
+        """The newest snapshot of that model; one of another version or digest is never returned (DUR-07)."""
         ...
 
     def reopen(self) -> None:

@@ -28,6 +28,7 @@ from unisono.store.postgres_reading import READ_ERRORS, PostgresReader, open_lin
 from unisono.store.postgres_rows import Texts, columns, escape, unescape
 from unisono.store.postgres_tailing import Tail
 from unisono.store.timeouts import Timeouts
+from unisono.vocabulary import LogIdentity
 
 __all__ = ["PostgresLog", "PostgresReader"]
 
@@ -93,7 +94,7 @@ class PostgresLog(PostgresReader):
         What was committed before is not news: catching up starts at the head.
         """
         timeouts = timeouts or Timeouts()
-        line = open_line(dsn, timeouts)
+        line = open_line(dsn, timeouts, settled=True)
         try:
             presence = Presence(node, schema.newest_known())
             presence.register(line)
@@ -133,6 +134,10 @@ class PostgresLog(PostgresReader):
         """As far as this node has been handed the log; what others appended since is still to come as news."""
         self._check()
         return self._tail.seen
+
+    def identity(self) -> LogIdentity:
+        """As of the last look at the head: another node, or an operator, may give the log a new epoch."""
+        return LogIdentity(super().identity().log_id, self._tail.log_epoch)
 
     # -- the group -----------------------------------------------------------------------------------------
 
@@ -236,7 +241,7 @@ class PostgresLog(PostgresReader):
         more = self._tail.seen < head
         if more:
             self._looked_at = 0.0
-        return News(head, records, replaced, self._tail.model_version, more, erased)
+        return News(head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch)
 
     def _look(self) -> int:
         """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""

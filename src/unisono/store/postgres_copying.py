@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
+from unisono.store import postgres_identity as identities
 from unisono.store.copying import Extent
 from unisono.store.copying_pruned import READ_ROWS, Place, Remembered
 from unisono.store.port import Known, Snapshot
@@ -15,6 +16,7 @@ from unisono.store.postgres import PostgresLog, PostgresReader
 from unisono.store.postgres_connecting import SQL, connect, raise_unusable
 from unisono.store.postgres_rows import Blobs, Integers, Texts, escape, unescape
 from unisono.store.timeouts import WHOLE_LOG, Timeouts
+from unisono.vocabulary import LogIdentity
 
 NODE: Final = "copy"
 """What the copy is called among the nodes while it runs."""
@@ -26,6 +28,7 @@ class PostgresSource:
     def __init__(self, dsn: str) -> None:
         self._reader = PostgresReader.open(dsn)
         self.scan = self._reader.scan
+        self.identity = self._reader.identity
 
     def extent(self) -> Extent:
         return Extent(*self._reader.ask("copy_extent"))
@@ -96,6 +99,10 @@ class PostgresTarget:
     def count_places(self, since: int) -> int:
         with closing(PostgresReader.open(self._dsn, timeouts=WHOLE_LOG)) as reader:
             return int(reader.ask("count_places", {"since": since})[0])
+
+    def set_identity(self, identity: LogIdentity) -> None:
+        """As the owner: no node may make its log another."""
+        identities.give(self._dsn, identity)
 
     def close(self) -> None:
         self.log.close()

@@ -26,9 +26,10 @@ def publish(line: Line, bundle: ModelBundle, node: str) -> None:
         line.give_up()
         if (present.version, present.digest) == (bundle.version, bundle.digest):
             return
+        edited = f" with another content (digest {present.digest[:12]}, this one {bundle.digest[:12]})"
         raise ModelRefused(
-            f"model version {bundle.version} is not newer than {present.version}, which is in force in the "
-            "cluster: give the changed model a higher version"
+            f"model version {bundle.version} is not newer than {present.version}, which is in force in the cluster"
+            f"{edited if present.version == bundle.version else ''}: give the changed model a higher version"
         )
     files = msgspec.msgpack.encode(bundle.files)
     line.send(

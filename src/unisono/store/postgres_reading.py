@@ -8,6 +8,7 @@ from typing import Final, NoReturn, Self
 import msgspec
 import psycopg
 
+from unisono.store import postgres_identity as identities
 from unisono.store import postgres_models as models
 from unisono.store import postgres_schema as schema
 from unisono.store.cluster import ModelBundle, StoreLost
@@ -16,6 +17,7 @@ from unisono.store.postgres_connecting import connect, raise_unusable, storage_e
 from unisono.store.postgres_line import Line, Parameters
 from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
 from unisono.store.timeouts import Timeouts
+from unisono.vocabulary import LogIdentity
 
 READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
 """What reading a damaged or unreachable log can raise."""
@@ -45,12 +47,13 @@ class PostgresReader:
         self._line = line
         self._failure: StorageError | None = None
         self._closed = False
+        self._identity: LogIdentity | None = None
 
     @classmethod
     def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
         """Open the log of `dsn` for reading; raises StoreUnusable."""
         timeouts = timeouts or Timeouts()
-        return cls(dsn, timeouts, open_line(dsn, timeouts))
+        return cls(dsn, timeouts, open_line(dsn, timeouts, settled=True))
 
     def reopen(self) -> None:
         """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
@@ -59,9 +62,19 @@ class PostgresReader:
         self._line.close()
         self._line = reopen_line(self._dsn, self._timeouts)
         self._failure = None
+        self._identity = None
 
     def head(self) -> int:
         return int(self.ask("head")[0])
+
+    def identity(self) -> LogIdentity:
+        self._check()
+        if self._identity is None:
+            try:
+                self._identity = identities.read(self._line)
+            except (*READ_ERRORS, StorageError) as error:
+                self._fail("reading the log's identity", error)
+        return self._identity
 
     def extent(self) -> Extent:
         return Extent(*self.ask("extent"))
@@ -109,9 +122,9 @@ class PostgresReader:
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         return int(self.ask("last_before", {"time": time_ms, "now": now_ms, "upto": upto})[0])
 
-    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
         self._check()
-        parameters = {"partition": escape(partition), "version": model_version}
+        parameters = {"partition": escape(partition), "version": model_version, "digest": model_digest}
         try:
             rows = self._line.ask("snapshot", parameters)
         except READ_ERRORS as error:
@@ -119,15 +132,20 @@ class PostgresReader:
         if not rows:
             return None
         committed_id, state, created_at = rows[0]
-        return Snapshot(partition, committed_id, model_version, state, created_at)
+        return Snapshot(partition, committed_id, model_version, state, created_at, model_digest)
 
-    def watermarks(self, model_version: int) -> dict[str, int]:
-        """partition → the committed_id of its snapshot of that model version."""
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        """partition → the committed_id of its snapshot of that model."""
         self._check()
         found: dict[str, int] = {}
         after = ""
         while True:
-            parameters = {"after": after, "version": model_version, "limit": WATERMARKS_READ_MAX}
+            parameters = {
+                "after": after,
+                "version": model_version,
+                "digest": model_digest,
+                "limit": WATERMARKS_READ_MAX,
+            }
             try:
                 rows = self._line.ask("watermarks", parameters)
             except READ_ERRORS as error:
@@ -165,9 +183,9 @@ class PostgresReader:
                 rows = self._line.ask("all_snapshots", parameters)
             except READ_ERRORS as error:
                 self._fail("reading the snapshots", error)
-            for partition, committed_id, model_version, state, created_at in rows:
-                yield Snapshot(unescape(partition), committed_id, model_version, state, created_at)
-                at = (partition, model_version)
+            for partition, *rest in rows:
+                yield Snapshot(unescape(partition), *rest)
+                at = (partition, rest[1])
             if len(rows) < SNAPSHOTS_READ_MAX:
                 return
 
@@ -217,12 +235,17 @@ def _require_present(since: int, row: Row | None) -> None:
         raise Pruned(pruned_to)
 
 
-def open_line(dsn: str, timeouts: Timeouts) -> Line:
-    """A line to a log this program can work on; StoreUnusable otherwise."""
+def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Line:
+    """A line to a log this program can work on; StoreUnusable otherwise.
+
+    `settled`: note where the log is, and that its past may have changed if it was elsewhere.
+    """
     try:
         connection = connect(dsn, timeouts)
         try:
             schema.refuse_other_versions(connection, dsn)
+            if settled:
+                identities.settle(connection)
             return Line(connection, timeouts.answer_s)
         except BaseException:
             connection.close()
@@ -234,6 +257,6 @@ def open_line(dsn: str, timeouts: Timeouts) -> Line:
 def reopen_line(dsn: str, timeouts: Timeouts) -> Line:
     """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
     try:
-        return open_line(dsn, timeouts)
+        return open_line(dsn, timeouts, settled=True)
     except StoreUnusable as error:
         raise StoreLost(str(error)) from error

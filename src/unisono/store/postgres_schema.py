@@ -48,6 +48,7 @@ class Status(msgspec.Struct, frozen=True):
     status_updated_at: int
     model_version: int | None
     log_id: str
+    log_epoch: int
     presence: int
     snapshots: int
     log_bytes: int
@@ -96,7 +97,8 @@ def status(dsn: str) -> Status:
             applied = _applied(connection, dsn)
             row = connection.execute(SQL["status"]).fetchone()
             assert row is not None
-            head, pruned_to, time, model_version, log_id, presence, snapshots, size, version, standbys = row
+            head, pruned_to, time, model_version, log_id, log_epoch, *rest = row
+            presence, snapshots, size, version, standbys = rest
             return Status(
                 shown(dsn),
                 version,
@@ -107,6 +109,7 @@ def status(dsn: str) -> Status:
                 time,
                 model_version,
                 log_id,
+                log_epoch,
                 presence,
                 snapshots,
                 size,

@@ -27,6 +27,7 @@ def put(line: Line, snapshots: Sequence[Snapshot], erasures: int) -> None:
             "committed_ids": Integers([s.committed_id for s in batch]),
             "times": Integers([s.created_at for s in batch]),
             "states": Blobs([s.state for s in batch]),
+            "digests": Texts(s.model_digest for s in batch),
             "erasures": erasures,
         }
         line.send("share_snapshots")

@@ -10,9 +10,11 @@ from typing import Final
 
 from psycopg import Cursor
 
+from unisono.store import postgres_identity as identities
 from unisono.store.port import Record, StorageError
 from unisono.store.postgres_line import Line
 from unisono.store.postgres_rows import Row, escape, record
+from unisono.vocabulary import LogIdentity
 
 RECORDS_MAX: Final = 4_000
 """Records read in one go, some ten milliseconds under the lock; a node further behind reads them before it."""
@@ -31,21 +33,28 @@ class Tail:
     def __init__(self, line: Line) -> None:
         """What was committed before is not news: the place is the head."""
         self.model_version: int | None = None
+        self.log_epoch = 1
         self._backlog: list[Record] = []
         self.seen, self._log_id, _ = _identity(line, 0)
         self._seen_id = _identity(line, self.seen)[2]
         self._take_head(line.ask("look_at_head"), self.seen)
 
     def resume(self, line: Line) -> None:
-        """On a new line: is this the log that was left? StorageError when it is not."""
+        """On a new line: is this the log that was left? StorageError when it is not.
+
+        One that lacks what this node has told gets a new epoch, by which clients know that they have to start over.
+        """
         head, log_id, seen_id = _identity(line, self.seen)
         if log_id != self._log_id:
             raise StorageError("this is another log than the one this node had open")
         if head < self.seen or seen_id not in (None, self._seen_id):
+            now = identities.went_back(line, LogIdentity(log_id.replace("-", ""), self.log_epoch))
             raise StorageError(
                 f"the log went back: this node has seen event {self.seen}, which is not there any more, and the "
-                f"head is {head}. A failover lost committed events; start the node anew"
+                f"head is {head}. A failover lost committed events. The log has log_epoch {now.log_epoch} from now "
+                "on, and clients start over; start the node anew"
             )
+        self._take_head(line.ask("look_at_head"), self.seen)
 
     @property
     def waiting(self) -> bool:
@@ -86,7 +95,7 @@ class Tail:
     def _take_head(self, at_head: Sequence[Row], since: int) -> int:
         if not at_head:
             raise StorageError("the head row is missing")
-        head, pruned_to, self.model_version = at_head[0]
+        head, pruned_to, self.model_version, self.log_epoch = at_head[0]
         if since < pruned_to:
             raise StorageError(f"this node has seen {since} events and the log begins after {pruned_to}")
         return int(head)

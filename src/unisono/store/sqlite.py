@@ -14,14 +14,16 @@ import apsw
 import msgspec
 
 from unisono.store import sqlite_files as files
+from unisono.store import sqlite_identity as identities
 from unisono.store import sqlite_keeping as keeping
-from unisono.store.cluster import ModelBundle
+from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.keeping import PRUNE_EVENTS_MAX, Erased, KeepRefused, Reclaimed, Tombstone
 from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
 from unisono.store.portions import in_portions
 from unisono.store.sqlite_reading import SqliteReader, unusable
 from unisono.store.sqlite_wal import WalKeeper
 from unisono.store.statements import load_queries
+from unisono.vocabulary import LogIdentity
 
 __all__ = ["SqliteLog", "SqliteReader"]
 
@@ -153,7 +155,14 @@ class SqliteLog(SqliteReader):
                 self._connection.executemany(
                     _SQL["put_snapshot"],
                     [
-                        (numbers[s.partition], s.model_version, s.committed_id, s.created_at, s.state)
+                        (
+                            numbers[s.partition],
+                            s.model_version,
+                            s.committed_id,
+                            s.created_at,
+                            s.state,
+                            s.model_digest,
+                        )
                         for s in batch
                     ],
                 )
@@ -167,8 +176,22 @@ class SqliteLog(SqliteReader):
     def set_archive(self, location: str) -> None:
         self._change("naming the archive", lambda: keeping.set_archive(self._connection, location))
 
-    def record_model(self, bundle: ModelBundle | None) -> None:
-        self._change("noting the model", lambda: keeping.record_model(self._connection, bundle))
+    def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
+        return self._change(
+            "noting the model", lambda: keeping.record_model(self._connection, bundle, replace=replace)
+        )
+
+    def new_epoch(self) -> LogIdentity:
+        """The past of this log may have changed: everybody who knows it is to start over (DUR-08)."""
+        self._change("giving the log a new epoch", lambda: identities.new_epoch(self._connection))
+        self._identity = None
+        return self.identity()
+
+    def set_identity(self, own: LogIdentity) -> None:
+        """Of a copy: it is the log it was copied from, or a log of its own."""
+        self._change("giving the log its identity", lambda: identities.set_identity(self._connection, own))
+        self._identity = None
+        identities.leave(self._connection)
 
     def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         return self._change("pruning", lambda: keeping.prune(self._connection, upto, limit, self._look_up))
@@ -201,12 +224,12 @@ class SqliteLog(SqliteReader):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 outcome = work()
-            except KeepRefused:
+            except (KeepRefused, ModelRefused):
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
             self._keeper.step()
-        except KeepRefused:
+        except (KeepRefused, ModelRefused):
             raise
         except Exception as error:
             self._fail(doing, error)

@@ -17,12 +17,13 @@ from unisono.store.copying_pruned import Place, Remembered
 from unisono.store.port import Snapshot
 from unisono.store.sqlite import SqliteLog, SqliteReader
 from unisono.store.sqlite_reading import unusable
+from unisono.vocabulary import LogIdentity
 
 _EXTENT: Final = "SELECT committed_id, pruned_to, status_updated_at FROM head"
 _COUNT_SNAPSHOTS: Final = "SELECT count(*) FROM snapshots"
 _SNAPSHOTS: Final = (
-    "SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapshots.state, snapshots.created_at "
-    "FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition"
+    "SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapshots.state, snapshots.created_at, "
+    "snapshots.model_digest FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition"
 )
 _COUNT_PLACES: Final = "SELECT count(*) FROM event_partitions WHERE committed_id > ?"
 _START_PRUNED: Final = "UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2"
@@ -34,6 +35,7 @@ class SqliteSource:
     def __init__(self, directory: Path) -> None:
         self._reader = SqliteReader.open(directory)
         self.scan = self._reader.scan
+        self.identity = self._reader.identity
         try:
             self._connection = files.connect_reader(directory)
         except apsw.Error as error:
@@ -99,6 +101,9 @@ class SqliteTarget:
 
     def count_places(self, since: int) -> int:
         return self._ask(_COUNT_PLACES, since)[0]
+
+    def set_identity(self, identity: LogIdentity) -> None:
+        self.log.set_identity(identity)
 
     def close(self) -> None:
         self.log.close()

@@ -1,6 +1,7 @@
 """The data directory of the embedded log: who may open it, how its connections are set, its schema version.
 
     log.db, log.db-wal, log.db-shm   the SQLite database
+    log.identity                     which log was open here last, see `sqlite_identity`
     lock                             flock held by the writer for its life; contains its process id
 
 In a process that has log.db open, nothing but SQLite may open it: closing any descriptor of a file drops all
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import apsw
 
+from unisono.store import sqlite_identity as identity
 from unisono.store.port import StoreInUse, StoreUnusable
 from unisono.store.statements import load_migrations, load_queries
+from unisono.vocabulary import LogIdentity
 
 LOG_FILE = "log.db"
 LOCK_FILE = "lock"
@@ -106,19 +109,21 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def connect_writer(directory: Path) -> apsw.Connection:
+def connect_writer(directory: Path, given: LogIdentity | None = None) -> apsw.Connection:
     """Open log.db for writing, making or upgrading it; on return everything in it is durable.
 
-    The caller holds the directory's lock.
+    The caller holds the directory's lock. `given`: the identity the log has from now on.
     """
     path = directory / LOG_FILE
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(WRITER_BUSY_TIMEOUT_MS)
-        _refuse_strangers(connection, path)
+        refuse_strangers(connection, path)
         configure(connection, WRITER_CACHE_KIB)
+        version = schema_version(connection)
         _migrate(connection)
         _settle(connection)
+        identity.settle(connection, directory, version, given)
         sync_directory(directory)
     except BaseException:
         connection.close()
@@ -170,7 +175,7 @@ def schema_version(connection: apsw.Connection) -> int:
 
 def refuse_other_versions(connection: apsw.Connection, directory: Path) -> None:
     """Readers read one version only: the one this code writes."""
-    _refuse_strangers(connection, directory / LOG_FILE)
+    refuse_strangers(connection, directory / LOG_FILE)
     version, newest = schema_version(connection), len(load_migrations("sqlite"))
     if version < newest:
         raise StoreUnusable(
@@ -179,7 +184,7 @@ def refuse_other_versions(connection: apsw.Connection, directory: Path) -> None:
         )
 
 
-def _refuse_strangers(connection: apsw.Connection, path: Path) -> None:
+def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
     version, newest = schema_version(connection), len(load_migrations("sqlite"))
     application = int(connection.pragma("application_id"))
     is_new = version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()

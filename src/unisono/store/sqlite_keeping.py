@@ -21,7 +21,7 @@ import msgspec
 
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store import sqlite_files as files
-from unisono.store.cluster import ModelBundle
+from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.keeping import (
     PRUNE_BYTES_MAX,
     Erased,
@@ -52,12 +52,26 @@ def set_archive(connection: apsw.Connection, location: str) -> None:
     connection.execute(_SQL["set_archive"], (location,))
 
 
-def record_model(connection: apsw.Connection, bundle: ModelBundle | None) -> None:
+def record_model(
+    connection: apsw.Connection, bundle: ModelBundle | None, *, replace: bool = False
+) -> str | None:
+    """Note the model in force; the digest its version had before, when `replace` let another take its place."""
+    replaced = None
     if bundle is not None:
+        known = connection.execute(_SQL["model_digest"], (bundle.version,)).get
+        if known is not None and known != bundle.digest:
+            replaced = str(known)
+            if not replace:
+                raise ModelRefused(
+                    f"model version {bundle.version} has another content (digest {bundle.digest[:12]}) than the one "
+                    f"this log was judged by under that version (digest {replaced[:12]}): raise model_version in "
+                    "model.toml, or put the former content back (while developing a model: --allow-model-edits)"
+                )
         files = msgspec.msgpack.encode(bundle.files)
         now_ms = time.time_ns() // 1_000_000
         connection.execute(_SQL["put_model"], (bundle.version, bundle.digest, files, now_ms))
     connection.execute(_SQL["put_in_force"], (None if bundle is None else bundle.version,))
+    return replaced
 
 
 def prune(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -> int:

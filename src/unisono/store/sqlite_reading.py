@@ -14,6 +14,7 @@ from unisono.store import sqlite_files as files
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
 from unisono.store.statements import load_queries
+from unisono.vocabulary import LogIdentity
 
 UNION_TERMS_MAX = 500
 """SQLite's own limit on the terms of a compound SELECT; more partitions are read in chunks."""
@@ -44,6 +45,7 @@ class SqliteReader:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._numbers: dict[str, int] = {}
+        self._identity: LogIdentity | None = None
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -70,6 +72,17 @@ class SqliteReader:
             return int(self._connection.execute(_SQL["head"]).get)
         except READ_ERRORS as error:
             self._fail("reading the head", error)
+
+    def identity(self) -> LogIdentity:
+        """Read once: it changes only while nobody has the log open."""
+        self._check()
+        if self._identity is None:
+            try:
+                ((log_id, log_epoch),) = self._rows("identity")
+            except (*READ_ERRORS, ValueError) as error:  # ValueError: the head row is missing
+                self._fail("reading the log's identity", error)
+            self._identity = LogIdentity(log_id, log_epoch)
+        return self._identity
 
     def extent(self) -> Extent:
         self._check()
@@ -116,24 +129,28 @@ class SqliteReader:
         except READ_ERRORS as error:
             self._fail("reading the times", error)
 
-    def snapshot(self, partition: str, model_version: int) -> Snapshot | None:
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
         self._check()
         try:
-            row = self._connection.execute(_SQL["snapshot"], (partition, model_version)).fetchone()
+            row = self._connection.execute(
+                _SQL["snapshot"], (partition, model_version, model_digest)
+            ).fetchone()
         except READ_ERRORS as error:
             self._fail("reading a snapshot", error)
         if row is None:
             return None
         committed_id, state, created_at = row
-        return Snapshot(partition, committed_id, model_version, state, created_at)
+        return Snapshot(partition, committed_id, model_version, state, created_at, model_digest)
 
-    def watermarks(self, model_version: int) -> dict[str, int]:
-        """partition → the committed_id of its snapshot of that model version."""
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        """partition → the committed_id of its snapshot of that model."""
         self._check()
         found: dict[str, int] = {}
         after = -(2**63)
         try:
-            while rows := list(self._rows("watermarks", after, model_version, WATERMARKS_READ_MAX)):
+            while rows := list(
+                self._rows("watermarks", after, model_version, model_digest, WATERMARKS_READ_MAX)
+            ):
                 found.update((name, committed_id) for _, name, committed_id in rows)
                 after = rows[-1][0]
         except READ_ERRORS as error:
@@ -175,7 +192,7 @@ class SqliteReader:
     def close(self) -> None:
         self._connection.close()
 
-    def _rows(self, query: str, *parameters: int) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, query: str, *parameters: int | str) -> Iterator[tuple[Any, ...]]:
         return self._connection.execute(_SQL[query], parameters)
 
     def _require_present(self, since: int, numbers: Sequence[int] | None = None) -> None:

@@ -46,11 +46,14 @@ def replay_snapshots(
     models, current = _at_hand(scope)
     checked = []
     for version in sorted({file.model_version or 0 for file in own} | set(models)):
-        store = scope.store if version == current and _has_snapshots(scope.store, version) else None
+        store = None
+        if current is not None and version == current.version and _has_snapshots(scope.store, current):
+            store = scope.store
         upto = 0 if states is None else states.folded(version)
         if store is None and not upto and all((file.model_version or 0) != version for file in own):
             continue
-        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto)
+        digest = "" if current is None else current.stored_digest
+        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
         say(f"replaying snapshots of model version {version}")
         parts: list[Replayed] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
         for part in parts:
@@ -60,27 +63,26 @@ def replay_snapshots(
     return checked
 
 
-def _at_hand(scope: Scope) -> tuple[dict[int, ShippedModel], int | None]:
-    """Models by version, and the version that the log's own snapshots are of."""
+def _at_hand(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedModel | None]:
+    """Models by version, and the one that the log's own snapshots are of."""
     models = {NO_MODEL_VERSION: ShippedModel.open()}
     current = None
     if scope.store is not None:
         try:
-            model = in_force(scope.store)
+            current = in_force(scope.store)
         except (PipelineError, StorageError):
             current = None  # a log that may be read and not kept: its snapshots are not looked at
         else:
-            current = model.version
-            models[current] = model
+            models[current.version] = current
     if scope.model is not None:
         models[scope.model.version] = scope.model
     return models, current
 
 
-def _has_snapshots(store: str | None, version: int) -> bool:
+def _has_snapshots(store: str | None, model: ShippedModel) -> bool:
     reader: Any = open_reader(str(store))
     try:
-        return bool(reader.watermarks(version))
+        return bool(reader.watermarks(model.version, model.stored_digest))
     except StorageError:
         return True  # whoever reads them tells
     finally:
@@ -96,6 +98,7 @@ def _tasks(
     sample: int | None,
     store: str | None,
     folded: int,
+    digest: str,
 ) -> list[StateTask]:
     events = [file for file in files if file.table == BY_PARTITION]
     own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
@@ -112,6 +115,7 @@ def _tasks(
             None if sample is None else -(-sample // len(shares)),
             store,
             folded,
+            digest,
         )
         for share in shares
     ]

@@ -29,7 +29,7 @@ from unisono.pipeline.auditing.reading import UNREADABLE
 from unisono.pipeline.auditing.trees import fault, stored_fault
 from unisono.pipeline.errors import NoSuchRange
 from unisono.pipeline.folding import of_one
-from unisono.pipeline.models import ShippedModel
+from unisono.pipeline.models import OPEN, ShippedModel
 from unisono.pipeline.stores import no_collection, open_reader, read_partitions
 from unisono.store.cluster import StoreLost
 from unisono.store.delta.errors import LakeUnusable
@@ -53,7 +53,8 @@ class StateTask(msgspec.Struct, frozen=True):
     """One executor's part: snapshots of one model version, of a share of the partitions or `sample` of them.
 
     `model` is None where the model of that version is not at hand: then states are looked at and not replayed.
-    `folded`: up to there every event is in a snapshot of each of its partitions, by what the table says.
+    `folded`: up to there every event is in a snapshot of each of its partitions, by what the table says. `digest` is
+    that of the model in force at the store, whose snapshots are looked at.
     """
 
     storage: Storage
@@ -66,6 +67,7 @@ class StateTask(msgspec.Struct, frozen=True):
     sample: int | None
     store: str | None = None
     folded: int = 0
+    digest: str = ""
 
 
 class Replayed(msgspec.Struct):
@@ -311,7 +313,7 @@ def _of_store(
         return
     partition = name.decode()
     try:
-        found = reader.snapshot(partition, task.version)
+        found = reader.snapshot(partition, task.version, task.digest)
         head = reader.head()
     except StoreLost:
         raise
@@ -322,13 +324,14 @@ def _of_store(
         message = f"the log's snapshot: it goes past the log's head {head}"
         tally.add("snapshot", message, found.committed_id, partition)
     elif found is not None:
-        yield _Stored("the log's snapshot", found.committed_id, found.state)
+        digest = found.model_digest or OPEN
+        yield _Stored("the log's snapshot", found.committed_id, found.state, model_digest=digest)
 
 
 def _marks(reader: Any, task: StateTask, tally: Tally) -> dict[bytes, int]:
     """The partitions of the share of which the store has a snapshot."""
     try:
-        found: dict[str, int] = reader.watermarks(task.version)
+        found: dict[str, int] = reader.watermarks(task.version, task.digest)
     except StoreLost:
         raise
     except StorageError as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from unisono.pipeline.export import OVERTAKEN_MAX
-from unisono.pipeline.models import ShippedModel
+from unisono.pipeline.models import ShippedModel, stored_digest
 from unisono.pipeline.snapshots import forget, snapshot
 from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
@@ -70,7 +70,10 @@ def states_of(lake: Lake, model_version: int, names: Sequence[str]) -> Iterator[
         for name in sorted(set(names), key=str.encode):
             row = snapshots.latest(name.encode())
             if row is not None:
-                held.append(Snapshot(name, row.committed_id, model_version, row.state, row.created_at))
+                digest = stored_digest(row.model_digest)
+                held.append(
+                    Snapshot(name, row.committed_id, model_version, row.state, row.created_at, digest)
+                )
             if len(held) == PUBLISHED_AT_ONCE:
                 yield held
                 held = []

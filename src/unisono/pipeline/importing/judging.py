@@ -80,7 +80,7 @@ class Judge:
         if self._log is None:
             return PartitionState()
         version = self._model.version if self._model.version is not None else NO_MODEL_VERSION
-        snapshot = self._log.snapshot(partition, version)
+        snapshot = self._log.snapshot(partition, version, self._model.digest)
         since, state = 0, PartitionState()
         if snapshot is not None and snapshot.committed_id <= self._upto:
             try:

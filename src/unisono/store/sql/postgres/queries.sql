@@ -16,10 +16,10 @@ SELECT CASE unit WHEN 'ms' THEN setting || unit ELSE setting END FROM pg_setting
 -- was committed before the lock was granted.
 
 -- name: lock_head
-SELECT committed_id, pruned_to, model_version FROM unisono.head WHERE one FOR UPDATE;
+SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE one FOR UPDATE;
 
 -- name: look_at_head
-SELECT committed_id, pruned_to, model_version FROM unisono.head WHERE one;
+SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE one;
 
 -- name: foreign
 -- Ids have no gaps, so a range is a bound; at least one record, whatever its size.
@@ -99,6 +99,41 @@ SELECT head.committed_id, head.log_id::text,
        (SELECT events.id FROM unisono.events WHERE events.committed_id = %(at)b)
 FROM unisono.head WHERE head.one;
 
+-- Which log, and which past of it.
+
+-- name: log_identity
+SELECT replace(log_id::text, '-', ''), log_epoch FROM unisono.head WHERE one;
+
+-- name: new_epoch
+-- Larger than any epoch before, also one that a restored database has forgotten: the time in milliseconds.
+UPDATE unisono.head SET log_epoch = greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+WHERE one RETURNING pg_notify('unisono', '');
+
+-- name: set_identity
+UPDATE unisono.head SET log_id = %(log_id)s::uuid, log_epoch = %(log_epoch)s WHERE one
+RETURNING pg_notify('unisono', '');
+
+-- name: place
+SELECT place FROM unisono.head WHERE one;
+
+-- name: place_cluster
+SELECT system_identifier::text FROM pg_control_system();
+
+-- name: place_timeline
+SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8);
+
+-- name: place_database
+SELECT oid::text FROM pg_database WHERE datname = current_database();
+
+-- name: place_table
+SELECT 'unisono.head'::regclass::oid::text;
+
+-- name: move
+-- Once, whoever notices it first.
+UPDATE unisono.head SET place = %(after)s, log_epoch = CASE WHEN %(new)s THEN
+    greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) ELSE log_epoch END
+WHERE one AND place IS NOT DISTINCT FROM %(before)s RETURNING log_epoch, pg_notify('unisono', '');
+
 -- name: page
 -- One index range per partition, cut after the page; `due` counts what there is up to one past the page. Event
 -- text is measured without being read, and read only for the records that fit. OFFSET 0 fixes the nesting.
@@ -142,25 +177,29 @@ SELECT pg_advisory_xact_lock(hashtextextended('unisono.snapshots', 0));
 
 -- name: put_snapshots
 -- None of a state that was folded before the last erasure.
-INSERT INTO unisono.snapshots (partition, model_version, committed_id, created_at, state)
-SELECT fresh.* FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b) AS fresh
+-- One of another content of the model makes way, however new it is.
+INSERT INTO unisono.snapshots (partition, model_version, committed_id, created_at, state, model_digest)
+SELECT fresh.*
+FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b, %(digests)b) AS fresh
 CROSS JOIN unisono.keeping WHERE keeping.one AND keeping.erasures = %(erasures)b
 ON CONFLICT (partition, model_version) DO UPDATE
-SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state
-WHERE excluded.committed_id >= snapshots.committed_id;
+SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state,
+    model_digest = excluded.model_digest
+WHERE excluded.committed_id >= snapshots.committed_id OR excluded.model_digest <> snapshots.model_digest;
 
 -- name: snapshot
 SELECT committed_id, state, created_at FROM unisono.snapshots
-WHERE partition = %(partition)b AND model_version = %(version)b;
+WHERE partition = %(partition)b AND model_version = %(version)b AND model_digest = %(digest)b;
 
 -- name: all_snapshots
-SELECT partition, committed_id, model_version, state, created_at FROM unisono.snapshots
+SELECT partition, committed_id, model_version, state, created_at, model_digest FROM unisono.snapshots
 WHERE (partition, model_version) > (%(partition)b, %(version)b) ORDER BY partition, model_version
 LIMIT %(limit)b;
 
 -- name: watermarks
 SELECT partition, committed_id FROM unisono.snapshots
-WHERE partition > %(after)b AND model_version = %(version)b ORDER BY partition LIMIT %(limit)b;
+WHERE partition > %(after)b AND model_version = %(version)b AND model_digest = %(digest)b
+ORDER BY partition LIMIT %(limit)b;
 
 -- name: partition_names
 -- From one name to the next by the index: the cost is that of the names, not of their events.
@@ -364,8 +403,9 @@ SELECT name FROM unisono.nodes
 WHERE knows < %(number)b AND seen_at > now() - make_interval(secs => %(dead_after_s)b) ORDER BY name;
 
 -- name: status
-SELECT head.committed_id, head.pruned_to, head.status_updated_at, head.model_version, head.log_id::text,
-       (SELECT count(*) FROM unisono.presence), (SELECT count(*) FROM unisono.snapshots),
+SELECT head.committed_id, head.pruned_to, head.status_updated_at, head.model_version,
+       replace(head.log_id::text, '-', ''), head.log_epoch, (SELECT count(*) FROM unisono.presence), 
+       (SELECT count(*) FROM unisono.snapshots),
        pg_total_relation_size('unisono.events') + pg_total_relation_size('unisono.event_partitions'),
        current_setting('server_version'), current_setting('synchronous_standby_names')
 FROM unisono.head WHERE head.one;

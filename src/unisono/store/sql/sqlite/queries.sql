@@ -6,6 +6,19 @@ SELECT committed_id FROM head;
 -- name: extent
 SELECT head.pruned_to, head.committed_id, keeping.archive FROM head CROSS JOIN keeping;
 
+-- name: identity
+SELECT log_id, log_epoch FROM head;
+
+-- name: opened
+SELECT opened FROM head;
+
+-- name: new_epoch
+-- Larger than any epoch before, also one that a restored file has forgotten: ?1 is the time in milliseconds.
+UPDATE head SET log_epoch = max(log_epoch + 1, ?1) RETURNING log_epoch;
+
+-- name: set_identity
+UPDATE head SET log_id = ?1, log_epoch = ?2;
+
 -- name: group_head
 SELECT committed_id, pruned_to FROM head;
 
@@ -89,22 +102,25 @@ SELECT max(partitions.pruned_to)
 FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.value;
 
 -- name: put_snapshot
-INSERT INTO snapshots (partition, model_version, committed_id, created_at, state)
-VALUES (?1, ?2, ?3, ?4, ?5)
+-- One of another content of the model makes way, however new it is.
+INSERT INTO snapshots (partition, model_version, committed_id, created_at, state, model_digest)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (partition, model_version) DO UPDATE
-SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state
-WHERE excluded.committed_id >= snapshots.committed_id;
+SET committed_id = excluded.committed_id, created_at = excluded.created_at, state = excluded.state,
+    model_digest = excluded.model_digest
+WHERE excluded.committed_id >= snapshots.committed_id OR excluded.model_digest <> snapshots.model_digest;
 
 -- name: snapshot
 SELECT snapshots.committed_id, snapshots.state, snapshots.created_at
 FROM partitions CROSS JOIN snapshots ON snapshots.partition = partitions.number
-WHERE partitions.name = ?1 AND snapshots.model_version = ?2;
+WHERE partitions.name = ?1 AND snapshots.model_version = ?2 AND snapshots.model_digest = ?3;
 
 -- name: watermarks
 -- Some at a time, by partition number: a read this short does not keep the WAL from starting over.
 SELECT snapshots.partition, partitions.name, snapshots.committed_id
 FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition
-WHERE snapshots.partition > ?1 AND snapshots.model_version = ?2 ORDER BY snapshots.partition LIMIT ?3;
+WHERE snapshots.partition > ?1 AND snapshots.model_version = ?2 AND snapshots.model_digest = ?3
+ORDER BY snapshots.partition LIMIT ?4;
 
 -- name: partition_names
 SELECT number, name FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
@@ -114,6 +130,9 @@ SELECT models.version, models.digest, models.files
 FROM keeping CROSS JOIN models ON models.version = keeping.model_version;
 
 -- Keeping: what leaves the log, what is erased in it.
+
+-- name: model_digest
+SELECT digest FROM models WHERE version = ?1;
 
 -- name: put_model
 INSERT INTO models (version, digest, files, published_at) VALUES (?1, ?2, ?3, ?4)

@@ -1,0 +1,105 @@
+"""Which log a data directory holds (DUR-08), and whether its file is the one that was last open there.
+
+Beside log.db lies `log.identity`, written at every opening: the log's identity and how often it had been opened. A
+directory that is copied or moved as a whole keeps both files and stays the same log. A log.db that comes without the
+other file, or with one that has seen later openings, was put back from a backup: its past may have changed, so the
+log gets a new epoch. A backup that was taken and put back within one run of its server is not noticed here; it is
+for `unisono restore` and `unisono db new-epoch` to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import apsw
+import msgspec
+
+from unisono.store.statements import load_queries
+from unisono.vocabulary import LogIdentity
+
+IDENTITY_FILE: Final = "log.identity"
+
+BEGAN: Final = 3
+"""The schema version with which logs began to have an identity."""
+
+log = logging.getLogger("unisono.store")
+
+_SQL = load_queries("sqlite")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the last opening left beside the log."""
+
+    log_id: str
+    log_epoch: int
+    opened: int
+
+
+def settle(
+    connection: apsw.Connection, directory: Path, version: int, given: LogIdentity | None = None
+) -> None:
+    """Compare the log with what lies beside it, and give it a new epoch where it is not what was left there.
+
+    `version` is the schema version the file had when it was opened. With `given` that is the log's identity from now
+    on. The caller holds the directory's lock.
+    """
+    if given is not None:
+        set_identity(connection, given)
+    elif version >= BEGAN and (why := _changed(connection, _seen(directory))) is not None:
+        epoch = new_epoch(connection)
+        log.warning("%s: it counts as restored, with log_epoch %d: clients start over from 0", why, epoch)
+    leave(connection)
+
+
+def new_id() -> str:
+    return uuid4().hex
+
+
+def new_epoch(connection: apsw.Connection) -> int:
+    """Give the log an epoch that no life of it ever had; the epoch."""
+    return int(connection.execute(_SQL["new_epoch"], (time.time_ns() // 1_000_000,)).get)
+
+
+def set_identity(connection: apsw.Connection, identity: LogIdentity) -> None:
+    connection.execute(_SQL["set_identity"], (identity.log_id, identity.log_epoch))
+
+
+def _changed(connection: apsw.Connection, seen: Seen | None) -> str | None:
+    if seen is None:
+        return f"log.db is here without its {IDENTITY_FILE}"
+    ((log_id, _),) = connection.execute(_SQL["identity"]).fetchall()
+    opened = int(connection.execute(_SQL["opened"]).get)
+    if seen.log_id != log_id:
+        return f"log.db is another log than the one that was here ({log_id}, before {seen.log_id})"
+    if seen.opened >= opened:  # this opening is counted already
+        return "log.db is older than the one that was here"
+    return None
+
+
+def _seen(directory: Path) -> Seen | None:
+    try:
+        return msgspec.json.decode((directory / IDENTITY_FILE).read_bytes(), type=Seen)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def leave(connection: apsw.Connection) -> None:
+    """Write down beside the log which one it is.
+
+    What is written names openings that are in the log already, so a crash in between is not taken for a restore.
+    """
+    rows = connection.execute(_SQL["identity"]).fetchall()
+    log_id, log_epoch = msgspec.convert(rows[0], tuple[str, int])
+    seen = Seen(log_id, log_epoch, int(connection.execute(_SQL["opened"]).get))
+    path = Path(connection.filename).parent / IDENTITY_FILE
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(seen))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
