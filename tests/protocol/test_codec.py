@@ -100,6 +100,30 @@ def test_fields_arrive_as_they_were_sent() -> None:
     assert [item.client_id for item in batch.events] == [None, "c"]
 
 
+@pytest.mark.req("ENV-01", "SYNC-02")
+@pytest.mark.parametrize("written", ["5", "5.0", "5e0", "0.5e1", "50e-1"])
+def test_a_whole_number_is_one_however_it_is_written(written: str) -> None:
+    asked = json.dumps(PAYLOADS["sync"] | {"since_committed_id": "N", "limit": "N"})
+    whole = wire("sync", "PAYLOAD").replace(b'"PAYLOAD"', asked.replace('"N"', written).encode())
+    sync = decode(whole)
+    assert isinstance(sync, Sync)
+    assert (sync.since_committed_id, sync.limit) == (5, 5)
+    assert type(sync.since_committed_id) is type(sync.limit) is int
+    connect = decode(wire("connect", PAYLOADS["connect"] | {"last_committed_id": float(written)}))
+    assert isinstance(connect, Connect)
+    assert connect.last_committed_id == 5
+
+
+@pytest.mark.req("ENV-02")
+@pytest.mark.parametrize("wrong", [5.5, -0.5, True, "5", [5]])
+@pytest.mark.parametrize(
+    ("kind", "field"), [("sync", "since_committed_id"), ("sync", "limit"), ("connect", "last_committed_id")]
+)
+def test_what_is_no_whole_number_is_refused(kind: str, field: str, wrong: Any) -> None:
+    with pytest.raises(BadRequest, match=field):
+        decode(wire(kind, PAYLOADS[kind] | {field: wrong}))
+
+
 @pytest.mark.req("ENV-03")
 def test_unknown_fields_are_ignored_and_an_event_keeps_its_own_text() -> None:
     event = '{"type":"event","payload":{"b":1,"a":[1.50,"\\u00e9"]},"extra":{"deep":null}}'

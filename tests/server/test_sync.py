@@ -306,6 +306,15 @@ def test_an_empty_log(tmp_path_factory: pytest.TempPathFactory, who: str) -> Non
             }
 
 
+@pytest.mark.req("SYNC-01", "SYNC-02")
+def test_a_cursor_and_a_limit_may_be_written_as_floats(peer: Peer, part: str) -> None:
+    for number in range(3):
+        peer.commit([part], set_event("x", number))
+    first, *rest = peer.history([part])
+    page = peer.sync([part], float(first["committed_id"]), limit=50.0)  # type: ignore[arg-type]
+    assert page["events"] == rest
+
+
 @pytest.mark.req("SYNC-01", "ENV-02")
 @pytest.mark.parametrize(
     "wrong",

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+
+if TYPE_CHECKING:
+    Whole = int
+else:
+    Whole = int | float  # as it is written; `_whole` makes an int of it
+"""JSON knows one kind of number: `5`, `5.0` and `5e0` are the same, and some languages write only the second."""
+
+
+def _whole(message: msgspec.Struct, *names: str) -> None:
+    """Make ints of numbers that are whole; ValueError names one that is not."""
+    for name in names:
+        value = getattr(message, name)
+        if isinstance(value, float):
+            if not value.is_integer():
+                raise ValueError(f"`{name}` must be a whole number")
+            msgspec.structs.force_setattr(message, name, int(value))
 
 
 class Connect(msgspec.Struct, frozen=True):
@@ -16,11 +32,14 @@ class Connect(msgspec.Struct, frozen=True):
 
     token: str
     client_id: str
-    last_committed_id: int | None = None
+    last_committed_id: Whole | None = None
     supported_profiles: list[str] | UnsetType = UNSET
     required_profile: str | UnsetType = UNSET
     required_tree_policy: str | UnsetType = UNSET
     snapshots: bool | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "last_committed_id")
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -63,13 +82,16 @@ class Sync(msgspec.Struct, frozen=True):
     `snapshots`: false asks for the whole history although `connect` asked for snapshots.
     """
 
-    since_committed_id: int
+    since_committed_id: Whole
     partitions: list[str] | UnsetType = UNSET
     partition: str | UnsetType = UNSET
     subscription_partitions: list[str] | UnsetType = UNSET
-    limit: int | None = None
+    limit: Whole | None = None
     client_id: str | None = None
     snapshots: bool | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "since_committed_id", "limit")
 
 
 Message: TypeAlias = Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync
