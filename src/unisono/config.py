@@ -203,7 +203,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_in_flight_drafts: Annotated[
         Count, about("Limits", "Submitted and unanswered items of one connection.")
     ] = 200
-    max_subscriptions: Annotated[Count, about("Limits", "Partitions one connection can subscribe to.")] = 64
+    max_subscriptions: Annotated[
+        int,
+        Meta(ge=1, le=10_000),
+        about("Limits", "Partitions one connection can subscribe to, and one sync can name."),
+    ] = 1000
     json_depth_max: Annotated[
         int, Meta(ge=8, le=500), about("Limits", "Nesting of one message; deeper is bad_request.")
     ] = 64
@@ -239,6 +243,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sync_queue_max: Annotated[
         Count, about("Pressure", "Syncs of one connection waiting for their turn; one more is rate_limited.")
     ] = 16
+    sync_queue_bytes_max: Annotated[
+        int,
+        Meta(ge=1024 * 1024, le=256 * 1024 * 1024),
+        about("Pressure", "Memory of one front for syncs without an answer yet; above, rate_limited."),
+    ] = 128 * 1024 * 1024
     queue_events_max: Annotated[
         Count, about("Pressure", "Items of one front waiting for judgement; above, rate_limited.")
     ] = 20_000

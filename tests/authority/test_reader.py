@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.authority.logs import grow
 from tests.store.lakes import export_to
-from tests.waiting import PATIENCE_S
-from unisono.authority.channel import AskPage, Channel, Drain, PageFailed, PageOf, Ready, socket_pair
+from tests.waiting import PATIENCE_S, until
+from unisono.authority.channel import (
+    AskPage,
+    AskStats,
+    CancelPage,
+    Channel,
+    Drain,
+    PageFailed,
+    PageOf,
+    Ready,
+    Stats,
+    socket_pair,
+)
 from unisono.authority.reader import Reader
+from unisono.authority.stats import Snapshot as Figures
+from unisono.authority.stats import parse
 from unisono.store.archive import Archive, ArchivedReader
 from unisono.store.delta.lake import Lake
 from unisono.store.port import Extent, Page
@@ -64,54 +77,114 @@ class SlowArchive(Archive):
         return super().page(held, partitions, since, upto, limit=limit, bytes_max=bytes_max)
 
 
+class Served:
+    """A reader at work on a log of which the first 30 events are in an archive far away; two fronts ask it."""
+
+    def __init__(self, place: Path) -> None:
+        written = SqliteLog.open(place / "data")
+        grow(written, "cold", 30)
+        grow(written, "hot", 30)
+        export_to(Lake.at(str(place / "lake")), place / "data")
+        written.set_archive(str(place / "lake"))
+        while written.prune(30):
+            pass
+        written.close()
+        self.archive = SlowArchive()
+        self.node, node_end = (Channel(end) for end in socket_pair())
+        self.front, front_end, self.other, other_end = (
+            Channel(end) for _ in range(2) for end in socket_pair()
+        )
+        self._log = SqliteReader.open(place / "data")
+        self._ends = (node_end, front_end, other_end)
+        serving = Reader(
+            self._log,
+            node_end,
+            [front_end, other_end],
+            lambda: ArchivedReader(SqliteReader.open(place / "data"), self.archive),
+        )
+        self._thread = threading.Thread(target=serving.run)
+        self._thread.start()
+        assert _next(self.node) == Ready()
+
+    def stats(self) -> Figures:
+        self.node.send([AskStats(1)])
+        told = _next(self.node)
+        assert isinstance(told, Stats)
+        return parse(told.body)
+
+    def close(self) -> None:
+        self.archive.let_go.set()
+        self.node.send([Drain()])
+        self._thread.join()
+        self._log.close()
+        for channel in (self.node, self.front, self.other, *self._ends):
+            channel.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    yield served
+    served.close()
+
+
+def cold_page(ticket: int, since: int = 0) -> AskPage:
+    return AskPage(ticket, ("cold",), since, 60, 20, 1_000_000)
+
+
 @pytest.mark.req("DUR-06", "SYNC-01")
-def test_pages_from_the_log_do_not_wait_for_pages_from_the_archive(tmp_path: Path) -> None:
-    written = SqliteLog.open(tmp_path / "data")
-    grow(written, "cold", 30)
-    grow(written, "hot", 30)
-    export_to(Lake.at(str(tmp_path / "lake")), tmp_path / "data")
-    written.set_archive(str(tmp_path / "lake"))
-    while written.prune(30):
-        pass
-    written.close()
-    archive = SlowArchive()
-    node, node_end = (Channel(end) for end in socket_pair())
-    front, front_end, other, other_end = (Channel(end) for _ in range(2) for end in socket_pair())
-    log = SqliteReader.open(tmp_path / "data")
-    serving = Reader(
-        log,
-        node_end,
-        [front_end, other_end],
-        lambda: ArchivedReader(SqliteReader.open(tmp_path / "data"), archive),
-    )
-    reader = threading.Thread(target=serving.run)
-    reader.start()
-    assert _next(node) == Ready()
-    front.send(
-        [AskPage(1, ("cold",), 0, 60, 20, 1_000_000), AskPage(2, ("cold", "hot"), 0, 60, 50, 1_000_000)]
-    )
-    other.send([AskPage(3, ("cold",), 0, 60, 20, 1_000_000)])
-    assert archive.asked.wait(PATIENCE_S)
+def test_pages_from_the_log_do_not_wait_for_pages_from_the_archive(served: Served) -> None:
+    front, other = served.front, served.other
+    front.send([cold_page(1), AskPage(2, ("cold", "hot"), 0, 60, 50, 1_000_000)])
+    other.send([cold_page(3)])
+    assert served.archive.asked.wait(PATIENCE_S)
     front.send([AskPage(4, ("hot",), 0, 60, 50, 1_000_000)])
     hot = _next(front)
     assert isinstance(hot, PageOf)
     assert (hot.ticket, len(hot.events), hot.has_more) == (4, 30, False)
     other.close()  # its page finds nobody
-    archive.let_go.set()
+    served.archive.let_go.set()
     first, second = _heard(front, 2)
     assert isinstance(first, PageOf)
     assert isinstance(second, PageOf)
     assert (first.ticket, len(first.events), first.last, first.has_more) == (1, 20, 20, True)
     assert (second.ticket, len(second.events), second.has_more) == (2, 50, True)
-    front.send([AskPage(5, ("cold",), 20, 60, 20, 1_000_000)])
+    front.send([cold_page(5, since=20)])
     last = _next(front)
     assert isinstance(last, PageOf)
     assert (len(last.events), last.last, last.has_more) == (10, 30, False)
-    node.send([Drain()])
-    reader.join()
-    log.close()
-    for channel in (node, node_end, front, front_end, other_end):
-        channel.close()
+
+
+@pytest.mark.req("LIM-05")
+def test_pages_nobody_waits_for_are_not_read_and_every_question_is_answered_once(served: Served) -> None:
+    front = served.front
+    front.send([cold_page(1)])
+    assert served.archive.asked.wait(PATIENCE_S)
+    front.send([cold_page(ticket) for ticket in range(2, 100)])
+    until(lambda: served.stats().gauges["archive_pages_waiting"] == 98, "they do not wait")
+    front.send([CancelPage(ticket) for ticket in range(1, 99)])
+    assert _heard(front, 97) == [PageFailed(ticket) for ticket in range(2, 99)]
+    assert served.stats().gauges["archive_pages_waiting"] == 1
+    front.send(
+        [cold_page(100), CancelPage(100), AskPage(101, ("hot",), 0, 60, 50, 1_000_000), CancelPage(101)]
+    )
+    assert _heard(front, 2) == [PageFailed(100), PageFailed(101)]
+    served.archive.let_go.set()
+    pages = _heard(front, 2)
+    assert [page.ticket for page in pages if isinstance(page, PageOf)] == [1, 99], (
+        "the one that was being read, too"
+    )
+    assert served.stats().counters["sync_pages_cancelled"] == 99
+
+
+@pytest.mark.req("LIM-05")
+def test_pages_of_a_front_that_is_gone_do_not_wait(served: Served) -> None:
+    served.front.send([cold_page(1)])
+    assert served.archive.asked.wait(PATIENCE_S)
+    served.other.send([cold_page(ticket) for ticket in range(2, 50)])
+    until(lambda: served.stats().gauges["archive_pages_waiting"] == 48, "they do not wait")
+    served.other.close()
+    until(lambda: served.stats().gauges["archive_pages_waiting"] == 0, "they wait for ever")
 
 
 def _next(channel: Channel) -> object:

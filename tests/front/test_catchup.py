@@ -11,6 +11,7 @@ import pytest
 from unisono.authority.channel import PageOf
 from unisono.config import Settings
 from unisono.front.catchup import Ask, CatchUp
+from unisono.protocol.errors import RateLimited
 from unisono.protocol.messages import Sync
 from unisono.vocabulary import LogIdentity
 
@@ -25,12 +26,23 @@ class Host:
         self.digest = "content"
         self.asked: list[tuple[Ask, int, dict[str, int] | None, Callable[[PageOf], None]]] = []
         self.answers: list[dict[str, Any]] = []
+        self.bytes = self.cancelled = 0
 
     def denied(self, partitions: tuple[str, ...]) -> list[str]:
         return []
 
     def subscribe(self, partitions: tuple[str, ...]) -> None:
         self.subscriptions = partitions
+
+    def admit_sync(self, size: int) -> None:
+        self.bytes += size
+
+    def settle_sync(self, size: int) -> None:
+        self.bytes -= size
+
+    def cancel_sync(self, size: int) -> None:
+        self.bytes -= size
+        self.cancelled += 1
 
     def ask_head(self, then: Callable[[int], None]) -> None:
         then(100)
@@ -51,6 +63,29 @@ class Host:
 
     def page(self, page: PageOf) -> None:
         self.asked.pop(0)[3](page)
+
+
+@pytest.mark.req("LIM-05")
+def test_what_syncs_take_is_counted_until_they_are_answered_or_given_up() -> None:
+    host = Host(wants_snapshots=False)
+    catchup = CatchUp(host, Settings())
+    names = [f"{number:0128}" for number in range(1000)]
+    catchup.start(Sync(0, names))
+    large = host.bytes
+    assert large > 128_000
+    catchup.start(Sync(0, ["p"]))
+    host.page(PageOf(1, (), 0, False))
+    assert 0 < host.bytes < 1_000, "one is answered"
+    host.page(PageOf(2, (), 0, False))
+    assert host.bytes == 0
+    for _ in range(3):
+        catchup.start(Sync(0, names))
+    with pytest.raises(RateLimited):
+        catchup.start(Sync(0, names))  # three may be fewer than 17, and are enough
+    assert host.bytes == 3 * large
+    catchup.give_up()
+    catchup.give_up()
+    assert (host.bytes, host.cancelled) == (0, 1)
 
 
 SNAPSHOT = b'{"partition":"p","committed_id":40,"model_version":1,"state":{}}'

@@ -198,7 +198,7 @@ def test_the_limits_are_advertised_with_their_defaults(server: Server, who: str)
         "sync_limit_max": 1000,
         "max_message_bytes": 1024 * 1024,
         "max_in_flight_drafts": 200,
-        "max_subscriptions": 64,
+        "max_subscriptions": 1000,
     }
 
 
@@ -611,7 +611,7 @@ def test_bytes_waiting_for_judgement_are_bounded(narrow: Server, who: str, part:
         ("bad_request", "submit_events", {"events": []}),
         ("bad_request", "sync", {"partitions": ["p"], "since_committed_id": -1}),
         ("validation_failed", "sync", {"partitions": [], "since_committed_id": 0}),
-        ("validation_failed", "sync", {"partitions": ["p"] * 65, "since_committed_id": 0}),
+        ("validation_failed", "sync", {"partitions": ["p"] * 1001, "since_committed_id": 0}),
         ("validation_failed", "sync", {"partitions": ["p", ""], "since_committed_id": 0}),
         ("forbidden", "sync", {"partitions": ["not mine"], "since_committed_id": 0}),
     ],

@@ -93,8 +93,8 @@ def test_entries_are_counted_as_sent_before_duplicates_go(peer: Peer, part: str)
     refused(refused_one, "partitions")
     (event,) = peer.history([part])
     assert event["partitions"] == [part]
-    assert peer.sync([part] * 64)["partitions"] == [part]
-    peer.send("sync", {"partitions": [part] * 65, "since_committed_id": 0})
+    assert peer.sync([part] * 1000)["partitions"] == [part]
+    peer.send("sync", {"partitions": [part] * 1001, "since_committed_id": 0})
     peer.expect_error("validation_failed")
 
 
@@ -103,16 +103,18 @@ def test_entries_are_counted_as_sent_before_duplicates_go(peer: Peer, part: str)
     ("field", "told"),
     [("partitions", "partitions"), ("subscription_partitions", "effective_subscriptions")],
 )
-def test_64_entries_are_taken_and_65_are_not_in_sync(peer: Peer, part: str, field: str, told: str) -> None:
+def test_1000_entries_are_taken_and_1001_are_not_in_sync(
+    peer: Peer, part: str, field: str, told: str
+) -> None:
     peer.subscribe(part)
-    names = [f"{part}-{n:02d}" for n in range(65)]
+    names = [f"{part}-{n:04d}" for n in range(1001)]
     request = {"partitions": [part], "since_committed_id": 0}
     peer.send("sync", request | {field: names})
     error = peer.expect_error("validation_failed")
     assert error["details"]["errors"][0]["field"] == field
     assert peer.sync([part])["effective_subscriptions"] == [part]
-    peer.send("sync", request | {field: names[:64]})
-    assert peer.expect("sync_response")[told] == names[:64]
+    peer.send("sync", request | {field: names[:1000]})
+    assert peer.expect("sync_response")[told] == names[:1000]
 
 
 @pytest.mark.req("PART-01", "PART-02")

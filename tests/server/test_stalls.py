@@ -1,4 +1,4 @@
-"""A front that takes nothing any more: it is given up on both sides, and the node ends for its supervisor."""
+"""Processes of a server that stand still: what waits for them is bounded, and who is given up learns of it."""
 
 from __future__ import annotations
 
@@ -120,3 +120,32 @@ def test_a_front_that_the_authority_gave_up_ends_the_node_and_the_others_are_dra
             assert len(heard) == MANY, "what was submitted is answered before the end"
             says(server, f"the authority gave up front {other}")
             assert server.process.wait(PATIENCE_S) == 1
+
+
+@pytest.mark.req("LIM-05", "LIM-03")
+def test_syncs_that_the_reader_has_not_answered_count_also_when_their_connection_is_gone(
+    tmp_path: Path,
+) -> None:
+    names = [f"{number:0128}" for number in range(64)]
+    with running(tmp_path / "data", *SERVE, "--sync-queue-bytes-max", str(1 << 20)) as server:
+        with server.client("writer") as writer:
+            writer.commit(["p"], set_event("x", 1))
+        reader = list(server.children())[1]
+        with stopped(reader):
+            for _ in range(1000):  # each leaves as soon as its page was asked for
+                with server.client("greedy") as greedy:
+                    greedy.send("sync", {"partitions": names, "since_committed_id": 0})
+                    greedy.send("heartbeat", {})
+                    if greedy.receive()["type"] == "error":
+                        break
+                    handed_on(greedy)
+            with server.client("patient") as patient:
+                patient.send("sync", {"partitions": names, "since_committed_id": 0})
+                assert patient.expect_error("rate_limited")["retry_after_ms"] > 0
+            assert 1 << 19 < server.metric("unisono_sync_queue_bytes") <= 1 << 20
+        with server.client("patient") as patient:
+            until(
+                lambda: server.metric("unisono_sync_queue_bytes") == 0, "what was cancelled counts for ever"
+            )
+            assert patient.sync(["p"])["events"]
+            assert server.metric("unisono_sync_pages_cancelled_total") > 0

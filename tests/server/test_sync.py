@@ -436,15 +436,15 @@ def test_a_sync_subscribes_where_the_operator_says_so(small_pages: Server, part:
 
 @pytest.mark.req("SYNC-11", "LIM-05")
 def test_subscriptions_by_sync_are_bounded_too(small_pages: Server, who: str, part: str) -> None:
-    names = [f"{part}-{n:02d}" for n in range(65)]
+    names = [f"{part}-{n:04d}" for n in range(1001)]
     with small_pages.client(who) as peer:
-        peer.sync(names[:40])
-        assert peer.sync(names[20:64])["effective_subscriptions"] == names[:64]
-        peer.send("sync", {"partitions": names[63:], "since_committed_id": 0})
+        peer.sync(names[:600])
+        assert peer.sync(names[300:1000])["effective_subscriptions"] == names[:1000]
+        peer.send("sync", {"partitions": names[999:], "since_committed_id": 0})
         peer.expect_error("validation_failed")
-        assert peer.sync(names[:1])["effective_subscriptions"] == names[:64]
-        assert peer.sync(names[64:], subscription_partitions=[])["effective_subscriptions"] == []
-        assert peer.sync(names[64:])["effective_subscriptions"] == names[64:]
+        assert peer.sync(names[:1])["effective_subscriptions"] == names[:1000]
+        assert peer.sync(names[1000:], subscription_partitions=[])["effective_subscriptions"] == []
+        assert peer.sync(names[1000:])["effective_subscriptions"] == names[1000:]
 
 
 @pytest.mark.req("SYNC-06", "SYNC-11")

@@ -222,6 +222,12 @@ class AskPage(Value, frozen=True):
     log: LogIdentity | None = None
 
 
+class CancelPage(Value, frozen=True):
+    """Nobody waits for this page any more. It is answered all the same, as every AskPage is, once."""
+
+    ticket: int
+
+
 class PageOf(Value, frozen=True):
     """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty.
 
@@ -237,7 +243,7 @@ class PageOf(Value, frozen=True):
 
 
 class PageFailed(Value, frozen=True):
-    """This page cannot be read now: the log is out of reach."""
+    """This page cannot be read now, the log being out of reach, or it was cancelled before it was read."""
 
     ticket: int
 
@@ -309,6 +315,7 @@ Message: TypeAlias = (
     | ModelChanged
     | Failed
     | AskPage
+    | CancelPage
     | PageOf
     | PageFailed
     | AskStats

@@ -1,7 +1,9 @@
 """Pages that need the archive, read in a thread beside the reader's loop, so that others' pages do not wait for them.
 
 An archive can be far away and slow. The thread has a log of its own, reads one page at a time, and rings when one
-is done; only the loop talks to fronts. A connection has one page under way at a time, which bounds what waits here.
+is done; only the loop talks to fronts. What waits here is bounded by what fronts may ask: a connection has one page
+under way at a time, a front asks for so many bytes of them (`sync_queue_bytes_max`), and a page whose connection is
+gone is cancelled.
 """
 
 from __future__ import annotations
@@ -9,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections import deque
-from queue import SimpleQueue
+from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
 from unisono.authority.channel import AskPage, PageFailed, PageOf
@@ -34,12 +35,14 @@ class Answering(Protocol):
 class ColdPages(Generic[Whose]):
     """Takes questions with whose they are and gives back answers likewise; readable when there are some.
 
-    `answer` is only ever called in the thread.
+    `answer` is only ever called in the thread. Questions are answered in the order they came.
     """
 
     def __init__(self, answer: Answering) -> None:
         self._answer = answer
-        self._asked: SimpleQueue[tuple[Whose, AskPage] | None] = SimpleQueue()
+        self._asked: OrderedDict[tuple[Whose, int], AskPage] = OrderedDict()
+        self._changed = threading.Condition()
+        self._closed = False
         self._answered: deque[tuple[Whose, Answer]] = deque()
         self._failure: BaseException | None = None
         self._sets = ColdSets()
@@ -47,6 +50,11 @@ class ColdPages(Generic[Whose]):
         self._bell.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="cold pages", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._asked)
 
     def fileno(self) -> int:
         return self._bell.fileno()
@@ -59,7 +67,20 @@ class ColdPages(Generic[Whose]):
         self._sets.note(ask.partitions, pruned_to)
 
     def ask(self, whose: Whose, ask: AskPage) -> None:
-        self._asked.put((whose, ask))
+        with self._changed:
+            self._asked[whose, ask.ticket] = ask
+            self._changed.notify()
+
+    def cancel(self, whose: Whose, ticket: int) -> bool:
+        """True when the question still waited, and is not answered any more."""
+        with self._changed:
+            return self._asked.pop((whose, ticket), None) is not None
+
+    def forget(self, whose: Whose) -> None:
+        """Nobody is there to be told of any of these."""
+        with self._changed:
+            for key in [key for key in self._asked if key[0] is whose]:
+                del self._asked[key]
 
     def answers(self) -> list[tuple[Whose, Answer]]:
         """Those that are ready; raises what ended the thread."""
@@ -74,13 +95,23 @@ class ColdPages(Generic[Whose]):
 
     def close(self) -> None:
         """Ends the thread after the page it is reading, without waiting for it."""
-        self._asked.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
         self._bell.close()
+
+    def _next(self) -> tuple[Whose, AskPage] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked or self._closed)
+            if self._closed:
+                return None
+            (whose, _), ask = self._asked.popitem(last=False)
+            return whose, ask
 
     def _run(self) -> None:
         with self._rope:
             try:
-                while (asked := self._asked.get()) is not None:
+                while (asked := self._next()) is not None:
                     self._answered.append((asked[0], self._answer(asked[1])))
                     self._ring()
                 self._answer.close()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from unisono.authority.channel import (
     AskPage,
     AskStats,
+    CancelPage,
     Channel,
     ChannelClosed,
     ChannelGivenUp,
@@ -156,6 +157,8 @@ class Reader:
             self._channels.remove(channel)
             self._selector.unregister(channel)
             channel.close()
+            if self._cold is not None:
+                self._cold.forget(channel)
             if channel is not self._node and isinstance(why, ChannelGivenUp):
                 _logger.error("%s is given up: %s", channel.peer, why)
                 return self._to_node([GaveUp(channel.peer, str(why))])
@@ -201,6 +204,10 @@ class Reader:
                     return False
         return True
 
+    def _cancelled(self, channel: Channel, ticket: int) -> None:
+        self._counters.add("sync_pages_cancelled")
+        channel.send([PageFailed(ticket)])
+
     def _tell(self, channel: Channel, page: PageOf | PageFailed) -> None:
         if isinstance(page, PageOf):
             self._counters.add("sync_pages")
@@ -213,11 +220,21 @@ class Reader:
         channel.send([page])
 
     def _serve(self, channel: Channel) -> bool:
-        for message in channel.receive():
+        messages = channel.receive()
+        cancelled = {message.ticket for message in messages if isinstance(message, CancelPage)}
+        for message in messages:
             match message:
+                case AskPage() if message.ticket in cancelled:
+                    self._cancelled(channel, message.ticket)
                 case AskPage():
                     self._page(channel, message)
+                case CancelPage():
+                    if self._cold is not None and self._cold.cancel(channel, message.ticket):
+                        self._cancelled(channel, message.ticket)
                 case AskStats():
+                    self._counters.set(
+                        "archive_pages_waiting", 0 if self._cold is None else self._cold.waiting
+                    )
                     channel.send([Stats(message.ticket, self._counters.dump())])
                 case Drain():
                     return False

@@ -20,11 +20,18 @@ from unisono.front.intake import named_partitions
 from unisono.protocol.codec import encode_sync_response
 from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
 from unisono.protocol.messages import Sync
-from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, normalise
+from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import FieldError, LogIdentity
 
 LIMIT_DEFAULT = 500
 """Events of a page when the client names no limit (SYNC-02)."""
+
+SYNC_BYTES = 512
+NAME_BYTES = 64
+"""What a sync that waits takes in memory, about, and each name in it beside its text."""
+
+WAITING_BYTES_MAX = 512 * 1024
+"""Memory of the syncs of one connection that wait for their turn: some of ordinary size, or one of the largest."""
 
 RETRY_MS = 200
 """A page takes far less; by then the queue of syncs has moved."""
@@ -38,6 +45,13 @@ class Ask(msgspec.Struct, frozen=True):
     since: int
     limit: int
     from_snapshots: bool = False
+
+    @property
+    def size(self) -> int:
+        """Memory it takes until it is answered, about."""
+        return SYNC_BYTES + sum(
+            NAME_BYTES + len(name) for names in (self.partitions, self.subscriptions or ()) for name in names
+        )
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -61,6 +75,18 @@ class Host(Protocol):
     def denied(self, partitions: tuple[str, ...]) -> list[str]: ...
 
     def subscribe(self, partitions: tuple[str, ...]) -> None: ...
+
+    def admit_sync(self, size: int) -> None:
+        """Count a sync among those under way; RateLimited when there are too many."""
+        ...
+
+    def settle_sync(self, size: int) -> None:
+        """It is answered, or was given up before anything was asked for it."""
+        ...
+
+    def cancel_sync(self, size: int) -> None:
+        """Nobody waits for what was asked last."""
+        ...
 
     def ask_head(self, then: Callable[[int], None]) -> None: ...
 
@@ -101,17 +127,33 @@ class CatchUp:
     def start(self, sync: Sync) -> None:
         """Check the request whole before anything of it takes effect (AUTHZ-04), then answer it in turn."""
         ask = self._checked(sync)
+        if self._current is not None:
+            waiting = sum(each.size for each in self._waiting)
+            if len(self._waiting) >= self._settings.sync_queue_max or waiting + ask.size > WAITING_BYTES_MAX:
+                raise RateLimited("too many syncs at once; wait for each sync_response", RETRY_MS)
+        self._host.admit_sync(ask.size)
         if self._current is None:
             self._begin(ask)
-        elif len(self._waiting) < self._settings.sync_queue_max:
-            self._waiting.append(ask)
         else:
-            raise RateLimited("too many syncs at once; wait for each sync_response", RETRY_MS)
+            self._waiting.append(ask)
+
+    def give_up(self) -> None:
+        """The connection ends: what waits is dropped, and what was asked for is cancelled."""
+        for ask in self._waiting:
+            self._host.settle_sync(ask.size)
+        self._waiting.clear()
+        self._cycle = None
+        if self._current is not None:
+            size, self._current = self._current.size, None
+            self._host.cancel_sync(size)
 
     def _checked(self, sync: Sync) -> Ask:
         settings = self._settings
         partitions = self._normalised(
-            "partitions", named_partitions(sync.partitions, sync.partition, settings), ENTRIES_MAX, False
+            "partitions",
+            named_partitions(sync.partitions, sync.partition, settings),
+            settings.max_subscriptions,
+            False,
         )
         subscriptions: tuple[str, ...] | None = None
         if sync.subscription_partitions is not UNSET:
@@ -216,6 +258,9 @@ class CatchUp:
                 snapshots=page.snapshots if ask.from_snapshots else None,
             )
         )
+        if self._current is None:
+            return  # given up meanwhile
         self._current = None
+        self._host.settle_sync(ask.size)
         if self._waiting:
             self._begin(self._waiting.popleft())

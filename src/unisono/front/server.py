@@ -20,6 +20,7 @@ from unisono.authority.channel import (
     AskHead,
     AskPage,
     AskStats,
+    CancelPage,
     Claim,
     Claimed,
     Committed,
@@ -47,8 +48,7 @@ from unisono.front.auth import Verifier
 from unisono.front.frames import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
 from unisono.front.hub import Hub
 from unisono.front.link import Link
-from unisono.front.pages import Pages
-from unisono.front.pressure import Queued
+from unisono.front.pressure import RETRY_MS, Queued
 from unisono.front.rates import RateLimiter
 from unisono.front.timers import Timers
 from unisono.front.transport import Connection, leave_all
@@ -98,9 +98,10 @@ class Front:
         self._connections: dict[int, Connection] = {}
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
-        self._pages: Pages
+        self._pages: dict[int, Callable[[PageOf | None], None]] = {}
         self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
         self.read_buffer = read_buffer()
+        self._sync_bytes = 0
         self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -123,7 +124,6 @@ class Front:
         self._listening = listening
         self._node = await Link.open(node, "node", self._from_node, lambda: self._end(0))
         self._reader = await Link.open(reader, "reader", self._from_reader, lambda: self._lost("reader"))
-        self._pages = Pages(self._reader.send)
         self._authority = await Link.open(
             authority, "authority", self._from_authority, lambda: self._lost("authority")
         )
@@ -215,23 +215,35 @@ class Front:
         self._queued.add(submission.conn, len(submission.items), size)
         self._authority.send(submission)
 
+    def admit_sync(self, size: int) -> None:
+        """Refuse what would overfill the memory of syncs under way (LIM-05)."""
+        if self._sync_bytes + size > self.settings.sync_queue_bytes_max:
+            raise RateLimited("too many syncs at once", RETRY_MS)
+        self._sync_bytes += size
+
+    def settle_sync(self, size: int) -> None:
+        self._sync_bytes -= size
+
     def ask_head(self, then: Callable[[int], None]) -> int:
-        """The ticket by which it can be given up."""
         ticket = next(self._tickets)
         self._heads[ticket] = then
         self._authority.send(AskHead(ticket))
         return ticket
 
     def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf | None], None]) -> int:
-        """The ticket by which it can be given up."""
         ticket = next(self._tickets)
-        self._pages.ask(ticket, ask, then)
+        self._pages[ticket] = then
+        self._reader.send(ask(ticket))
         return ticket
 
-    def give_up(self, ticket: int) -> None:
-        """Whoever asked for this head or page is gone."""
-        self._heads.pop(ticket, None)
-        self._pages.give_up(ticket)
+    def cancel_sync(self, ticket: int, size: int) -> None:
+        """Nobody waits for this head or page any more. A page counts until the reader has answered (LIM-05)."""
+        if ticket in self._pages:
+            self._pages[ticket] = lambda _: self.settle_sync(size)
+            self._reader.send(CancelPage(ticket))
+        else:
+            self._heads.pop(ticket, None)
+            self.settle_sync(size)
 
     def flush_later(self, connection: Connection) -> None:
         """All that this pass of the event loop says to a connection goes out in one write.
@@ -310,7 +322,7 @@ class Front:
     def _from_reader(self, message: Message) -> None:
         match message:
             case PageOf() | PageFailed():
-                self._pages.answered(message)
+                self._pages.pop(message.ticket)(message if isinstance(message, PageOf) else None)
             case _:
                 log.error("a front is not told %s by the reader", type(message).__name__)
 
@@ -320,6 +332,7 @@ class Front:
                 self.counters.set("connections", len(self._connections))
                 self.counters.set("in_flight_items", self._queued.items)
                 self.counters.set("in_flight_bytes", self._queued.bytes)
+                self.counters.set("sync_queue_bytes", self._sync_bytes)
                 self.counters.set("subscribed_partitions", self.hub.partitions)
                 self._node.send(Stats(message.ticket, self.counters.dump()))
             case Drain():

@@ -62,10 +62,10 @@ class Connection(WebSocket):
         self.in_flight_items = 0
         self._requests: deque[int] = deque()
         self._catchup: CatchUp | None = CatchUp(self, front.settings)
-        self._ticket: int | None = None
         self._held: deque[bytes] | None = None
         self._verifying: asyncio.Task[None] | None = None
         self._timers: list[Timer] = []
+        self._asked = 0
         self._sent = 0
         now = front.loop.time()
         self._heartbeat_by = now + front.settings.heartbeat_timeout_s
@@ -101,8 +101,6 @@ class Connection(WebSocket):
         if self._verifying is not None:
             self._verifying.cancel()
             self._verifying = None
-        if self._ticket is not None:
-            self._front.give_up(self._ticket)
         self._catchup = self._held = None
         self._front.forget(self)
 
@@ -276,8 +274,17 @@ class Connection(WebSocket):
     def subscribe(self, partitions: tuple[str, ...]) -> None:
         self._front.hub.subscribe(self, partitions)
 
+    def admit_sync(self, size: int) -> None:
+        self._front.admit_sync(size)
+
+    def settle_sync(self, size: int) -> None:
+        self._front.settle_sync(size)
+
+    def cancel_sync(self, size: int) -> None:
+        self._front.cancel_sync(self._asked, size)
+
     def ask_head(self, then: Callable[[int], None]) -> None:
-        self._ticket = self._front.ask_head(self._while_open(then))
+        self._asked = self._front.ask_head(self._while_open(then))
 
     def ask_page(
         self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
@@ -296,7 +303,7 @@ class Connection(WebSocket):
         if floors is None:
             version, digest = self.model()
             start = Start(version, min(settings.sync_snapshot_bytes_max, room), room, digest)
-        self._ticket = self._front.ask_page(
+        self._asked = self._front.ask_page(
             lambda ticket: AskPage(
                 ticket,
                 ask.partitions,
@@ -390,8 +397,10 @@ class Connection(WebSocket):
         self._at(self._front.loop.time() + grace_s, self._grace_over)
 
     def _let_go(self) -> None:
-        """Give up the subscriptions and the claim, once (CONN-06, CONN-08)."""
+        """Give up the subscriptions, the syncs and the claim, once (CONN-06, CONN-08)."""
         self._front.hub.subscribe(self, ())
+        if self._catchup is not None:
+            self._catchup.give_up()
         if self.identity is not None:
             self._front.release(self)
             self.identity = None
