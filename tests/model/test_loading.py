@@ -283,3 +283,13 @@ def test_wrong_arguments_of_a_check_are_told_once(tmp_path: Path) -> None:
     assert problems(path) == [
         "rules.py: line 6, both: takes (event); a check is written def both(state, event)"
     ]
+
+
+def test_a_schema_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        model_toml=MANIFEST + 'rules = "rules.py"\n',
+        schemas__task_json='{"properties":{"a":' * 3_000 + "{}" + "}}" * 3_000,
+        rules_py=RULES,
+    )
+    assert problems(path) == ["schemas/task.json: is nested too deep"]

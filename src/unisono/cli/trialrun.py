@@ -109,7 +109,7 @@ def run(request: Request, tell: Any, watch: Watch) -> Answer:
         os.chdir("/")
     if request.shift_s:
         shift_clock(request.shift_s)
-    watch.at("the model itself", 0)
+    watch.loading()
     if request.log is None:
         with ExitStack() as stack:
             stories: Mapping[str, BinaryIO] = {
@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def _named(where: str, number: int) -> str:
-    return f"line {number} of {where or 'the events'}" if number else where
+    return f"line {number} of {where or 'the events'}"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,12 @@ from unisono.store.port import LogReader, Record, StorageError, StoreUnusable
 EVENT_TIMEOUT_S: Final = 10.0
 """One event under one model. Far more than any rule may take, so that a busy machine is not mistaken for a loop."""
 
+LOAD_TIMEOUT_S: Final = 60.0
+"""Reading a model: a schema of a hundred thousand properties takes some seconds."""
+
+LOADING: Final = -1
+"""In the place of an event's number."""
+
 SILENCE_MAX_S: Final = 120.0
 """Without a word for so long the process is taken for stuck where it cannot watch itself."""
 
@@ -126,6 +132,10 @@ class Watch:
     def at(self, where: str, number: int) -> None:
         self._at = time.monotonic(), where, number
 
+    def loading(self) -> None:
+        """The model is being read: its schemas may be large, and its module may never come to its end."""
+        self._at = time.monotonic() + max(0.0, LOAD_TIMEOUT_S - self._timeout_s), "", LOADING
+
     def rest(self) -> None:
         """No event is at work."""
         self._at = None
@@ -138,6 +148,10 @@ class Watch:
             if at is not None and time.monotonic() - at[0] > self._timeout_s:
                 running = [m.canonical.running_rule for m in self._models if m.canonical is not None]
                 rule = next((label for label in running if label is not None), None)
+                if at[2] == LOADING:
+                    limit_s = max(LOAD_TIMEOUT_S, self._timeout_s)
+                    self._overdue(f"the model could not be loaded within {limit_s:g} s")
+                    continue
                 what = f"the rule {rule}" if rule else "the model"
                 place = self._named(at[1], at[2])
                 self._overdue(f"{what} did not return within {self._timeout_s:g} s on {place}")
@@ -250,8 +264,11 @@ def main() -> None:
 
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     try:
+        watch = Watch(overdue)
+        watch.loading()
         model = load_model(Path(request.model), accept_init=request.settings.accept_init)
-        review = review_log(request.settings, model, tell, Watch(overdue))
+        watch.rest()
+        review = review_log(request.settings, model, tell, watch)
     except (ModelError, StoreUnusable, StorageError, ArchiveFailed) as error:
         tell(Outcome(error=str(error)))
     except BrokenPipeError:

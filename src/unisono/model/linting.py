@@ -99,6 +99,7 @@ def check_model(
     report.warnings += _considerations(model, path)
     report.rules = rules_of(model)
     if watch is not None:
+        watch.rest()
         watch.of(model)
     for name, lines in told.items():
         trial = Trial(model, name, report.tally, probe or Probe(), watch)

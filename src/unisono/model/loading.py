@@ -164,7 +164,7 @@ class _Reading:
         told: set[tuple[str, str]] = set()
         for schema in rules.schemas:
             for rule in rules.of(schema):
-                if schema not in registry:
+                if schema not in registry and f"schemas/{schema}.json" not in self.files:
                     says = f"is for {schema!r}, which has no file schemas/{schema}.json"
                     self._problem(name, rule.name, says)
                 wrong = signature_fault(rule)
@@ -227,7 +227,10 @@ class _Reading:
         except json.JSONDecodeError as error:
             self._problem(name, f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}")
             return None
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            self._problem(name, "", "is nested too deep")
+            return None
+        except ValueError as error:
             self._problem(name, "", f"is not JSON: {error}")
             return None
         if not isinstance(document, dict):
