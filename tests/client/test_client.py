@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -17,6 +18,7 @@ from tests.server.harness import Server, running, running_by_window
 from tests.waiting import in_a_window
 from unisono.client import (
     ClientClosed,
+    ClientError,
     ClientStopped,
     Committed,
     InvalidEvent,
@@ -24,10 +26,12 @@ from unisono.client import (
     Options,
     Phase,
     Rejected,
+    StoreDamaged,
     StoreInUse,
     SyncClient,
     UnknownDraft,
     UnknownPartition,
+    connect,
 )
 from unisono.client.connection import backoff_s
 from unisono.vocabulary import FieldError
@@ -548,16 +552,16 @@ async def test_without_partitions_the_store_says_which(tmp_path: Path, who: str)
 
 @asynchronous
 async def test_a_slow_reader_gets_many_changes_as_one(server: Server, part: str, who: str) -> None:
-    async with of(server, who, part) as one:
-        changes, others = one.changes(part), one.changes("elsewhere")
+    async with of(server, who, part, f"{part}-other") as one:
+        changes, others = one.changes(part), one.changes(f"{part}-other")
         for number in range(50):
-            await one.set("n", number)
+            await one.set("n", number, partition=part)
         await one.caught_up(WAIT_S)
         change = await anext(changes)
         assert change.merged > 50
         assert change.partition == part
         assert change.pending == 0
-        assert one.view() == {"n": 49}
+        assert one.view(part) == {"n": 49}
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(changes), 0.1)
         with pytest.raises(TimeoutError):
@@ -616,11 +620,51 @@ def test_what_a_client_is_made_from_is_checked_at_once() -> None:
         {"client_id": ""},
         {"profile": "tree"},
         {"partitions": [""]},
+        {"url": "ws://"},
+        {"url": "ws:///sync"},
+        {"url": "ws://x:99999/sync"},
+        {"url": "wss://[::1"},
+        {"url": "ws://x y/sync"},
+        {"client_id": "x" * 257},
+        {"token": ""},
+        {"store": ""},
     ):
         with pytest.raises(ValueError):  # noqa: PT011
             SyncClient(**{"url": "ws://x", "token": "t", "client_id": "c"} | wrong)
-    with pytest.raises(TypeError):
-        SyncClient("ws://x", token="t", client_id="c", partitions="p")
+    mistyped: tuple[dict[str, Any], ...] = (
+        {"url": None},
+        {"client_id": 5},
+        {"token": None},
+        {"token": b"t"},
+        {"store": None},
+        {"partitions": "p"},
+        {"partitions": [5]},
+        {"options": {}},
+    )
+    for each in mistyped:
+        with pytest.raises(TypeError):
+            SyncClient(**{"url": "ws://x", "token": "t", "client_id": "c"} | each)
+
+
+def test_calls_that_make_no_sense_are_refused_at_once() -> None:
+    one = connect(NOWHERE, token="t", client_id="c", partitions=["p"], profile="compatibility")
+    with one:
+        with pytest.raises(ClientError, match="open already"):
+            one.__enter__()
+        for call in (one.view, one.changes, one.add_partition, one.remove_partition):
+            with pytest.raises(TypeError, match="is a string, not int"):
+                call(5)  # type: ignore[arg-type]
+        with pytest.raises(UnknownPartition, match="add_partition"):
+            one.changes("never-followed")
+        with pytest.raises(TypeError):
+            one.submit([5], {})  # type: ignore[list-item]
+        with pytest.raises(InvalidEvent, match="id: must be a string"):
+            one.submit(["p"], {"type": "unset", "payload": {"target": "a"}}, id=5)  # type: ignore[arg-type]
+    for look in (one.changes, one.statuses):
+        with pytest.raises(ClientClosed):
+            look()
+    with one:
+        assert one.view() == {}, "a closed client may be opened again"
 
 
 @asynchronous
@@ -635,7 +679,7 @@ async def test_a_snapshot_is_stored_at_the_end_and_used_at_the_start(
         await one.pause()
         await one.set("mine", 1)
         shown, cursor = one.view(), one.status.cursor
-    ((_, committed_id, model, _),) = rows(path, "snapshots")
+    ((_, committed_id, model, _, _),) = rows(path, "snapshots")
     assert committed_id == cursor
     assert model == "tree"
     connection = apsw.Connection(str(path))
@@ -646,8 +690,8 @@ async def test_a_snapshot_is_stored_at_the_end_and_used_at_the_start(
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE snapshots SET state = x'7b'")
     connection.close()
-    async with client(NOWHERE, who, store=path) as again:
-        assert again.view() == {"mine": 1}, "a snapshot that cannot be read is left aside"
+    with pytest.raises(StoreDamaged, match="is not what was stored"):
+        await client(NOWHERE, who, store=path).__aenter__()  # without its snapshot the events are read
 
 
 @asynchronous

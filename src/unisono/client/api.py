@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
 from unisono.client.base import Client
-from unisono.client.checking import named
+from unisono.client.checking import named, partition_name
 from unisono.client.core import Core
 from unisono.client.drafting import Request, Ticket
 from unisono.client.engine import Engine
@@ -17,7 +17,6 @@ from unisono.client.feeds import Change, Feed
 from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.view import parse
-from unisono.protocol.partitions import normalise
 from unisono.vocabulary import JsonObject
 
 T = TypeVar("T")
@@ -93,6 +92,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     """
 
     async def __aenter__(self) -> Self:
+        self._check_not_open()
         engine = Engine(self._config, asyncio.get_running_loop())
         await asyncio.wrap_future(engine.start())
         self._engine = engine
@@ -167,12 +167,12 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
 
     async def add_partition(self, partition: str) -> None:
         """Follow a partition: its history is fetched without disturbing the others."""
-        (name,) = normalise([partition])
+        name = partition_name(partition)
         await self._call(lambda core: core.add_partition(name))
 
     async def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""
-        (name,) = normalise([partition])
+        name = partition_name(partition)
         await self._call(lambda core: core.remove_partition(name))
 
     async def pause(self) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from unisono.client.actions import Actions, only
+from unisono.client.checking import partition_name
 from unisono.client.config import Token, configure
 from unisono.client.core import Core
 from unisono.client.drafting import Ticket
 from unisono.client.engine import Engine
-from unisono.client.errors import ClientClosed, ClientStopped, ModelMissing
+from unisono.client.errors import ClientClosed, ClientError, ClientStopped, ModelMissing
 from unisono.client.options import Options
 from unisono.client.reasons import waiting_for
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.storefile import MEMORY
 from unisono.model.model import Model
-from unisono.protocol.partitions import normalise
 from unisono.protocol.profiles import CANONICAL
 from unisono.vocabulary import Json
 
@@ -73,7 +73,7 @@ class Client(Actions[R], Generic[R]):
 
         Without a name, of the client's only partition.
         """
-        (name,) = normalise([self._meant(partition)])
+        name = partition_name(self._meant(partition))
         return self._core.views.dump(name, self._config.profile)
 
     @property
@@ -100,6 +100,10 @@ class Client(Actions[R], Generic[R]):
 
     def _meant(self, partition: str | None) -> str:
         return only(list(self.status.cursors), partition)
+
+    def _check_not_open(self) -> None:
+        if self._engine is not None and not self._engine.ended:
+            raise ClientError("the client is open already")
 
     @property
     def _running(self) -> Engine:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
 from unisono.client.base import Client
-from unisono.client.checking import named
+from unisono.client.checking import named, partition_name
 from unisono.client.core import Core
 from unisono.client.drafting import Request, Ticket
 from unisono.client.engine import Engine
@@ -16,7 +16,6 @@ from unisono.client.feeds import Change, Feed
 from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.view import parse
-from unisono.protocol.partitions import normalise
 from unisono.vocabulary import JsonObject
 
 T = TypeVar("T")
@@ -79,6 +78,7 @@ class BlockingClient(Client[BlockingDraft]):
     """An offline-first client of one server, for programs without an event loop; see `Client` and `connect`."""
 
     def __enter__(self) -> Self:
+        self._check_not_open()
         engine = Engine(self._config)
         engine.start().result()
         self._engine = engine
@@ -145,12 +145,12 @@ class BlockingClient(Client[BlockingDraft]):
 
     def add_partition(self, partition: str) -> None:
         """Follow a partition: its history is fetched without disturbing the others."""
-        (name,) = normalise([partition])
+        name = partition_name(partition)
         self._call(lambda core: core.add_partition(name))
 
     def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""
-        (name,) = normalise([partition])
+        name = partition_name(partition)
         self._call(lambda core: core.remove_partition(name))
 
     def pause(self) -> None:

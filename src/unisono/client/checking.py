@@ -40,13 +40,24 @@ def named(partitions: Sequence[str] | str | None, partition: str | None) -> list
             raise TypeError("name the partitions of the event")
         return [partition]
     given = list(partitions)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError("the names of partitions are strings")
     if partition is not None and given != [partition]:
         raise TypeError("partition and partitions disagree; give partitions alone")
     return given
 
 
+def partition_name(given: str) -> str:
+    """A partition's name in its one form; PartitionError when it cannot be one."""
+    if not isinstance(given, str):
+        raise TypeError(f"the name of a partition is a string, not {type(given).__name__}")
+    return normalise([given])[0]
+
+
 def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int | None) -> Checked:
     """Everything that can be said of an event without a model and a state; raises InvalidEvent."""
+    if not isinstance(id, str):
+        raise _invalid("id", f"must be a string, not {type(id).__name__}")
     size = len(id.encode("utf-8", "replace"))
     if not 0 < size <= ID_BYTES_MAX:
         raise _invalid("id", f"must have 1 to {ID_BYTES_MAX} bytes, not {size}")

@@ -61,6 +61,10 @@ class Engine:
         self._thread.start()
         return self._started
 
+    @property
+    def ended(self) -> bool:
+        return self._ended.done()
+
     def call(self, function: Callable[[Core], T]) -> Future[T]:
         """Have something done to the core, in the engine's thread."""
         future: Future[T] = Future()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from unisono.client.errors import ClientError, ClientStopped, NotCaughtUp
+from unisono.client.checking import partition_name
+from unisono.client.errors import ClientError, ClientStopped, NotCaughtUp, UnknownPartition
 from unisono.client.feeds import Change, Feed, merge_changes, newest
 from unisono.client.reasons import not_followed, not_sent
 from unisono.client.status import PASSING, REFUSALS, Problem, Rejected, Status, rejection
 from unisono.client.syncfaults import SET_ASIDE
 from unisono.client.syncstep import Phase
-from unisono.protocol.partitions import normalise
 
 if TYPE_CHECKING:
     from unisono.client.core import Core
@@ -38,6 +38,7 @@ class Publisher:
         self._statuses: weakref.WeakSet[Feed[Status]] = weakref.WeakSet()
         self._stops: weakref.WeakSet[Feed[Status]] = weakref.WeakSet()
         self._joining = threading.Lock()
+        self._closed: ClientError | None = None
         self._waiters: list[Future[None]] = []
         self._revisions: dict[str, int] = dict(core.views.revisions)
         self.problem: Problem | None = None
@@ -116,16 +117,19 @@ class Publisher:
     # -- readers -------------------------------------------------------------------------------------------
 
     def changes(self, partition: str | None) -> Feed[Change]:
-        name = None if partition is None else normalise([partition])[0]
-        feed = Feed[Change](name, merge_changes)
-        with self._joining:
-            self._changes.add(feed)
-        return feed
+        name = None if partition is None else partition_name(partition)
+        if name is not None and name not in self.status.cursors:
+            raise UnknownPartition(name)
+        return self._joined(Feed[Change](name, merge_changes), self._changes)
 
     def statuses(self) -> Feed[Status]:
-        feed = Feed[Status](None, newest)
+        return self._joined(Feed[Status](None, newest), self._statuses)
+
+    def _joined(self, feed: Feed[T], feeds: weakref.WeakSet[Feed[T]]) -> Feed[T]:
         with self._joining:
-            self._statuses.add(feed)
+            if self._closed is not None:
+                raise self._closed
+            feeds.add(feed)
         return feed
 
     def stops(self) -> Feed[Status]:
@@ -162,6 +166,8 @@ class Publisher:
                 waiter.set_exception(error)
 
     def close(self, error: ClientError) -> None:
+        with self._joining:
+            self._closed = error
         self.release(error)
         for changes in self._readers(self._changes):
             changes.close()
