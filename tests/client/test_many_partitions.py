@@ -11,7 +11,7 @@ from tests.client.peers import Line, playing
 from tests.client.running import WAIT_S, asynchronous, client, of, until
 from tests.server.harness import running
 from unisono.client import NotCaughtUp
-from unisono.client.steps import Lost, PartitionAdded, PartitionRemoved, Received, SendSync
+from unisono.client.steps import Apply, Lost, PartitionAdded, PartitionRemoved, Received, SendSync
 from unisono.client.syncstate import Phase
 from unisono.client.syncstep import TOO_MANY
 from unisono.client.wire import Broadcast, Limits
@@ -116,6 +116,19 @@ def test_a_server_that_names_fewer_in_one_sync_gets_several_cycles() -> None:
     assert sizes == [64, 64, 22]
     assert drive.phase() is Phase.LIVE
     assert not drive.state.aside
+
+
+@pytest.mark.req("CLIENT-14")
+def test_of_broadcasts_that_come_together_the_last_one_moves_the_cursors() -> None:
+    """With a thousand partitions each move is a thousand rows."""
+    drive = many(1000)
+    drive.live(limits=Limits(max_subscriptions=1000))
+    for number in (1, 2):
+        apply = one(Apply, drive.feed(Received(Broadcast(event(number, "p0001")), more=True)))
+        assert apply.cursors == {}
+    apply = one(Apply, drive.feed(Received(Broadcast(event(3, "p0001")))))
+    assert set(apply.cursors.values()) == {3}
+    assert len(apply.cursors) == 1000
 
 
 @asynchronous

@@ -54,7 +54,14 @@ from unisono.client.steps import (
 from unisono.client.store import Clash, Store
 from unisono.client.syncstate import Phase, State, advance
 from unisono.client.views import Views
-from unisono.client.wire import ENVELOPE_BYTES, SyncResponse, item_payload, submit_payload, sync_payload
+from unisono.client.wire import (
+    ENVELOPE_BYTES,
+    Broadcast,
+    SyncResponse,
+    item_payload,
+    submit_payload,
+    sync_payload,
+)
 from unisono.model.loading import ModelError
 from unisono.model.model import Model
 
@@ -75,6 +82,21 @@ class Line(Protocol):
     def stop(self, reason: str) -> None: ...
 
     def wake_at(self, at: float) -> None: ...
+
+
+def _together(happened: Sequence[Input]) -> Sequence[Input]:
+    """The same, with every broadcast but the last marked as followed by another."""
+    at = [place for place, each in enumerate(happened) if _is_broadcast(each)]
+    if len(at) < 2:
+        return happened
+    marked = list(happened)
+    for place in at[:-1]:
+        marked[place] = msgspec.structs.replace(happened[place], more=True)
+    return marked
+
+
+def _is_broadcast(happened: Input) -> bool:
+    return isinstance(happened, Received) and isinstance(happened.message, Broadcast)
 
 
 class Core:
@@ -133,7 +155,7 @@ class Core:
         self._check_open()
         settled: list[tuple[str, Committed | Rejected]] = []
         with self.store.together() if len(happened) > 1 else nullcontext():
-            for each in happened:
+            for each in _together(happened):
                 self._follow(each, settled)
         said, self._said = self._said, []
         for kind, payload in said:

@@ -33,11 +33,13 @@ class Received(msgspec.Struct, frozen=True):
 
     Of a page that comes with snapshots: `bases` are those this client can start from, by partition, and
     `unusable` names the partitions of the others; what the page leaves out because of them is lost to it.
+    `more`: a broadcast that others follow at once, so that the cursors may wait for the last of them.
     """
 
     message: ServerMessage
     bases: Mapping[str, Base] = {}
     unusable: tuple[str, ...] = ()
+    more: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -24,15 +24,18 @@ from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 
 
-def broadcast(step: Step, event: CommittedEvent) -> None:
-    """Store it now, or let it wait for the end of the cycle it is above."""
+def broadcast(step: Step, event: CommittedEvent, *, more: bool = False) -> None:
+    """Store it now, or let it wait for the end of the cycle it is above.
+
+    Every event moves the cursor of each live partition; of those that come together, the last one alone does.
+    """
     step.seen(event.committed_id)
     if not any(name in step.state.cursors for name in event.partitions):
         return
     cycle = step.state.cycle
     if cycle is None:
         step.grow_tail(1)
-        step.apply(Apply((event,), cursors=step.live_cursors()))
+        step.apply(Apply((event,), cursors={} if more else step.live_cursors()))
     elif cycle.sync_to is not None and event.committed_id <= cycle.sync_to:
         step.apply(Apply((event,)))
     else:

@@ -112,7 +112,7 @@ def _received(step: Step, happened: Received) -> None:
         case Connected():
             _connected(step, message)
         case Broadcast():
-            synchistory.broadcast(step, message.event)
+            synchistory.broadcast(step, message.event, more=happened.more)
         case SyncResponse():
             synchistory.page(step, message, happened)
         case SubmitResult():
