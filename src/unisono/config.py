@@ -109,7 +109,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     jwt_issuer: Annotated[str | None, about("Identity", "Required `iss`; unset: not checked.")] = None
     jwt_audience: Annotated[str | None, about("Identity", "Required `aud`; unset: not checked.")] = None
     jwt_leeway_s: Annotated[
-        float, Meta(ge=0, le=300), about("Identity", "Clock difference forgiven on `exp` and `nbf`.")
+        float,
+        Meta(ge=0, le=300),
+        about("Identity", "Clock difference forgiven on `exp` and `nbf`; on `nbf` 10 s at least."),
     ] = 0.0
 
     access_default: Annotated[

@@ -245,6 +245,7 @@ def test_a_token_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
             "--prefix: a partition's name has at most 128",
         ),
         (["token", "--jwt-secret-file", str(secret), "--client-id", ""], 2, "--client-id"),
+        (["token", "--jwt-secret-file", str(secret), "--client-id", "x" * 257], 2, "more than 256 bytes"),
         (["token", "--jwt-secret-file", str(secret)], 2, "--client-id"),
     ]
     for arguments, code, words in cases:

@@ -618,6 +618,7 @@ def test_what_a_client_is_made_from_is_checked_at_once() -> None:
     for wrong in (
         {"url": "http://x"},
         {"client_id": ""},
+        {"client_id": "é" * 129},
         {"profile": "tree"},
         {"partitions": [""]},
         {"url": "ws://"},

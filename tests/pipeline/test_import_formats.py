@@ -95,6 +95,7 @@ def test_the_legacy_partition(partitions: Any, partition: Any, comes_to: Any) ->
         ({"id": "\ud800"}, "bad_id"),
         ({"client_id": ""}, "bad_client_id"),
         ({"client_id": 5}, "bad_client_id"),
+        ({"client_id": "x" * 257}, "bad_client_id"),
         ({"committed_id": 0}, "bad_committed_id"),
         ({"committed_id": True}, "bad_committed_id"),
         ({"committed_id": 1.5}, "bad_committed_id"),

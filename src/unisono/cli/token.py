@@ -9,6 +9,7 @@ import click
 
 from unisono.front.auth import sign_token
 from unisono.front.keys import KeySourceError, read_secret
+from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
 
@@ -54,8 +55,8 @@ def token(
     \b
       unisono token --jwt-secret-file secret --client-id alice --prefix team-a/ --ttl 86400
     """
-    if not client_id:
-        raise click.UsageError("--client-id must not be empty")
+    if (fault := client_id_fault(client_id)) is not None:
+        raise click.UsageError(f"--client-id {fault}")
     for option, names in (("--partition", partitions), ("--prefix", prefixes)):
         if any(normal_start(name) is None for name in names):
             raise click.UsageError(f"{option}: a partition's name has at most {NAME_BYTES_MAX} bytes")

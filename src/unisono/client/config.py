@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,14 +14,11 @@ from unisono.client.options import Options
 from unisono.client.storefile import MEMORY
 from unisono.model.loading import load_model
 from unisono.model.model import Model, open_model
+from unisono.protocol.identities import client_id_fault
 from unisono.protocol.profiles import CANONICAL, PROFILES
 
 Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """A token, or what gives one: a plain function (called in a thread) or an async one (run on the program's loop)."""
-
-
-CLIENT_ID_BYTES_MAX: Final = 256
-"""UTF-8 bytes of a client_id (AUTH-03)."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +88,8 @@ def _check_url(url: str) -> None:
 def _check_who(token: Token, client_id: str) -> None:
     if not isinstance(client_id, str):
         raise TypeError(f"client_id is a string, not {type(client_id).__name__}")
-    if not 0 < len(client_id.encode("utf-8", "replace")) <= CLIENT_ID_BYTES_MAX:
-        raise ValueError(f"client_id must not be empty, nor longer than {CLIENT_ID_BYTES_MAX} bytes")
+    if (fault := client_id_fault(client_id)) is not None:
+        raise ValueError(f"client_id {fault}")
     if not (isinstance(token, str) or callable(token)):
         raise TypeError(f"token is a string or a function that gives one, not {type(token).__name__}")
     if not token:

@@ -18,6 +18,7 @@ import msgspec
 from unisono.front.keys import ALGORITHMS, HMAC_SECRET_BYTES_MIN, Key, KeySourceError, listed
 from unisono.front.keysources import KeySource, SharedSecret
 from unisono.protocol.errors import AuthFailed
+from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import normal_start
 
 TOKEN_BYTES_MAX = 16 * 1024
@@ -25,6 +26,10 @@ TOKEN_BYTES_MAX = 16 * 1024
 
 LEEWAY_S = 0.0
 """Clocks kept by NTP differ by far less; every second of leeway is a second more for a dead token."""
+
+
+NBF_LEEWAY_S = 10.0
+"""Least leeway for `nbf`: an issuer stamps the moment of issue there, by a clock that may be ahead of this one."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -86,12 +91,8 @@ class Verifier:
         expires_at_s = _seconds(claims, "exp")
         if now_s >= expires_at_s + self.leeway_s:
             raise AuthFailed("the token has expired")
-        # By whole seconds: an issuer's float may be finer than the clock it is compared with, and a token that
-        # is used in the millisecond it was signed in is not from the future.
-        if "nbf" in claims and math.floor(_seconds(claims, "nbf")) > now_s + self.leeway_s:
+        if "nbf" in claims and _seconds(claims, "nbf") > now_s + max(self.leeway_s, NBF_LEEWAY_S):
             raise AuthFailed("the token is not valid yet (nbf)")
-        if "iat" in claims and math.floor(_seconds(claims, "iat")) > now_s + self.leeway_s:
-            raise AuthFailed("the token was issued in the future (iat)")
         return expires_at_s
 
     def _check_origin(self, claims: Mapping[str, object]) -> None:
@@ -198,6 +199,8 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
     client_id = claims.get("client_id")
     if not isinstance(client_id, str) or not client_id:
         raise AuthFailed("the token's client_id claim must be a non-empty string")
+    if (fault := client_id_fault(client_id)) is not None:
+        raise AuthFailed(f"the token's client_id claim {fault}")
     if client_id != claimed_client_id:
         raise AuthFailed("the token was issued for another client_id")
     return client_id

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from unisono.cli.lake.place import DATA, Place, _pairs, reporting, sum_up
+from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
     from unisono.pipeline.importing.report import Report
@@ -121,8 +122,8 @@ def import_(
     """
     if data is not None and store is not None:
         raise click.UsageError("give --data or --store, not both")
-    if not client_id:
-        raise click.UsageError("--client-id must not be empty")
+    if (fault := client_id_fault(client_id)) is not None:
+        raise click.UsageError(f"--client-id {fault}")
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report: {report_file.parent} is no directory")
     named = store if data is None else f"sqlite:{data}"

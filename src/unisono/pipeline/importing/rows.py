@@ -17,6 +17,7 @@ from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.pipeline.importing.outcomes import Refused
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
+from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import JsonObject
 
@@ -129,9 +130,10 @@ def _id(value: Any) -> str:
 def _client_id(value: Any, default: str) -> str:
     if value is None:
         return default
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise _Fault("bad_client_id", "client_id must be a non-empty text", "client_id")
-    _size(value, "bad_client_id", "client_id")
+    if (fault := client_id_fault(value)) is not None:
+        raise _Fault("bad_client_id", f"client_id {fault}", "client_id")
     return value
 
 

@@ -17,9 +17,13 @@ import jwt
 import msgspec
 
 from unisono.pipeline.errors import PipelineError
+from unisono.protocol.identities import client_id_fault
 
 TTL_S: Final = 3600.0
 """Of a signed token; a longer write connects again with a new one."""
+
+TASKS_MAX: Final = 2**31 - 1
+"""Spark numbers the tasks of a write with 32 bits."""
 
 _WAYS: Final = ("jwt_secret_file", "tokens_file", "token_file", "token")
 
@@ -57,6 +61,8 @@ class Tokens(msgspec.Struct, frozen=True):
             raise PipelineError(f"option prefixes must be a JSON array of texts: {error}") from error
         value = options[way] if way == "token" else str(Path(options[way]).absolute())
         chosen = options.get("client_id") or client_id
+        if (fault := client_id_fault(f"{chosen}.{TASKS_MAX}")) is not None:
+            raise PipelineError(f"option client_id {fault} with the number of a task behind it")
         return cls(way, value, chosen, {"allowed_partition_prefixes": prefixes, **claims})
 
     def __repr__(self) -> str:
