@@ -46,9 +46,13 @@ def connect(
         (["future"], UNSET, BOTH, C, None),
         ([], UNSET, BOTH, C, None),
         (["Canonical"], UNSET, BOTH, C, None),
-        # A requirement: that one or none, and the default has no say.
-        (UNSET, T, BOTH, C, T),
+        # A requirement: that one or none, without a list from canonical alone, and the default has no say.
+        (UNSET, T, BOTH, C, None),
+        (UNSET, T, BOTH, T, None),
+        (UNSET, T, [T], T, None),
         (UNSET, C, BOTH, T, C),
+        (UNSET, C, [T], T, None),
+        ([T], T, BOTH, C, T),
         (UNSET, T, [C], C, None),
         (UNSET, "future", BOTH, C, None),
         ([C, T], T, BOTH, C, T),
@@ -124,8 +128,8 @@ def test_what_is_chosen_is_offered_supported_and_required(
         name for name in (supported or []) if name in offered and (required is UNSET or name == required)
     ]
     if supported is UNSET:
-        only = default if required is UNSET else required
-        allowed = [only] if only in offered else []
+        only = default if required is UNSET else CANONICAL
+        allowed = [only] if only in offered and required in (UNSET, only) else []
     try:
         chosen = negotiate(connect(supported, required, policy), offered, default)
     except ProfileUnsupported:

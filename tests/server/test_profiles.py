@@ -52,7 +52,6 @@ BOTH = ["canonical", "compatibility"]
         ({"supported_profiles": ["compatibility", "canonical"]}, "compatibility"),
         ({"supported_profiles": ["telepathy", "compatibility"]}, "compatibility"),
         ({"required_profile": "canonical"}, "canonical"),
-        ({"required_profile": "compatibility"}, "compatibility"),
         ({"supported_profiles": BOTH, "required_profile": "compatibility"}, "compatibility"),
         ({"supported_profiles": BOTH, "required_profile": "canonical"}, "canonical"),
         ({"required_tree_policy": "strict"}, "canonical"),
@@ -74,6 +73,7 @@ def test_the_first_profile_both_can_use_is_chosen(
         {"supported_profiles": ["telepathy"]},
         {"supported_profiles": ["Canonical"]},
         {"required_profile": "telepathy"},
+        {"required_profile": "compatibility"},
         {"supported_profiles": ["canonical"], "required_profile": "compatibility"},
         {"supported_profiles": ["compatibility"], "required_tree_policy": "lenient"},
         {"supported_profiles": ["compatibility"], "required_tree_policy": ""},
@@ -222,6 +222,7 @@ def test_another_default_applies_only_to_clients_that_name_no_profile(
     assert capabilities(for_the_draft, who, supported_profiles=["canonical"])["profile"] == "canonical"
     assert capabilities(for_the_draft, who, required_profile="canonical")["profile"] == "canonical"
     unsupported(for_the_draft, who, BOTH, supported_profiles=[])
+    unsupported(for_the_draft, who, BOTH, required_profile="compatibility")
     unsupported(for_the_draft, who, BOTH, required_tree_policy="lenient")
 
 

@@ -20,15 +20,14 @@ TREE_POLICY: Final = "strict"
 def negotiate(connect: Connect, offered: Sequence[str], default: str = CANONICAL) -> str:
     """The profile of this connection, or ProfileUnsupported.
 
-    `default` stands in for a client that sends no profile field at all (PROF-02).
+    A list that is not sent is `["canonical"]` (PROF-03); `default` stands in for it where no profile is named at all
+    (PROF-02).
     """
     required = connect.required_profile
     if connect.supported_profiles is not UNSET:
         wanted = connect.supported_profiles
-    elif required is not UNSET:
-        wanted = [required]
     else:
-        wanted = [default]
+        wanted = [default] if required is UNSET else [CANONICAL]
     if required is not UNSET:
         wanted = [name for name in wanted if name == required]
     chosen = next((name for name in wanted if name in offered), None)
