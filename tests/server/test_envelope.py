@@ -270,3 +270,59 @@ def test_the_servers_msg_ids_are_unique_on_a_connection(server: Server, part: st
         assert {message["type"] for message in messages} >= {"event_broadcast", "heartbeat_ack", "error"}
         ids = [message["msg_id"] for message in messages]
         assert len(set(ids)) == len(ids) == 45
+
+
+CAMEL = {
+    "type": "connect",
+    "msgId": "m1",
+    "timestamp": 1,
+    "protocolVersion": "2.0",
+    "payload": {"clientId": "c"},
+}
+
+
+@pytest.mark.req("ENV-05", "ERR-01", "CONN-10")
+@pytest.mark.parametrize(
+    "message",
+    [
+        CAMEL,
+        CAMEL | {"protocolVersion": "1.0"},
+        {"type": "heartbeat", "msgId": "m1"},
+        {"protocolVersion": 1},
+        {"msgId": None, "payload": {"msg_id": "m", "protocol_version": "1.0"}},
+    ],
+)
+def test_an_envelope_in_camel_case_is_told_which_protocol_is_spoken(
+    peer: Peer, message: dict[str, Any]
+) -> None:
+    peer.raw(json.dumps(message))
+    error = peer.expect_error("protocol_version_unsupported")
+    assert "Insieme protocol, version 1.0" in error["message"]
+    assert all(field in error["message"] for field in FIELDS)
+    assert error["supported_versions"] == error["details"]["supported_versions"] == ["1.0"]
+    peer.expect_close(4002)
+
+
+@pytest.mark.req("ENV-02")
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(CAMEL | {"msg_id": "m1"}),
+        json.dumps(CAMEL | {"protocol_version": "1.0"}),
+        json.dumps([CAMEL]),
+        json.dumps({"type": "heartbeat", "payload": {"msgId": "m1", "protocolVersion": "2.0"}}),
+        json.dumps({"type": "msgId"}),
+        json.dumps(CAMEL)[:-1],
+        '"msgId"',
+    ],
+)
+def test_what_is_only_malformed_leaves_the_connection_open(peer: Peer, text: str) -> None:
+    peer.raw(text)
+    peer.expect_error("bad_request")
+    still_open(peer)
+
+
+@pytest.mark.req("ENV-03")
+def test_fields_in_camel_case_beside_the_five_are_passed_over(peer: Peer) -> None:
+    peer.send("heartbeat", {}, msgId="m1", protocolVersion="2.0")
+    assert peer.expect("heartbeat_ack") == {}

@@ -37,6 +37,7 @@ _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in MESSAGE_TYPES.items()
 }
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 # Possessive, and an unfinished string reaches to the end: no match is tried twice, so malformed text is linear too.
@@ -52,6 +53,8 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     try:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _is_camel_case(data):
+            raise ProtocolVersionUnsupported(None) from None
         masked = mask_lone_surrogates(data)
         if masked is None:
             raise BadRequest(f"not a message: {error}") from None
@@ -66,6 +69,23 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"{envelope.type}: payload: {error}") from None
     return message
+
+
+def _is_camel_case(data: bytes) -> bool:
+    """Whether this is a message of a later protocol, whose envelope is written `msgId` and `protocolVersion`.
+
+    Only what has such a field and none of ours: anything else is malformed and nothing more (ENV-02).
+    """
+    if b'"msgId"' not in data and b'"protocolVersion"' not in data:
+        return False
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return bool(fields.keys() & {"msgId", "protocolVersion"}) and not fields.keys() & {
+        "msg_id",
+        "protocol_version",
+    }
 
 
 def _unmasked(message: Message, masked: Masked) -> Message:

@@ -21,6 +21,8 @@ from unisono.vocabulary import FieldError, Json, JsonObject
 
 SUPPORTED_VERSIONS = ("1.0",)
 
+ENVELOPE_FIELDS = ("type", "msg_id", "timestamp", "protocol_version", "payload")
+
 
 class CloseCode(IntEnum):
     """Why the server closed a WebSocket. Stable: clients may decide by it."""
@@ -107,17 +109,23 @@ class AuthFailed(WireError):
 
 
 class ProtocolVersionUnsupported(WireError):
-    """The client speaks a version this server does not (ENV-05)."""
+    """The client speaks a version this server does not (ENV-05), or another protocol of that name."""
 
     code = "protocol_version_unsupported"
     close_code = CloseCode.UNSUPPORTED
 
-    def __init__(self, asked: str) -> None:
-        shown = asked if len(asked) <= 32 else asked[:32] + "…"
-        super().__init__(
-            f"protocol_version {shown!r} is not supported; this server speaks {', '.join(SUPPORTED_VERSIONS)}",
-            {"supported_versions": list(SUPPORTED_VERSIONS)},
-        )
+    def __init__(self, asked: str | None) -> None:
+        """`asked` is None where the envelope is in camelCase, as in later protocols."""
+        versions = ", ".join(SUPPORTED_VERSIONS)
+        if asked is None:
+            says = (
+                f"the envelope is in camelCase; this server speaks the Insieme protocol, version {versions}, "
+                f"with the fields {', '.join(ENVELOPE_FIELDS)}"
+            )
+        else:
+            shown = asked if len(asked) <= 32 else asked[:32] + "…"
+            says = f"protocol_version {shown!r} is not supported; this server speaks {versions}"
+        super().__init__(says, {"supported_versions": list(SUPPORTED_VERSIONS)})
 
     def payload(self) -> JsonObject:
         return super().payload() | {"supported_versions": list(SUPPORTED_VERSIONS)}
