@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "unisono", "lake")
@@ -76,6 +78,30 @@ def kill_workers(java: int, job: threading.Thread, chance: random.Random, pause_
 
 def python_workers(java: int) -> list[int]:
     """The Python processes that run tasks for the local Spark of this Java process."""
+    parents = _parents()
+    daemons = {pid for pid, parent in parents.items() if parent == java}
+    return [pid for pid, parent in parents.items() if parent in daemons]
+
+
+@contextmanager
+def file_size_limit(java: int, bytes_max: int) -> Iterator[None]:
+    """As if the disk were full for the tasks of this Java process: no file of theirs can be longer."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    def limit(limits: tuple[int, int]) -> None:
+        daemons = [pid for pid, parent in _parents().items() if parent == java]
+        for pid in (*daemons, *python_workers(java)):
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+    limit((bytes_max, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        limit(unlimited)
+
+
+def _parents() -> dict[int, int]:
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -83,5 +109,4 @@ def python_workers(java: int) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    daemons = {pid for pid, parent in parents.items() if parent == java}
-    return [pid for pid, parent in parents.items() if parent in daemons]
+    return parents

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from tests.pipeline.canaries import CULPRIT, canary, holders
+from tests.commands import unisono
+from tests.pipeline.canaries import CULPRIT, canary, holders, planted
+from tests.pipeline.history import require_exact
 from tests.pipeline.processes import kill, start, wait_until
-from tests.pipeline.test_erase import prepare, require_erased, require_states, run
+from tests.pipeline.test_erase import expected, prepare, require_erased, require_states, run
 from tests.server.harness import Server, item, running, tree_event
 from tests.waiting import PATIENCE_S
 from unisono.client import connect
-from unisono.pipeline.erasing.records import recorded
+from unisono.pipeline.erasing.records import erasures, recorded
 from unisono.pipeline.erasing.selecting import Selector
+from unisono.pipeline.erasing.unproved import unproved
 from unisono.pipeline.export import export
 from unisono.pipeline.stores import sqlite_uri
 from unisono.protocol.tombstones import is_tombstone
@@ -131,6 +134,50 @@ def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: i
     require_erased(context, data, lake, records)
     require_states(data, lake, records)
     return killed
+
+
+STEPS = (
+    "events recorded as to be erased: ",
+    "rows erased in the lake: ",
+    "events erased in the log: ",
+    "files deleted that held erased events: ",
+)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_next_erasure_finishes_one_that_was_killed(
+    context: SparkContext, tmp_path: Path, step: str
+) -> None:
+    """Whatever it is to erase itself."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    records = prepare(context, data, lake)
+    place = ["--data", str(data), "--lake", lake.storage.location]
+    process = start("erase", *place, "--client", CULPRIT, "--yes", "--master", "local[2]")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(step):
+            break
+    assert kill(process), "it was at work"
+    other = next(record for record in records if record.client_id != CULPRIT)
+    told = unisono("lake", "erase", *place, "--id", other.id, "--yes")
+    assert told.exit_code == 0, told.output
+    assert (
+        "an earlier erasure of 25 events was begun and not finished: it is finished with this one"
+        in told.output
+    )
+    assert "erased 1 events in " in told.output
+    wanted = {record.committed_id for record in planted(records)} | {other.committed_id}
+    assert {row.committed_id for row in erasures(lake)} == wanted
+    assert list(holders(data, Path(lake.storage.location))) == []
+    tombstones = expected(records, lake)
+    require_exact(lake, tombstones[: lake.head()])
+    with closing(SqliteReader.open(data)) as reader:
+        assert list(reader.scan(300, reader.head(), limit=10_000)) == tombstones[300:]
+    assert unproved(lake.storage) is None
+    again = unisono("lake", "erase", *place, "--id", other.id, "--yes")
+    assert again.exit_code == 0
+    assert "was begun and not finished" not in again.output
 
 
 @pytest.mark.timeout(240)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.pipeline.history import append, make_store, require_exact, row_of
+from tests.pipeline.processes import file_size_limit
 from tests.pipeline.test_stores import prune
 from unisono.pipeline import export as exporting
 from unisono.pipeline.errors import Mismatch, NoSuchRange
@@ -211,4 +213,32 @@ def test_two_exports_at_once(context: SparkContext, lake: Lake, tmp_path: Path) 
     log.close()
     assert failures == []
     export(context, sqlite_uri(tmp_path / "data"), lake)
+    require_exact(lake, records)
+
+
+def test_a_disk_that_is_full(
+    context: SparkContext, store: str, records: list[Record], tmp_path: Path
+) -> None:
+    """The error says where, nothing is left of the attempt, and with room again the same command goes on."""
+    java = context._gateway.proc.pid  # type: ignore[union-attr]
+    context.parallelize(range(2), 2).map(str).collect()  # there are workers to be limited
+    sizes = []
+    for name in ("elsewhere", "lake"):
+        lake = Lake.at(str(tmp_path / name))
+        lake.make(buckets=4)
+        export(context, store, lake, to=100)
+        if name == "elsewhere":
+            export(context, store, lake)
+            view = lake.view()
+            sizes = [view.log_files[-1].bytes, view.partition_files[-1].bytes]
+    assert sizes[0] < sizes[1], "the file of log is written first, and fits"
+    held = set((tmp_path / "lake").rglob("*.parquet"))
+    place = ["--store", store, "--lake", str(tmp_path / "lake"), "--quiet"]
+    with file_size_limit(java, sum(sizes) // 2):
+        told = unisono("lake", "export", *place)
+    assert told.exit_code == 1
+    assert f"File too large: '{tmp_path}/lake/by_partition/bucket=-1/" in told.output, told.output
+    assert lake.head() == 100
+    assert set((tmp_path / "lake").rglob("*.parquet")) == held
+    assert unisono("lake", "export", *place).exit_code == 0
     require_exact(lake, records)

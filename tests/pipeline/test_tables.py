@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.pipeline.history import make_record
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import to_batch
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.runs import DataFile, write_runs
-from unisono.store.delta.storage import LOG
-from unisono.store.delta.tables import EXPORT
+from unisono.store.delta.storage import BY_PARTITION, LOG
+from unisono.store.delta.tables import EXPORT, naming
 
 
 @pytest.fixture
@@ -114,6 +116,47 @@ def test_of_a_file_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
     assert not list(Path(lake.storage.table(LOG)).glob("*.parquet"))
 
 
+def test_of_a_commit_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
+    files = written(lake, 0, 100)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with (
+            pytest.raises(
+                OSError, match=r"a commit could not be written to .*/log/_delta_log: .*File too large"
+            ),
+            naming(lake.storage, files),
+        ):
+            lake.table(LOG).append(files, 0, 100, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert lake.head() == 0
+    assert not list(Path(lake.storage.table(LOG)).glob("*.parquet"))
+    lake.table(LOG).append(written(lake, 0, 100), 0, 100, {})
+    assert count(lake) == 100
+
+
+def test_what_a_failed_attempt_wrote_goes_unless_a_table_names_it(lake: Lake) -> None:
+    kept = written(lake, 0, 5)
+    named: list[DataFile] = []
+    unnamed: list[DataFile] = []
+
+    def fail() -> None:
+        with attempting(lake.storage) as storage:
+            own = Lake(storage)
+            named.extend(written(own, 0, 10))
+            unnamed.extend(written(own, 10, 20))
+            own.table(LOG).append(named, 0, 10, {})
+            raise RuntimeError("after a commit")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    left = {path.name for path in Path(lake.storage.table(LOG)).glob("*.parquet")}
+    assert left == {file.path for file in (*kept, *named)}, "those of others stay"
+    assert unnamed[0].path not in left
+    assert count(lake) == 10
+
+
 def test_two_makers_make_one_lake(tmp_path: Path) -> None:
     places = [Lake.at(str(tmp_path / "lake")) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -132,6 +175,12 @@ def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
     DeltaTable.create(str(tmp_path / "other" / LOG), lake.table(LOG).delta.schema())
     with pytest.raises(LakeUnusable, match="not a lake's"):
         Lake.at(str(tmp_path / "other")).make()
+    Path(lake.storage.table(BY_PARTITION)).rename(tmp_path / "aside")
+    shutil.copytree(lake.storage.table(LOG), lake.storage.table(BY_PARTITION))
+    with pytest.raises(
+        LakeUnusable, match="by_partition is not the table by_partition of a lake but 'unisono log'"
+    ):
+        lake.view()
     Path(lake.storage.table(LOG), "_delta_log", "00000000000000000000.json").write_text("{")
     with pytest.raises(LakeUnusable, match="cannot be opened"):
         lake.head()

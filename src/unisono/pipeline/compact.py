@@ -17,6 +17,7 @@ import pyarrow as pa
 from unisono.pipeline import mending, thinning
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.store.delta.digests import Digest, digest, total
 from unisono.store.delta.errors import Overtaken
@@ -140,16 +141,17 @@ def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int
 
 def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
     """Join each of the groups, and put all that came of it in their place by one commit."""
-    jobs = [job for group in groups for job in _jobs(table, group, rows_per_file)]
-    joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
-    read, written = total([part.read for part in joined]), total([part.written for part in joined])
     old = [file for group in groups for file in group]
     rows = sum(file.rows for file in old)
-    if read != written or read.rows != rows:
-        raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
-    new = [file for part in joined for file in part.files]
-    with naming(table.storage, new):
-        table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
+    with attempting(table.storage) as storage:
+        jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
+        joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
+        read, written = total([part.read for part in joined]), total([part.written for part in joined])
+        if read != written or read.rows != rows:
+            raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
+        new = [file for part in joined for file in part.files]
+        with naming(table.storage, new):
+            table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
     return rows
 
 
@@ -179,8 +181,7 @@ def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
-def _jobs(table: Table, group: list[DataFile], rows_per_file: int) -> list[Job]:
-    storage = table.storage
+def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[Job]:
     if table.name == LOG:
         return [Job(storage, LOG, tuple(group), rows_per_file)]
     buckets = table.described().buckets

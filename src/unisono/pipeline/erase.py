@@ -2,8 +2,8 @@
 
 The steps, in this order:
 
-1. what is to be erased is recorded in the lake, with the time that all its tombstones carry, and what to look for in
-   the end;
+1. what is to be erased is written down in the lake, and what to look for in the end; then it is recorded with the
+   time that all its tombstones carry;
 2. the lake is brought up to the last of these events. From then on no export can add any of them: a table takes
    events only after those it has;
 3. both tables are written anew where they hold them; a compaction that had read the old files is refused by that;
@@ -12,7 +12,8 @@ The steps, in this order:
 6. the log's files are wiped, and files of the lake that no table names but that still hold erased events are deleted;
 7. everything is searched for what was erased.
 
-Every step finds out by itself what is left to do, so a run that was killed anywhere is completed by running it again.
+Every step finds out by itself what is left to do. A run that was killed anywhere is completed by the next one: the
+same command, or an erasure of anything else, which carries out both.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from unisono.pipeline.clock import now_ms
 from unisono.pipeline.erasing.clearing import clear_events, clear_states
 from unisono.pipeline.erasing.fragments import PIECES_MAX, SALT_BYTES, Pieces
 from unisono.pipeline.erasing.proof import Proof, Trust, prove
-from unisono.pipeline.erasing.records import record
+from unisono.pipeline.erasing.records import record, recorded
 from unisono.pipeline.erasing.rewriting import Erased, rewrite
-from unisono.pipeline.erasing.selecting import Chosen, Selection, Selector, select
+from unisono.pipeline.erasing.selecting import Chosen, Numbered, Selection, Selector, joined, select
 from unisono.pipeline.erasing.states import fold_again, forget_states, states_of
 from unisono.pipeline.erasing.unproved import Unproved, forget, keep, unproved
 from unisono.pipeline.errors import PipelineError
@@ -61,6 +62,7 @@ class NothingFound(PipelineError):
 class Plan(msgspec.Struct, frozen=True):
     """What would be erased, of everything that was committed up to `head`.
 
+    `unfinished`: what else an earlier erasure was begun of and not proved to be gone; it is finished with this one.
     `model`: what snapshots are folded with anew, None where none are needed.
     """
 
@@ -70,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     head: int
     lake_head: int
     model: ShippedModel | None
+    unfinished: Selection | None = None
 
     @property
     def events(self) -> int:
@@ -84,7 +87,13 @@ class Plan(msgspec.Struct, frozen=True):
         hot, archived = sum(id > self.pruned_to for id in ids), sum(id <= self.lake_head for id in ids)
         partitions = sorted(self.selection.partitions)
         shown = ", ".join(map(repr, partitions[:5])) + (", …" if len(partitions) > 5 else "")
-        return (
+        before = ""
+        if self.unfinished is not None and self.unfinished.events:
+            before = (
+                f"an earlier erasure of {len(self.unfinished.events)} events was begun and not finished: "
+                "it is finished with this one\n"
+            )
+        return before + (
             f"{self.selector.text()}: events {ids[0]} to {ids[-1]} of {self.head}, {len(ids)} in all, "
             f"not erased yet: {self.intact}\n"
             f"  in the log: {hot}, in the lake: {archived}\n"
@@ -113,11 +122,16 @@ def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> Pla
     salt = os.urandom(SALT_BYTES) if begun is None else begun.salt
     selection = select(spark, store, view, selector, held.pruned_to, held.head, salt)
     _require_found(selector, selection)
+    unfinished = None
+    if begun is not None:
+        chosen = {event.committed_id for event in selection.events}
+        left = sorted(set(recorded(lake) if begun.ids is None else begun.ids) - chosen)
+        unfinished = select(spark, store, view, Numbered(tuple(left)), held.pruned_to, held.head, salt)
     model = None
     if held.pruned_to or lake.find(SNAPSHOTS) is not None:
         model = in_force(store)
         reached(lake, model)  # refuses snapshots of another content of the same model version
-    return Plan(selector, selection, held.pruned_to, held.head, view.head, model)
+    return Plan(selector, selection, held.pruned_to, held.head, view.head, model, unfinished)
 
 
 def _require_found(selector: Selector, selection: Selection) -> None:
@@ -140,12 +154,10 @@ def erase(
     progress: Progress | None = None,
     also: Sequence[Path] = (),
 ) -> Done:
-    """Carry out a plan. `also`: further directories to search in the end."""
+    """Carry out a plan, and what an earlier one left to do. `also`: further directories to search in the end."""
     began, say = time.monotonic(), progress or (lambda _: None)
-    selection = planned.selection
-    times = record(lake, selection.events, now_ms(), planned.selector.kind, reason)
+    selection, tokens, times = _begin(lake, planned, reason)
     erased, names = Erased.of(times), selection.partitions
-    tokens = _write_down(lake, selection)
     say(f"events recorded as to be erased: {len(times)}")
     export(spark, store, lake, to=max(int(erased.ids[-1]), lake.head()))
     rows = sum(rewrite(spark, lake, table, erased, names) for table in (BY_PARTITION, LOG))
@@ -163,18 +175,32 @@ def erase(
     proof = prove(spark, store, lake, erased, pieces, Trust(frozenset(names), folded_ms), also)
     if proof.holds:
         forget(lake.storage)
-    return Done(len(times), planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof)
+    return Done(
+        planned.events, planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof
+    )
 
 
-def _write_down(lake: Lake, selection: Selection) -> frozenset[bytes]:
-    """What to look for in the end, with what earlier runs did not prove to be gone."""
-    begun = unproved(lake.storage) or Unproved(selection.salt, frozenset())
-    if begun.salt != selection.salt:
-        raise Overtaken("another erasure was begun meanwhile: run this again")
-    tokens = frozenset(sorted(begun.tokens | selection.pieces)[:PIECES_MAX])
-    if tokens != begun.tokens:
-        keep(lake.storage, Unproved(selection.salt, tokens))
-    return tokens
+def _begin(
+    lake: Lake, planned: Plan, reason: str | None
+) -> tuple[Selection, frozenset[bytes], Mapping[int, int]]:
+    """Write everything down, with what earlier runs did not prove to be gone: all events, all tokens, all times."""
+    own, before = planned.selection, planned.unfinished
+    begun = unproved(lake.storage)
+    if (begun is None) != (before is None) or (begun is not None and begun.salt != own.salt):
+        raise Overtaken("another erasure was begun or finished meanwhile: run this again")
+    times: dict[int, int] = {}
+    tokens = own.pieces
+    if begun is not None and before is not None:
+        times.update(record(lake, before.events, now_ms(), begun.selected_by, begun.reason))
+        tokens |= begun.tokens | before.pieces
+    whole = joined([own] if before is None else [before, own], own.salt)
+    tokens = frozenset(sorted(tokens)[:PIECES_MAX])
+    ids = tuple(event.committed_id for event in whole.events)
+    fresh = Unproved(own.salt, tokens, ids, planned.selector.kind, reason)
+    if fresh != begun:
+        keep(lake.storage, fresh)
+    times.update(record(lake, own.events, now_ms(), planned.selector.kind, reason))
+    return whole, tokens, times
 
 
 def _forget_and_fold(

@@ -18,6 +18,7 @@ import msgspec
 
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.stores import Extent, extent, no_collection, open_reader, read_range
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import to_batch
 from unisono.store.delta.digests import Digest, total
 from unisono.store.delta.errors import LakeUnusable, Overtaken
@@ -146,21 +147,23 @@ def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, even
     """Write one stage and commit it; the digest of what it added to `log`."""
     view = lake.view()
     files = view.log_files if stage.from_lake else []
-    tasks = [
-        Task(
-            store,
-            lake.storage,
-            since,
-            upto,
-            stage.tables,
-            view.buckets,
-            events_per_file,
-            tuple(file for file in files if file.last_id > since and file.first_id <= upto),
-        )
-        for since, upto in ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
-    ]
-    written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
-    return commit(lake, stage, written)
+    parts = ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
+    with attempting(lake.storage) as storage:
+        tasks = [
+            Task(
+                store,
+                storage,
+                since,
+                upto,
+                stage.tables,
+                view.buckets,
+                events_per_file,
+                tuple(file for file in files if file.last_id > since and file.first_id <= upto),
+            )
+            for since, upto in parts
+        ]
+        written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
+        return commit(lake, stage, written)
 
 
 @memory_given_back()

@@ -32,6 +32,7 @@ from unisono.pipeline.export import (
     plan,
 )
 from unisono.pipeline.source import EVENTS_PER_BATCH, UnisonoSource
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import LOG_SCHEMA
 from unisono.store.delta.digests import total
 from unisono.store.delta.errors import Overtaken
@@ -124,21 +125,24 @@ class Follower:
             began = time.monotonic()
             try:
                 head = level(context, self._store, self._lake)
-                written = self._write(rows.where(f.col("committed_id") > head))
-                log = total([part.log for part in written])
-                if log.rows == 0:
-                    return
-                if log.first > head + 1:  # the lake was put back to an earlier state: fill in what is between
-                    head = export(context, self._store, self._lake, to=log.first - 1).upto
-                commit(self._lake, Stage(head, log.last, BOTH), written)
+                with attempting(self._lake.storage) as storage:
+                    written = self._write(rows.where(f.col("committed_id") > head), storage)
+                    log = total([part.log for part in written])
+                    if log.rows == 0:
+                        return
+                    if (
+                        log.first > head + 1
+                    ):  # the lake was put back to an earlier state: fill in what is between
+                        head = export(context, self._store, self._lake, to=log.first - 1).upto
+                    commit(self._lake, Stage(head, log.last, BOTH), written)
             except Overtaken:
                 continue
             self._told(Exported(head, log.last, log.rows, time.monotonic() - began, log))
             return
         raise Overtaken("another process keeps changing the lake first")
 
-    def _write(self, rows: DataFrame) -> list[Written]:
-        writing = _Writing(self._lake.storage, self._lake.view().buckets)
+    def _write(self, rows: DataFrame, storage: Storage) -> list[Written]:
+        writing = _Writing(storage, self._lake.view().buckets)
         told = rows.mapInArrow(writing, "written BINARY").collect()
         return [msgspec.msgpack.decode(row.written, type=Written) for row in told]
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import EVENTS_PER_FILE, ranges, require_present
 from unisono.pipeline.proving import misfit
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.store.delta.digests import Digest, digest, total
 from unisono.store.delta.errors import LakeUnusable
@@ -87,7 +88,9 @@ def mend(spark: SparkContext, lake: Lake, say: Say | None = None) -> int:
         table = lake.table(name)
         if strange := table.strange():
             told(f"{name}: {len(strange)} files are of another program, they are checked and written anew")
-            rows += sum(made(spark, lake, table, group) for group in _groups(spark, table))
+            for group in _groups(spark, table):
+                with attempting(lake.storage) as storage:
+                    rows += made(spark, lake, table, group, storage)
     states = lake.find(SNAPSHOTS)
     if states is not None and states.strange():
         states.clear_snapshots({"mended": True})
@@ -122,22 +125,27 @@ def _require_rows(table: Table, looked: Sequence[_Looked]) -> None:
         )
 
 
-def _of_log(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked]) -> int:
-    return _written_anew(spark, lake, table, group, [each.file for each in group])
+def _of_log(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked], storage: Storage) -> int:
+    return _written_anew(spark, lake, table, group, [each.file for each in group], storage)
 
 
-def _of_places(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked]) -> int:
+def _of_places(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked], storage: Storage) -> int:
     log = lake.table(LOG)
     if table.head > log.head:
         raise LakeUnusable(
             f"the table {BY_PARTITION} goes on to {table.head} and {LOG} ends at {log.head}, so what another program "
             f"wrote cannot be compared: {_FROM_LOG}"
         )
-    return _written_anew(spark, lake, table, group, log.files())
+    return _written_anew(spark, lake, table, group, log.files(), storage)
 
 
 def _written_anew(
-    spark: SparkContext, lake: Lake, table: Table, group: list[_Looked], source: Sequence[DataFile]
+    spark: SparkContext,
+    lake: Lake,
+    table: Table,
+    group: list[_Looked],
+    source: Sequence[DataFile],
+    storage: Storage,
 ) -> int:
     """The events of a group of files as new runs, in its place by one commit, if they are the same rows."""
     old = [each.file for each in group]
@@ -147,7 +155,7 @@ def _written_anew(
     size = max(1, min(EVENTS_PER_FILE, sum(file.rows for file in source) * RUN_BYTES_MAX // max(1, packed)))
     tasks = [
         _Stretch(
-            lake.storage,
+            storage,
             table.name,
             since,
             upto,

@@ -24,6 +24,7 @@ from unisono.pipeline.folding import Made, Work, make_snapshots, named
 from unisono.pipeline.models import ShippedModel
 from unisono.pipeline.shares import cut
 from unisono.pipeline.thinning import join_generations
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.digests import total
 from unisono.store.delta.errors import LakeUnusable, Overtaken
 from unisono.store.delta.lake import Lake, View
@@ -197,9 +198,11 @@ def _run(
     works = _works(spark, view, model, own, table.folded(model.version), partitions)
     looked, rows = 0, sum(work.rows for work in works)
     for wave in _waves(works):
-        made = spark.parallelize(wave, len(wave)).map(make_snapshots).collect()
         last = partitions is None and wave[-1] is works[-1]
-        table = _commit(table, made, model, {model.version: view.head} if last else {})
+        with attempting(lake.storage) as storage:
+            own_works = [msgspec.structs.replace(work, storage=storage) for work in wave]
+            made = spark.parallelize(own_works, len(wave)).map(make_snapshots).collect()
+            table = _commit(table, made, model, {model.version: view.head} if last else {})
         done += made
         looked += sum(work.rows for work in wave)
         if progress is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
 from unisono.store.delta.merging import FILES_MERGED_MAX, Share
@@ -102,15 +103,16 @@ def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[i
     """Join and thin the generations of some model versions; rows rewritten."""
     table, rows = lake.table(SNAPSHOTS), 0
     for group in list(_groups(table, model_versions)):
-        jobs = _jobs(lake.storage, group, table.described().buckets)
-        made = spark.parallelize(jobs, len(jobs)).map(join).collect()
-        read = sum(part.read for part in made)
-        if read != sum(file.rows for file in group):
-            raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
-        new = [file for part in made for file in part.files]
-        notes = {"dropped": sum(part.dropped for part in made)}
-        with naming(lake.storage, new):
-            lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
+        with attempting(lake.storage) as storage:
+            jobs = _jobs(storage, group, table.described().buckets)
+            made = spark.parallelize(jobs, len(jobs)).map(join).collect()
+            read = sum(part.read for part in made)
+            if read != sum(file.rows for file in group):
+                raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
+            new = [file for part in made for file in part.files]
+            notes = {"dropped": sum(part.dropped for part in made)}
+            with naming(lake.storage, new):
+                lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
         rows += read
     return rows
 

@@ -6,7 +6,6 @@ and in the lake, however often and in however many parts an erasure is run.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -103,7 +102,7 @@ def _write(storage: Storage, rows: list[Erasure]) -> list[DataFile]:
             store_schema=False,
         )
         first, last = part[0].committed_id, part[-1].committed_id
-        path = f"{first:012d}-{last:012d}-{uuid.uuid4().hex}.parquet"
+        path = storage.new_name(first, last)
         content = sink.getvalue()
         storage.write(ERASURES, path, content)
         files.append(DataFile(ERASURES, path, content.size, len(part), first, last))

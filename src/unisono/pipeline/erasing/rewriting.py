@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.export import OVERTAKEN_MAX
 from unisono.protocol.tombstones import ERASED_TYPE, tombstone
+from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.store.delta.digests import Digest, digest, total
 from unisono.store.delta.errors import Overtaken
@@ -93,9 +94,11 @@ def rewrite(spark: SparkContext, lake: Lake, name: str, erased: Erased, partitio
         ]
         if not jobs:
             return changed
-        done = spark.parallelize(jobs, len(jobs)).map(rewrite_file).collect()
         try:
-            changed += _commit(table, done)
+            with attempting(lake.storage) as storage:
+                own = [msgspec.structs.replace(job, storage=storage) for job in jobs]
+                done = spark.parallelize(own, len(own)).map(rewrite_file).collect()
+                changed += _commit(table, done)
         except Overtaken:
             lost += 1
             if lost > OVERTAKEN_MAX:

@@ -1,4 +1,4 @@
-"""Which events are meant: all of a client, of a partition, or some by their ids, wherever they are.
+"""Which events are meant: all of a client, of a partition, some by their ids or numbers, wherever they are.
 
 The lake has every event up to its head, the log has the rest. Both are read on executors; of the lake only the column
 that decides, and whole rows of those row groups where something was found.
@@ -6,6 +6,7 @@ that decides, and whole rows of those row groups where something was found.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -78,9 +79,18 @@ class Selection(msgspec.Struct, frozen=True):
     salt: bytes
 
 
+class Numbered(msgspec.Struct, frozen=True):
+    """Events by their committed ids, which ascend: those that an erasure was begun of."""
+
+    ids: tuple[int, ...]
+
+    def within(self, first: int, last: int) -> Numbered:
+        return Numbered(self.ids[bisect_left(self.ids, first) : bisect_right(self.ids, last)])
+
+
 class _Look(msgspec.Struct, frozen=True):
     store: str
-    selector: Selector
+    selector: Selector | Numbered
     since: int
     upto: int
     pruned_to: int
@@ -91,7 +101,13 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 def select(
-    spark: SparkContext, store: str, view: View, selector: Selector, pruned_to: int, head: int, salt: bytes
+    spark: SparkContext,
+    store: str,
+    view: View,
+    selector: Selector | Numbered,
+    pruned_to: int,
+    head: int,
+    salt: bytes,
 ) -> Selection:
     """The events meant, up to `head` of the log, which has lost those up to `pruned_to`."""
     files = _files(view, selector)
@@ -100,20 +116,31 @@ def select(
     share = PIECES_MAX // max(1, len(files) + len(hot))
     spans = [(0, view.head, file) for file in files] + [(since, upto, None) for since, upto in hot]
     looks = [
-        _Look(store, selector, since, upto, pruned_to, share, salt, view.storage, file)
+        _Look(
+            store, _part(selector, since, upto, file), since, upto, pruned_to, share, salt, view.storage, file
+        )
         for since, upto, file in spans
     ]
-    return _joined(spark.parallelize(looks, len(looks)).map(look).collect() if looks else [], salt)
+    return joined(spark.parallelize(looks, len(looks)).map(look).collect() if looks else [], salt)
 
 
-def _files(view: View, selector: Selector) -> list[DataFile]:
+def _part(selector: Selector | Numbered, since: int, upto: int, file: DataFile | None) -> Selector | Numbered:
+    """What of it a task has to look for."""
+    if isinstance(selector, Selector):
+        return selector
+    return selector.within(since + 1, upto) if file is None else selector.within(file.first_id, file.last_id)
+
+
+def _files(view: View, selector: Selector | Numbered) -> list[DataFile]:
+    if isinstance(selector, Numbered):
+        return [file for file in view.log_files if selector.within(file.first_id, file.last_id).ids]
     if selector.kind == "partition":
         return pertinent(view.partition_files, view.buckets, selector.names, 0, view.head)
     return view.log_files
 
 
-def _joined(parts: Iterable[Selection], salt: bytes) -> Selection:
-    """An event in two of the partitions asked for was found twice."""
+def joined(parts: Iterable[Selection], salt: bytes) -> Selection:
+    """All of these as one; an event in two of the partitions asked for was found twice."""
     events: dict[int, Chosen] = {}
     partitions: dict[str, int] = {}
     pieces: set[bytes] = set()
@@ -179,10 +206,12 @@ def erased_at_of(event: bytes) -> int | None:
 def _in_file(task: _Look) -> Iterator[pa.Table]:
     """The rows meant, one row group after the other."""
     assert task.file is not None
-    column = _COLUMNS[task.selector.kind]
-    wanted = pa.array(task.selector.names, pa.string())
+    if isinstance(task.selector, Numbered):
+        column, wanted = "committed_id", pa.array(task.selector.ids, pa.int64())
+    else:
+        column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
     with opened(task.storage, task.file) as parquet:
-        for number in _groups(parquet.metadata, column, task.selector.names):
+        for number in _groups(parquet.metadata, column, task.selector):
             deciding = parquet.read_row_group(number, columns=[column])
             mine = pc.is_in(deciding.column(column), value_set=wanted)
             if pc.any(mine).as_py():
@@ -190,13 +219,16 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
                 yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
 
 
-def _groups(metadata: Any, column: str, names: tuple[str, ...]) -> Iterator[int]:
-    """Row groups that may hold any of `names`, by their statistics where they have some."""
+def _groups(metadata: Any, column: str, selector: Selector | Numbered) -> Iterator[int]:
+    """Row groups that may hold any of what is looked for, by their statistics where they have some."""
     places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    encoded = [name.encode() for name in names]
+    encoded = [] if isinstance(selector, Numbered) else [name.encode() for name in selector.names]
     for number in range(metadata.num_row_groups):
         known = metadata.row_group(number).column(places[column]).statistics
-        if known is not None and known.has_min_max:
+        if isinstance(selector, Numbered):
+            if known is not None and not selector.within(known.min, known.max).ids:
+                continue
+        elif known is not None and known.has_min_max:
             low, high = known.min.encode(), known.max.encode()
             if not any(low <= name <= high for name in encoded):
                 continue
@@ -204,6 +236,9 @@ def _groups(metadata: Any, column: str, names: tuple[str, ...]) -> Iterator[int]
 
 
 def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
+    if isinstance(task.selector, Numbered):
+        yield from _numbered(reader, task.selector.ids)
+        return
     names = frozenset(task.selector.names)
     if task.selector.kind == "partition":
         for records in read_partitions(reader, task.selector.names, task.since, task.upto):
@@ -216,14 +251,16 @@ def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
 
 def texts_of(reader: LogReader, ids: Iterable[int]) -> dict[int, bytes]:
     """What the log has of these events, which ascend; nothing of those that have left it."""
-    texts: dict[int, bytes] = {}
+    return {record.committed_id: record.event for record in _numbered(reader, ids)}
+
+
+def _numbered(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
     for first, last in _stretches(ids):
         try:
             records = reader.scan(first - 1, last, limit=last - first + 1)
         except Pruned:
             continue
-        texts.update((record.committed_id, record.event) for record in records)
-    return texts
+        yield from records
 
 
 def _stretches(ids: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,8 @@
-"""What is still to be proved gone: tokens of pieces, kept in the lake until a search has found none of them.
+"""What is still to be proved gone: which events, and tokens of pieces, kept in the lake until a search found none.
 
-They are written down before anything is erased. When a run is killed, or its search finds something, the next one
-still knows what to look for, though the text itself may be nowhere but where it should not be.
+They are written down before anything else is done. When a run is killed, or its search finds something, the next one,
+whatever it erases, still knows what to finish and what to look for, though the text itself may be nowhere but where
+it should not be.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ _PREFIX: Final = "_unproved-"
 
 
 class Unproved(msgspec.Struct, frozen=True):
-    """Tokens, all made with one salt."""
+    """Events, by committed_id, and tokens, all made with one salt.
+
+    `selected_by` and `reason` are for those that are not in the table of erasures yet. `ids` is None in what was
+    written before they were kept: then any of those in the table may be unfinished.
+    """
 
     salt: bytes
     tokens: frozenset[bytes]
+    ids: tuple[int, ...] | None = None
+    selected_by: str = "id"
+    reason: str | None = None
 
 
 def unproved(storage: Storage) -> Unproved | None:
@@ -32,7 +40,11 @@ def unproved(storage: Storage) -> Unproved | None:
     kept = [_read(place) for place in _places(storage)]
     if not kept:
         return None
-    return Unproved(kept[0].salt, frozenset().union(*(each.tokens for each in kept)))
+    if len(kept) == 1:
+        return kept[0]
+    # Killed between writing the newer and removing the older, which is part of it.
+    most = max(kept, key=lambda each: len(each.ids or ()))
+    return msgspec.structs.replace(most, tokens=frozenset().union(*(each.tokens for each in kept)))
 
 
 def keep(storage: Storage, fresh: Unproved) -> None:

@@ -8,7 +8,6 @@ after the other and has committed_id order; compaction joins neighbours into lon
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -157,7 +156,7 @@ class FileWriter:
         last_id = max(high for _, high in self._extremes)
         folder = "" if self._model_version is None else f"model_version={self._model_version}/"
         folder += "" if self._bucket is None else f"bucket={self._bucket}/"
-        path = f"{folder}{first_id:012d}-{last_id:012d}-{uuid.uuid4().hex}.parquet"
+        path = f"{folder}{self._storage.new_name(first_id, last_id)}"
         self._storage.write(self._table, path, content)
         return DataFile(
             self._table,

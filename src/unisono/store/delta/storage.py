@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -31,10 +32,14 @@ _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """One lake's place; small and picklable, so that it travels to executors."""
+    """One lake's place; small and picklable, so that it travels to executors.
+
+    `attempt`: of a job, whose new files have it in their names.
+    """
 
     location: str
     options: dict[str, str] = {}
+    attempt: str = ""
 
     @classmethod
     def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
@@ -60,6 +65,10 @@ class Storage(msgspec.Struct, frozen=True):
     def uri(self, table: str, path: str) -> str:
         """The full name of a data file, as Spark reads it."""
         return f"{self.table(table)}/{path}"
+
+    def new_name(self, first_id: int, last_id: int) -> str:
+        """For a new data file with these ids: no two are alike."""
+        return f"{first_id:012d}-{last_id:012d}-{(self.attempt + uuid.uuid4().hex)[:32]}.parquet"
 
     def write(self, table: str, path: str, content: pa.Buffer) -> None:
         """Store one new data file; in a directory it survives power loss when this returns."""
@@ -131,8 +140,10 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
             while view:
                 view = view[file.write(view) :]
         os.fsync(descriptor)
-    except BaseException:
+    except BaseException as error:
         path.unlink(missing_ok=True)  # of a full disk, half a file takes what is left
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
         os.close(descriptor)

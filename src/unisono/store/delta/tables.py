@@ -78,6 +78,11 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 
 
+def _name(table: str) -> str:
+    """What the table is called in its own metadata."""
+    return f"unisono {table}"
+
+
 class Described(msgspec.Struct, frozen=True):
     """What a table's description holds beside its title."""
 
@@ -121,7 +126,7 @@ class Table:
                 _SCHEMAS[name],
                 mode="ignore",
                 partition_by=_PARTITION_BY[name],
-                name=f"unisono {name}",
+                name=_name(name),
                 description=msgspec.json.encode(described).decode(),
                 configuration={"delta.checkpointInterval": CHECKPOINT_COMMITS},
                 storage_options=storage.options or None,
@@ -150,6 +155,10 @@ class Table:
             described = msgspec.json.decode(self.delta.metadata().description or "", type=Described)
         except msgspec.DecodeError:
             raise LakeUnusable(f"{self.storage.table(self.name)} is a Delta table but not a lake's") from None
+        if (title := self.delta.metadata().name) != _name(self.name):
+            raise LakeUnusable(
+                f"{self.storage.table(self.name)} is not the table {self.name} of a lake but {title!r}"
+            )
         if described.layout != LAYOUT:
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} has layout {described.layout}, this program knows {LAYOUT}: "
@@ -327,6 +336,9 @@ class Table:
             raise Overtaken(
                 f"another process changed the table {self.name} first: {one_line(error)}"
             ) from error
+        except OSError as error:
+            place = f"{self.storage.table(self.name)}/_delta_log"
+            raise OSError(f"a commit could not be written to {place}: {one_line(error)}") from error
         self.storage.settle_commits(self.name)
 
 
