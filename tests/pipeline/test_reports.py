@@ -17,9 +17,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
+from tests.pipeline.history import make_store
 from tests.pipeline.processes import run
 from tests.pipeline.test_charts import read_page
 from tests.server.harness import item, running, set_event, tree_event
+from tests.store.lakes import export_to
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.export import export
 from unisono.pipeline.reporting.page import page
@@ -462,3 +464,14 @@ def test_clear_errors(arguments: list[str], message: str, tmp_path: Path) -> Non
     )
     assert result.exit_code == 2
     assert message.format(file=tmp_path / "file") in result.output
+
+
+def test_a_time_without_events_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 20)
+    export_to(Lake.at(str(tmp_path / "lake")), tmp_path / "data")
+    place = ["--lake", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), "--quiet"]
+    result = unisono("lake", "report", *place, "--from", "2040-01-01")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        "no event was committed in that time: the lake's last one, event 20, was at 2023-11-14T22:13:20"
+    )

@@ -168,6 +168,16 @@ def test_commands(past: tuple[Lake, list[Record]], tmp_path: Path, monkeypatch: 
     assert diff.stderr.startswith("room-00004 from event 1590 to 1600, model version 1: ")
     operations = json.loads(asked("diff", *place, "--from", "100", "--json").stdout)
     assert {operation["op"] for operation in operations} >= {"treePush", "add"}
+    for arguments in (
+        ["state", *place, "--at", "2999-01-01"],
+        ["diff", *place, "--from", "100", "--to", "2999-01-01"],
+    ):
+        told = asked(*arguments, "--quiet")
+        assert told.exit_code == 0
+        assert told.stderr.startswith("the lake ends at event 2000, committed at 2023-")
+        assert "what came after it is not in this answer" in told.stderr
+    when = datetime.fromtimestamp(records[-1].status_updated_at / 1000, UTC).isoformat()
+    assert asked("state", *place, "--at", when, "--quiet").stderr == "", "the lake's own last moment"
     monkeypatch.chdir(tmp_path)  # where no server's data lies
     for arguments, says in (
         (["state", *place, "--at", "9999"], "the lake ends at event 2000, 9999 was asked for"),

@@ -124,17 +124,40 @@ def moment(view: View, at: int | str | None) -> int:
         if not 0 <= number <= view.head:
             raise NoSuchMoment(f"the lake ends at event {view.head}, {number} was asked for")
         return number
+    found = _last_by(view, _milliseconds(at))
+    if found is None:
+        raise NoSuchMoment(
+            f"no event was committed by {_time(at).isoformat()}: the lake's first one is later"
+        )
+    return found
+
+
+def _time(at: str) -> datetime:
     try:
         when = datetime.fromisoformat(at.strip())
     except ValueError:
         raise NoSuchMoment(
             f"{at!r} is neither a committed_id nor a time as in 2026-01-31T12:00:00Z"
         ) from None
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    found = _last_by(view, int(when.timestamp() * 1000))
-    if found is None:
-        raise NoSuchMoment(f"no event was committed by {when.isoformat()}: the lake's first one is later")
-    return found
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+
+
+def _milliseconds(at: str) -> int:
+    return int(_time(at).timestamp() * 1000)
+
+
+def beyond(view: View, at: int | str | None) -> str | None:
+    """What to tell a person who asks for a time after the lake's last event: later ones may not be in it yet."""
+    if at is None or isinstance(at, int) or at.strip().isdecimal() or moment(view, at) < view.head:
+        return None
+    batches = view.scan_arrow(None, view.head - 1, columns=["status_updated_at"])
+    (last,) = (time for batch in batches for time in batch.column(0).to_pylist())
+    if _milliseconds(at) <= last:
+        return None
+    ended = datetime.fromtimestamp(last / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"the lake ends at event {view.head}, committed at {ended}: what came after it is not in this answer"
+    )
 
 
 def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:

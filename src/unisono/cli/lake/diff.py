@@ -24,10 +24,12 @@ def diff_(
     """
     from unisono.pipeline.differences import changes
     from unisono.pipeline.jsontext import harmless, text
-    from unisono.pipeline.timetravel import state_at
+    from unisono.pipeline.timetravel import beyond, state_at
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
     old, new = state_at(view, partition, chosen, since), state_at(view, partition, chosen, upto)
+    if note := beyond(view, upto):
+        click.echo(note, err=True)
     found = list(changes(old.state, new.state))
     if as_json:
         click.echo(text([change.operation() for change in found]))

@@ -94,4 +94,10 @@ def report_(
         say=place.say,
     )
     write(made, out)
+    if made.head and not made.totals.events:
+        last = datetime.fromtimestamp(made.head_at / 1000, UTC).isoformat(timespec="seconds")
+        click.echo(
+            f"no event was committed in that time: the lake's last one, event {made.head}, was at {last}",
+            err=True,
+        )
     sum_up("reported on", made.totals.events, time.monotonic() - began, f"see {out / 'index.html'}")

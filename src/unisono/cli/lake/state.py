@@ -20,9 +20,12 @@ from unisono.cli.lake.place import Place, at_place
 def state_(place: Place, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
     from unisono.pipeline.jsontext import harmless, text
-    from unisono.pipeline.timetravel import state_at
+    from unisono.pipeline.timetravel import beyond, state_at
 
-    found = state_at(place.open_lake(), partition, chosen_model(place, model), at)
+    chosen, view = chosen_model(place, model), place.open_lake().view()
+    found = state_at(view, partition, chosen, at)
+    if note := beyond(view, at):
+        click.echo(note, err=True)
     if as_json:
         click.echo(text(msgspec.structs.asdict(found)))
         return
