@@ -8,7 +8,7 @@ import pytest
 
 from tests.nodes.cluster import cluster, expect_calm, records_of
 from tests.server.harness import Server, item, new_id, set_event
-from tests.server.test_hostile import settled
+from tests.server.test_limits import settled
 
 ODD = ["\0", "a\0b", "\1", "a\1\0", "\x7f", "\ufeff", "\uffff", "\U0010ffff", "'; --", "é" * 40]
 
