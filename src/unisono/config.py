@@ -151,7 +151,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     heartbeat_timeout_s: Annotated[
         Seconds, about("Timers", "Close a connection that sent no heartbeat for so long.")
     ] = 30.0
-    heartbeat_any_message: Annotated[bool, about("Timers", "Let any message count as a heartbeat.")] = False
+    heartbeat_any_message: Annotated[
+        bool,
+        about("Timers", "Let any message count as a heartbeat; the server pings, and a pong counts too."),
+    ] = False
     handshake_timeout_s: Annotated[
         Seconds, about("Timers", "Close a socket that has not connected within this time.")
     ] = 10.0

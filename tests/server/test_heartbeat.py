@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,8 +11,11 @@ from typing import Any
 import pytest
 
 from tests.server.harness import Peer, Server, item, running_by_window, set_event
+from tests.server.test_limits import CLOSE, PING, TEXT, RawSocket
 from tests.waiting import in_a_window
+from unisono.front.heartbeats import missed
 
+PONG = 0xA
 WINDOWS_S = (0.7, 3.0, 20.0)
 EARLY_S = 0.05
 """By which a clock may be read too early."""
@@ -37,7 +42,7 @@ def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ByWindow]:
         yield started
 
 
-def keep_sending(peer: Peer, seconds: float, kind: str, payload: dict[str, Any], answer: str) -> None:
+def keep_sending(peer: Peer | Mute, seconds: float, kind: str, payload: dict[str, Any], answer: str) -> None:
     """One request after the other for so long, each answered."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -46,10 +51,58 @@ def keep_sending(peer: Peer, seconds: float, kind: str, payload: dict[str, Any],
         time.sleep(0.1)
 
 
-def silence_lasts(peer: Peer, since: float, window_s: float) -> None:
-    """The close comes a window after `since` and not before."""
-    assert peer.expect_close(4004) == "no heartbeat"
+def silence_lasts(peer: Peer | Mute, since: float, window_s: float) -> None:
+    """The close comes a window after `since` and not before, and says what to do about it."""
+    reason = peer.expect_close(4004)
+    assert reason == missed(window_s)
     assert time.monotonic() - since > window_s - EARLY_S
+
+
+class Mute:
+    """A client that answers no pings; each one that comes is counted."""
+
+    def __init__(self, server: Server, who: str | None = None) -> None:
+        self._raw = RawSocket(server.url)
+        self.pings = 0
+        if who is not None:
+            token = server.token(who)
+            self.send("connect", {"token": token, "client_id": who, "supported_profiles": ["compatibility"]})
+            self.expect("connected")
+
+    def send(self, kind: str, payload: dict[str, Any]) -> None:
+        self._raw.send(kind, payload)
+
+    def frame(self, opcode: int) -> None:
+        self._raw.frame(opcode, b"")
+
+    def receive(self) -> tuple[int, bytes]:
+        while (message := self._raw.receive())[0] == PING:
+            self.pings += 1
+        return message
+
+    def expect(self, kind: str) -> None:
+        opcode, data = self.receive()
+        assert opcode == TEXT, data
+        assert json.loads(data)["type"] == kind, data
+
+    def expect_close(self, code: int) -> str:
+        opcode, data = self.receive()
+        assert opcode == CLOSE, data
+        assert struct.unpack("!H", data[:2]) == (code,)
+        return data[2:].decode()
+
+    def __enter__(self) -> Mute:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._raw.socket.close()
+
+
+@pytest.mark.req("HB-02", "CONN-10")
+def test_a_missed_heartbeat_is_explained_within_a_close_frame() -> None:
+    assert missed(30) == "no heartbeat for 30 s; send heartbeat every 10 to 25 s"
+    assert missed(0.7) == "no heartbeat for 0.7 s; send heartbeat every 0.23 to 0.58 s"
+    assert len(missed(86_400 * 366 - 0.123).encode()) <= 123
 
 
 @pytest.mark.req("HB-01")
@@ -137,9 +190,28 @@ def test_connecting_is_no_heartbeat(impatient: ByWindow, who: str) -> None:
 
 
 @pytest.mark.req("HB-02")
+def test_pings_and_pongs_alone_keep_nobody_alive(impatient: ByWindow, who: str) -> None:
+    def pinging(window_s: float) -> None:
+        server = impatient(window_s)
+        since = time.monotonic()
+        with Mute(server, who) as peer:
+            while time.monotonic() < since + window_s / 2:
+                peer.frame(PING)
+                peer.frame(PONG)
+                assert peer.receive()[0] == PONG
+                time.sleep(0.05)
+            spoke = time.monotonic()
+            silence_lasts(peer, since, window_s)
+            assert time.monotonic() - spoke < window_s, "neither pings nor pongs count"
+            assert peer.pings == 0
+
+    in_a_window(pinging, *WINDOWS_S)
+
+
+@pytest.mark.req("HB-02")
 def test_any_message_counts_where_the_operator_says_so(lenient: ByWindow, who: str, part: str) -> None:
     def talking(window_s: float) -> None:
-        with lenient(window_s).client(who) as peer:
+        with Mute(lenient(window_s), who) as peer:
             request = {"partitions": [part], "since_committed_id": 0}
             keep_sending(peer, 2 * window_s, "sync", request, "sync_response")
             last = time.monotonic()
@@ -151,11 +223,27 @@ def test_any_message_counts_where_the_operator_says_so(lenient: ByWindow, who: s
 
 
 @pytest.mark.req("HB-02")
+def test_there_a_client_that_says_nothing_is_pinged_and_its_pongs_count(lenient: ByWindow, who: str) -> None:
+    """The library of this client answers pings by itself, as browsers do."""
+
+    def silent(window_s: float) -> None:
+        server = lenient(window_s)
+        with server.client(who) as peer, Mute(server) as mute:
+            peer.expect_quiet(2.5 * window_s)
+            mute.expect_close(4004)
+            assert mute.pings >= 2
+            peer.send("heartbeat", {})
+            peer.expect("heartbeat_ack")
+
+    in_a_window(silent, *WINDOWS_S)
+
+
+@pytest.mark.req("HB-02")
 def test_what_is_no_message_never_counts(lenient: ByWindow) -> None:
     def nonsense(window_s: float) -> None:
         server = lenient(window_s)
         since = time.monotonic()
-        with server.peer() as peer:
+        with Mute(server) as peer:
             keep_sending(peer, window_s / 2, "nonsense", {}, "error")
             spoke = time.monotonic()
             silence_lasts(peer, since, window_s)

@@ -12,6 +12,7 @@ from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome, S
 from unisono.authority.channel import Submit as Submission
 from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
+from unisono.front.heartbeats import PING_FRAME, missed, ping_every
 from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
 from unisono.front.pressure import RETRY_MS
@@ -83,6 +84,8 @@ class Connection(WebSocket):
             self.fail()
             return
         self._at(self._heartbeat_by, self._heartbeat_due)
+        if self._front.settings.heartbeat_any_message:
+            self._at(self._front.loop.time(), self._ping_due)
         self._at(self._front.loop.time() + self._front.settings.handshake_timeout_s, self._handshake_due)
 
     def left(self) -> None:
@@ -344,8 +347,15 @@ class Connection(WebSocket):
             return None
         if self._heartbeat_by > now:
             return self._heartbeat_by
-        self.leave(CloseCode.TIMEOUT, "no heartbeat")
+        self.leave(CloseCode.TIMEOUT, missed(self._front.settings.heartbeat_timeout_s))
         return None
+
+    def _ping_due(self, now: float) -> float | None:
+        """Where every message counts as a heartbeat a pong does too: whoever cannot send any is asked for one."""
+        if self.session.state is State.CLOSED:
+            return None
+        self.send(PING_FRAME)
+        return now + ping_every(self._front.settings.heartbeat_timeout_s)
 
     def _handshake_due(self, now: float) -> None:  # noqa: ARG002
         if self.session.state is State.AWAIT_CONNECT:
