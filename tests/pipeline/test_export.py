@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from unisono.pipeline import export as exporting
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.export import BOTH, Stage, Task, commit, export, plan, ranges, run_task
 from unisono.pipeline.frames import read_log, read_partitions
+from unisono.pipeline.origins import origin_of
 from unisono.pipeline.report import info
 from unisono.pipeline.stores import Extent, extent, sqlite_uri
 from unisono.pipeline.verify import verify
@@ -150,6 +152,8 @@ def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, 
     with pytest.raises(LakeUnusable, match="this log has lost events"):
         plan(sqlite_uri(tmp_path / "short"), lake)
     make_store(tmp_path / "pruned", 300)
+    with closing(SqliteLog.open(tmp_path / "pruned")) as log:
+        log.set_identity(origin_of(store).log)
     prune(tmp_path / "pruned", 100)
     assert plan(sqlite_uri(tmp_path / "pruned"), lake) == [Stage(100, 300, BOTH)]
     prune(tmp_path / "pruned", 150)

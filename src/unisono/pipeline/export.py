@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.pipeline.errors import Mismatch, NoSuchRange
-from unisono.pipeline.stores import Extent, extent, no_collection, open_reader, read_range
+from unisono.pipeline.origins import origin_of, require_same_log
+from unisono.pipeline.stores import extent, no_collection, open_reader, read_range
 from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import to_batch
 from unisono.store.delta.digests import Digest, total
-from unisono.store.delta.errors import LakeUnusable, Overtaken
+from unisono.store.delta.errors import Overtaken
 from unisono.store.delta.lake import Lake
+from unisono.store.delta.origins import Origin
 from unisono.store.delta.runs import DataFile, Written, memory_given_back, write_runs
 from unisono.store.delta.scanning import scan_log
 from unisono.store.delta.storage import BY_PARTITION, LOG, Storage
@@ -93,7 +95,7 @@ def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
     target = held.head if to is None else to
     if target > held.head:
         raise NoSuchRange(f"the log ends at {held.head}, {target} was asked for")
-    _require_same_history(store, lake, held, log)
+    require_same_log(store, lake, log, held)
     stages = []
     if by_partition < log:
         stages.append(Stage(by_partition, log, frozenset((BY_PARTITION,)), from_lake=True))
@@ -163,7 +165,7 @@ def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, even
             for since, upto in parts
         ]
         written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
-        return commit(lake, stage, written)
+        return commit(lake, stage, written, origin_of(store))
 
 
 @memory_given_back()
@@ -180,8 +182,11 @@ def run_task(task: Task) -> Written:
             reader.close()
 
 
-def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
-    """Name the files of a stage in the tables that miss it; Overtaken when a table stands elsewhere by now."""
+def commit(lake: Lake, stage: Stage, written: list[Written], origin: Origin | None = None) -> Digest:
+    """Name the files of a stage in the tables that miss it; Overtaken when a table stands elsewhere by now.
+
+    `origin`: the log they come from, noted with what is added to `log`.
+    """
     files = [file for part in written for file in part.files]
     log = total([part.log for part in written])
     by_partition = total([part.by_partition for part in written])
@@ -196,7 +201,8 @@ def commit(lake: Lake, stage: Stage, written: list[Written]) -> Digest:
             if name in stage.tables:
                 own = [file for file in files if file.table == name]
                 notes = {"digest": msgspec.to_builtins(added)}
-                lake.table(name).append(own, stage.since, stage.upto, notes)
+                noted = origin.notes() if origin is not None and name == LOG else {}
+                lake.table(name).append(own, stage.since, stage.upto, notes, noted)
     return log
 
 
@@ -225,29 +231,6 @@ def _write(task: Task, batches: Iterator[object]) -> Written:
         events_per_file=task.events_per_file,
         tables=task.tables,
     )
-
-
-def _require_same_history(store: str, lake: Lake, held: Extent, head: int) -> None:
-    """Refuse to append one log to the copy of another."""
-    if head > held.head:
-        raise LakeUnusable(
-            f"the lake holds events up to {head} and the log ends at {held.head}: "
-            "it is the copy of another log, or this log has lost events"
-        )
-    if held.pruned_to > head:
-        raise NoSuchRange(f"events {head + 1} to {held.pruned_to} have left the log and are not in the lake")
-    if held.pruned_to < head:
-        reader = open_reader(store)
-        try:
-            there = reader.scan(head - 1, head, limit=1)
-        finally:
-            reader.close()
-        batches = lake.scan_arrow(since=head - 1, upto=head, columns=("hash",))
-        here = [row for batch in batches for row in batch.column("hash").to_pylist()]
-        if [record.hash for record in there] != here:
-            raise Mismatch(
-                f"event {head} of the log is not event {head} of the lake: it is the copy of another log"
-            )
 
 
 def _require_whole(stage: Stage, log: Digest) -> None:

@@ -31,6 +31,7 @@ from unisono.pipeline.export import (
     level,
     plan,
 )
+from unisono.pipeline.origins import origin_of
 from unisono.pipeline.source import EVENTS_PER_BATCH, UnisonoSource
 from unisono.store.delta.attempts import attempting
 from unisono.store.delta.columns import LOG_SCHEMA
@@ -134,7 +135,7 @@ class Follower:
                         log.first > head + 1
                     ):  # the lake was put back to an earlier state: fill in what is between
                         head = export(context, self._store, self._lake, to=log.first - 1).upto
-                    commit(self._lake, Stage(head, log.last, BOTH), written)
+                    commit(self._lake, Stage(head, log.last, BOTH), written, origin_of(self._store))
             except Overtaken:
                 continue
             self._told(Exported(head, log.last, log.rows, time.monotonic() - began, log))

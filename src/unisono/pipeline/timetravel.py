@@ -49,6 +49,7 @@ class StateAt(msgspec.Struct, frozen=True):
     base: int
     replayed: int
     state: JsonObject
+    model_digest: str = ""
 
 
 def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
@@ -79,6 +80,7 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
         folded.base,
         folded.new,
         unpack(folded.state),
+        model.digest,
     )
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 @click.option("--events-per-file", type=click.IntRange(min=1), metavar="N", help="At most. [default: 250000]")
 @click.option("--buckets", type=click.IntRange(1, 1024), metavar="N", help="Of a new lake. [default: 16]")
 @click.option(
+    "--adopt",
+    is_flag=True,
+    help="Go on with a log that was restored from a backup, if all events that both have are the same.",
+)
+@click.option(
     "--verify", is_flag=True, help="Compare with the log what was added; all of it when nothing was."
 )
 @click.option("--follow", is_flag=True, help="Go on with what the server commits, until SIGTERM or ctrl-c.")
@@ -48,6 +53,7 @@ def export_(
     to: int | None,
     events_per_file: int | None,
     buckets: int | None,
+    adopt: bool,
     verify: bool,
     follow: bool,
     every: float | None,
@@ -65,6 +71,10 @@ def export_(
     extent(store)
     target = place.open_lake()
     _make(target, buckets)
+    if adopt:
+        from unisono.pipeline.origins import adopt as adopt_log
+
+        place.say(f"compared {adopt_log(store, target)} events: the lake is a copy of this log from now on")
     if follow:
         _follow(place, store, target, every, events_per_batch, checkpoint)
     else:

@@ -20,9 +20,23 @@ def model_option(command: Command) -> Command:
     )(command)
 
 
-def chosen_model(place: Place, directory: str | None) -> ShippedModel:
-    """The model that was named, or else the one of the log that was named or lies here."""
-    from unisono.pipeline.models import choose
+def chosen_model(place: Place, directory: str | None, *, folding: bool = False) -> ShippedModel:
+    """The model that was named, or else the one of the log that was named or lies here, if the lake is its copy.
 
+    Another content of its version than the lake knows is refused; of one that is to fold snapshots anew (`folding`),
+    the folding itself compares with those that there are.
+    """
+    from unisono.pipeline.models import choose
+    from unisono.pipeline.origins import require_known_content, require_same_log
+    from unisono.pipeline.snapshots import reached
+    from unisono.pipeline.stores import extent
+
+    lake = place.open_lake()
     known = place.store is not None or DATA.is_dir()
-    return choose(directory, place.store_uri if known else None)
+    if directory is None and known:
+        require_same_log(place.store_uri, lake, lake.head(), extent(place.store_uri))
+    model = choose(directory, place.store_uri if known else None)
+    require_known_content(lake, model)
+    if not folding:
+        reached(lake, model)
+    return model

@@ -36,7 +36,7 @@ def snapshot_(
     if partitions and rebuild:
         raise click.UsageError("--rebuild makes the snapshots of all partitions anew: leave --partition out")
     began, target = time.monotonic(), place.open_lake()
-    chosen = chosen_model(place, model)
+    chosen = chosen_model(place, model, folding=True)
     if publish:
         from unisono.pipeline.publishing import require_publishable
 

@@ -226,12 +226,33 @@ class Table:
         present = sum(file.rows for file in self.files())
         return Transaction(ROWS, present + self._dropped + sum(file.rows for file in new))
 
-    def append(self, files: Sequence[DataFile], since: int, upto: int, notes: Mapping[str, Any]) -> None:
-        """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`."""
+    def append(
+        self,
+        files: Sequence[DataFile],
+        since: int,
+        upto: int,
+        notes: Mapping[str, Any],
+        origin: Mapping[str, int] = {},
+    ) -> None:
+        """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`.
+
+        `origin`: where they come from, see `origins`.
+        """
         self.require_head(since)
         adds = [_add(file, data_change=True) for file in files]
-        transactions = [Transaction(EXPORT, upto), self._adding(files)]
+        transactions = [Transaction(EXPORT, upto), self._adding(files), *self._noting(origin)]
         self._commit(adds, [], transactions, {"from": since, "to": upto, **notes})
+
+    def noted(self, name: str) -> int | None:
+        """What an export noted under this name; None when nothing was."""
+        return self.delta.transaction_version(name)
+
+    def note(self, origin: Mapping[str, int]) -> None:
+        """Note where the events come from, without adding any."""
+        self._commit([], [], self._noting(origin), dict(origin))
+
+    def _noting(self, origin: Mapping[str, int]) -> list[Transaction]:
+        return [Transaction(name, value) for name, value in origin.items() if self.noted(name) != value]
 
     def require_head(self, since: int) -> None:
         """Raise Overtaken unless the table stands at `since`."""

@@ -1,0 +1,48 @@
+"""Which log a lake is a copy of, and which content of a model goes with a version: noted with every export.
+
+A note is the number of an application transaction of the table `log`, which Delta keeps through every checkpoint and
+vacuum. An id or a digest is noted by its first fifteen hexadecimal digits: enough to tell two of them apart, and what
+fits into such a number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from unisono.vocabulary import LogIdentity
+
+DIGITS: Final = 15
+
+LOG_ID: Final = "unisono.log_id"
+LOG_EPOCH: Final = "unisono.log_epoch"
+MODEL: Final = "unisono.model"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A log, and the model in force there; `model_version` 0 is none."""
+
+    log: LogIdentity
+    model_version: int = 0
+    model_digest: str = ""
+
+    def notes(self) -> dict[str, int]:
+        """What is noted of it."""
+        noted = {LOG_ID: number(self.log.log_id), LOG_EPOCH: self.log.log_epoch}
+        if self.model_version:
+            noted[f"{MODEL}.{self.model_version}"] = number(self.model_digest)
+        return noted
+
+
+def number(text: str) -> int:
+    """The note of an id or a digest. Digests are hexadecimal; whatever is not is noted by its bytes."""
+    try:
+        return int(text[:DIGITS], 16)
+    except ValueError:
+        return int.from_bytes(text.encode()[:7], "big")
+
+
+def shown(noted: int) -> str:
+    """The beginning of what was noted, as long as digests are shown elsewhere."""
+    return f"{noted:0{DIGITS}x}"[:12]
