@@ -277,7 +277,7 @@ def test_naming_oneself_or_nobody_is_fine(server: Server, who: str, part: str) -
 
 
 @pytest.mark.req("AUTH-06")
-@pytest.mark.parametrize("name", ["plain", "ünï 😀 \\ \" '", "x" * 500])
+@pytest.mark.parametrize("name", ["plain", "ünï 😀 \\ \" '", "x" * 200])
 def test_events_carry_the_authenticated_client_id(server: Server, who: str, part: str, name: str) -> None:
     me = f"{who} {name}"
     with server.client(f"{who}-b") as other, server.client(me) as peer:

@@ -65,7 +65,7 @@ class Frames(asyncio.BufferedProtocol):
         self._skipped = 0
         self._left = 0
         self._fin = 0
-        self._mask = b""
+        self._mask = self._full = b""
         self._ended = False
         self.handing_over = False
 
@@ -77,11 +77,11 @@ class Frames(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended:
             return
-        data = self._buffer[:nbytes]
+        data = self._buffer[:nbytes].tobytes()
         if self._rest:
-            data = memoryview(b"".join((self._rest, data)))
+            data = self._rest + data
         used = self._take(data)
-        self._rest = bytes(data[used:])
+        self._rest = data[used:] if used < len(data) else b""
 
     def eof_received(self) -> bool | None:
         return None if self._library is None else self._library.eof_received()
@@ -103,23 +103,17 @@ class Frames(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------------------
 
-    def _take(self, data: memoryview) -> int:
+    def _take(self, data: bytes) -> int:
         """Hand over what is whole; how much of the data that was."""
         start = at = 0
         end = len(data)
+        bytes_max = self._bytes_max()
         while at < end and not self._ended:
-            if self._skipped:
-                size = min(self._skipped, end - at)
-                self._skipped -= size
-                at += size
-                start = at
-                continue
-            if self._left:
-                size = min(self._left, PORTION)
-                if end - at < size:
+            if self._skipped or self._left:
+                taken = self._go_on(data, at, end)
+                if not taken:
                     break
-                self._continue(data[at : at + size])
-                at += size
+                at += taken
                 start = at
                 continue
             if (found := _header(data, at, end)) is None:
@@ -129,64 +123,79 @@ class Frames(asyncio.BufferedProtocol):
                 self._hand_over(data[start:at])
                 self._hand_over(data[at : at + head])  # the library says what is wrong with it
                 self._ended = True
-                return end
-            if size > PORTION or size > self._bytes_max():
+            elif size > PORTION or size > bytes_max:
                 self._hand_over(data[start:at])
+                bytes_max = self._bytes_max()
                 self._split(data[at : at + head], size)
                 at += head
                 start = at
-                continue
-            if end - at < head + size:
+            elif end - at < head + size:
                 break
-            if at + head + size - start > ROOM:
-                self._hand_over(data[start:at])
-                start = at
-            at += head + size
+            else:
+                if at + head + size - start > ROOM:
+                    self._hand_over(data[start:at])
+                    bytes_max = self._bytes_max()
+                    start = at
+                at += head + size
         self._hand_over(data[start:at])
         return end if self._ended else at
 
-    def _split(self, header: memoryview, size: int) -> None:
+    def _go_on(self, data: bytes, at: int, end: int) -> int:
+        """Within a long frame: pass over it, or hand over its next portion; how much that was."""
+        if self._skipped:
+            size = min(self._skipped, end - at)
+            self._skipped -= size
+            return size
+        size = min(self._left, PORTION)
+        if end - at < size:
+            return 0
+        self._continue(data[at : at + size])
+        return size
+
+    def _split(self, header: bytes, size: int) -> None:
         """Begin a long frame: an empty fragment with what its first byte says, and its payload in the next ones."""
         if self._receiver is not None and size > self._bytes_max():
             self._skipped = size
             self._receiver.too_big()
             return
         self._fin = header[0] & FIN
-        self._mask = bytes(header[-4:])
+        self._mask = header[-4:]
+        self._full = bytes((0, MASKED | 126)) + PORTION.to_bytes(2, "big") + self._mask
         self._left = size
         self._hand_over(bytes((header[0] & ~FIN, MASKED)) + self._mask)
 
     def _bytes_max(self) -> int:
         return 0 if self._receiver is None else self._receiver.message_bytes_max
 
-    def _continue(self, payload: memoryview) -> None:
-        self._left -= len(payload)
-        first = self._fin if not self._left else 0
+    def _continue(self, payload: bytes) -> None:
         size = len(payload)
+        self._left -= size
+        if self._left:
+            self._hand_over(self._full + payload)
+            return
         length = bytes((MASKED | size,)) if size < 126 else bytes((MASKED | 126,)) + size.to_bytes(2, "big")
-        self._hand_over(b"".join((bytes((first,)), length, self._mask, payload)))
+        self._hand_over(bytes((self._fin,)) + length + self._mask + payload)
 
-    def _hand_over(self, frames: bytes | memoryview) -> None:
+    def _hand_over(self, frames: bytes) -> None:
         library, receiver = self._library, self._receiver
         if self._ended or library is None or receiver is None or not frames:
             return
         memoryview(library.get_buffer(-1))[: len(frames)] = frames
         self.handing_over = True
-        try:
-            library.buffer_updated(len(frames))
-        finally:
-            self.handing_over = False
+        library.buffer_updated(len(frames))
+        self.handing_over = False
         if len(memoryview(library.get_buffer(-1))) != self._room and not self._ended:
             self._ended = True
             receiver.out_of_step()
 
 
-def _header(data: memoryview, at: int, end: int) -> tuple[int, int, bool] | None:
+def _header(data: bytes, at: int, end: int) -> tuple[int, int, bool] | None:
     """Length of the header, length of the payload, and whether it can be handed on; None when more has to come."""
     if end - at < 2:
         return None
-    flag = data[at + 1] & 0x7F
-    if not data[at + 1] & MASKED or (data[at] & CONTROL and flag > 125):
+    second = data[at + 1]
+    flag = second & 0x7F
+    if second < MASKED or (flag > 125 and data[at] & CONTROL):
         return 2, 0, False
     if flag < 126:
         return 6, flag, True

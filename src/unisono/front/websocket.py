@@ -20,6 +20,18 @@ REASON_BYTES_MAX = 123
 """Room for text in a close frame (RFC 6455)."""
 
 
+FRAGMENTS_MAX = 512
+"""Fragments of a message that are kept apart; a message of single bytes would cost many times its size."""
+
+CONTINUATION, TEXT, CLOSE, PING, PONG = (
+    WSMsgType.CONTINUATION,
+    WSMsgType.TEXT,
+    WSMsgType.CLOSE,
+    WSMsgType.PING,
+    WSMsgType.PONG,
+)
+
+
 class WebSocket(WSListener):
     """A client's socket. What its messages mean is for whoever derives from it.
 
@@ -41,7 +53,8 @@ class WebSocket(WSListener):
         self._read_buffer = read_buffer
         self._transport: WSTransport | None = None
         self._frames: Frames | None = None
-        self._fragments: bytearray | None = None
+        self._fragments: list[bytes] | None = None
+        self._fragment_bytes = 0
         self._pong: bytes | None = None
         self._fragment_text = False
         self._unsent: list[bytes] = []
@@ -109,7 +122,8 @@ class WebSocket(WSListener):
         pass
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if frame.msg_type == WSMsgType.CLOSE:
+        kind = frame.msg_type  # made anew each time it is asked for
+        if kind == CLOSE:
             self._peer_closed(transport, frame)
         elif self._leaving or transport.is_close_frame_sent:
             return  # the library still hands over what was in the same read
@@ -117,32 +131,38 @@ class WebSocket(WSListener):
             self.out_of_step()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
-        elif frame.msg_type == WSMsgType.PING:
+        elif kind == PING:
             self._answer_ping(frame.get_payload_as_bytes())
             self.alive()
-        elif frame.msg_type == WSMsgType.PONG:
+        elif kind == PONG:
             self.alive()
         elif not self._deaf:
-            self._data_frame(frame)
+            self._data_frame(kind, frame)
 
-    def _data_frame(self, frame: WSFrame) -> None:
-        first = frame.msg_type != WSMsgType.CONTINUATION
-        if first == (self._fragments is not None):
+    def _data_frame(self, kind: WSMsgType, frame: WSFrame) -> None:
+        fragments = self._fragments
+        if (kind == CONTINUATION) == (fragments is None):
             self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
-        elif first and frame.fin:
-            self._whole(frame.get_payload_as_bytes(), frame.msg_type == WSMsgType.TEXT)
-        elif first:
-            self._fragments = bytearray(frame.get_payload_as_memoryview())
-            self._fragment_text = frame.msg_type == WSMsgType.TEXT
+        elif fragments is not None:
+            self._add(fragments, frame)
+        elif frame.fin:
+            self._whole(frame.get_payload_as_bytes(), kind == TEXT)
         else:
-            assert self._fragments is not None
-            if len(self._fragments) + frame.payload_size > self.message_bytes_max:
-                self.too_big()
-                return
-            self._fragments += frame.get_payload_as_memoryview()
-            if frame.fin:
-                data, self._fragments = bytes(self._fragments), None
-                self._whole(data, self._fragment_text)
+            self._fragments = [frame.get_payload_as_bytes()]
+            self._fragment_bytes = frame.payload_size
+            self._fragment_text = kind == TEXT
+
+    def _add(self, fragments: list[bytes], frame: WSFrame) -> None:
+        self._fragment_bytes += frame.payload_size
+        if self._fragment_bytes > self.message_bytes_max:
+            self.too_big()
+            return
+        fragments.append(frame.get_payload_as_bytes())
+        if frame.fin:
+            self._fragments = None
+            self._whole(b"".join(fragments), self._fragment_text)
+        elif len(fragments) > FRAGMENTS_MAX:
+            fragments[:] = [b"".join(fragments)]
 
     def _whole(self, data: bytes, text: bool) -> None:
         if text and not data.isascii():
