@@ -40,6 +40,14 @@ STORE_LIMITS = (
 """Each waits for what the one before limits, and must outlast it: else a node gives up what was about to come."""
 
 
+EVENT_ENVELOPE_BYTES = 64 * 1024
+"""What a committed event has around it on the wire at most: 64 names of partitions, its id and its client_id, each
+byte of them escaped to six."""
+
+NAME_BYTES = 6 * 128 + 3
+"""The name of a partition on the wire, at most."""
+
+
 class ConfigError(Exception):
     """A setting is unknown, of the wrong kind, or out of bounds; the text names it and where it stood."""
 
@@ -119,6 +127,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         about("Access", "What a client may touch when neither token nor ACL says anything."),
     ] = "deny"
     acl: Annotated[str | None, about("Access", "ACL file (TOML or JSON).")] = None
+
+    rule_timeout_s: Annotated[
+        float,
+        Meta(ge=0.01, le=60),
+        about(
+            "Events",
+            "The model's rules have so long for one event, in all its partitions; then it is refused.",
+        ),
+    ] = 1.0
 
     profiles: Annotated[
         tuple[Literal["canonical", "compatibility"], ...],
@@ -283,8 +300,40 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for shorter, longer in pairwise(STORE_LIMITS):
             if getattr(self, shorter) >= getattr(self, longer):
                 raise ValueError(f"{longer} must be longer than {shorter}, which it contains")
+        self._check_sizes()
+        if self.store is not None and self.rule_timeout_s > self.store_group_timeout_s / 4:
+            raise ValueError(
+                f"rule_timeout_s ({self.rule_timeout_s:g}) must be at most a quarter of store_group_timeout_s"
+                f" ({self.store_group_timeout_s:g}): a group whose rules run longer is never committed"
+            )
         if sum(key is not None for key in (self.jwt_secret_file, self.jwt_public_key, self.jwks)) > 1:
             raise ValueError("give one of jwt_secret_file, jwt_public_key and jwks, not several")
+
+    def _check_sizes(self) -> None:
+        """Limits that contain one another: what one lets in, the next must be able to pass on."""
+        if self.max_batch_size > self.max_in_flight_drafts:
+            raise ValueError(
+                f"max_in_flight_drafts ({self.max_in_flight_drafts}) must be at least max_batch_size"
+                f" ({self.max_batch_size}): a full batch would always be rate_limited"
+            )
+        if self.max_batch_size > self.queue_events_max:
+            raise ValueError(
+                f"queue_events_max ({self.queue_events_max}) must be at least max_batch_size"
+                f" ({self.max_batch_size}): a full batch would always be rate_limited"
+            )
+        if self.max_message_bytes > self.queue_bytes_max:
+            raise ValueError(
+                f"queue_bytes_max ({self.queue_bytes_max}) must be at least max_message_bytes"
+                f" ({self.max_message_bytes}): the largest message would always be rate_limited"
+            )
+        needed = 2 * (self.max_message_bytes + EVENT_ENVELOPE_BYTES) + 2 * NAME_BYTES * self.max_subscriptions
+        if self.send_buffer_bytes_max < needed:
+            raise ValueError(
+                f"send_buffer_bytes_max ({self.send_buffer_bytes_max}) must be at least {needed}: twice the largest"
+                f" event on the wire (max_message_bytes {self.max_message_bytes}, {EVENT_ENVELOPE_BYTES} around it)"
+                f" and the names of {self.max_subscriptions} subscriptions (max_subscriptions) twice;"
+                " a slow link could never take it"
+            )
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}

@@ -50,6 +50,7 @@ from unisono.authority.orders import Orders
 from unisono.authority.states import States
 from unisono.authority.stats import Snapshot as Figures
 from unisono.authority.stats import parse
+from unisono.authority.waiting import REQUEST_S
 from unisono.config import Settings
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
@@ -194,6 +195,7 @@ class Seat(Generic[L]):
         fronts: int,
         now_ms: Callable[[], int],
         neighbours: Neighbours | None = None,
+        request_s: float = REQUEST_S,
     ) -> None:
         node, self._node_socket = socket_pair()
         pairs = [socket_pair() for _ in range(fronts)]
@@ -211,6 +213,7 @@ class Seat(Generic[L]):
             perf=time.perf_counter,
             obey=Orders(Settings()).obey,
             neighbours=neighbours,
+            request_s=request_s,
         )
         self._thread = threading.Thread(target=self._run, name="authority", daemon=True)
 
@@ -276,12 +279,19 @@ def seated_on(
     now_ms: Callable[[], int] = now_ms,
     fails: bool = False,
     neighbours: Neighbours | None = None,
+    rule_timeout_s: float | None = None,
+    request_s: float = REQUEST_S,
 ) -> Iterator[Seat[L]]:
     """An authority on a log, both drained and closed at the end; `fails`: it is meant to fail."""
     states = States(
-        model or no_model(), store, bytes_max=states_bytes, snapshot_every=snapshot_every, now_ms=now_ms
+        model or no_model(),
+        store,
+        bytes_max=states_bytes,
+        snapshot_every=snapshot_every,
+        now_ms=now_ms,
+        rule_timeout_s=rule_timeout_s,
     )
-    seat = Seat(store, states, fronts, now_ms, neighbours)
+    seat = Seat(store, states, fronts, now_ms, neighbours, request_s)
     try:
         seat.start()
         yield seat

@@ -320,3 +320,40 @@ def test_limits_towards_the_shared_log_contain_each_other() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             load(None, {}, {name: value})
+
+
+@pytest.mark.req("LIM-05", "LIM-07")
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"max_batch_size": 201}, r"max_in_flight_drafts \(200\) must be at least max_batch_size \(201\)"),
+        (
+            {"queue_events_max": 50},
+            r"queue_events_max \(50\) must be at least max_batch_size \(100\): .* rate_limited",
+        ),
+        (
+            {"max_message_bytes": 2 << 20, "queue_bytes_max": 1 << 20, "send_buffer_bytes_max": 1 << 23},
+            r"queue_bytes_max \(1048576\) must be at least max_message_bytes \(2097152\)",
+        ),
+        (
+            {"max_message_bytes": 4 << 20},
+            r"send_buffer_bytes_max \(4194304\) must be at least \d+: twice the largest .* 4194304",
+        ),
+        (
+            {"store": "postgresql://h/d", "rule_timeout_s": 2.0},
+            r"rule_timeout_s \(2\) must be at most a quarter of store_group_timeout_s \(5\)",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_limits_that_cannot_work_together_are_refused_with_the_numbers(
+    given: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(None, {}, given)
+
+
+def test_limits_may_be_raised_together() -> None:
+    raised = {"max_message_bytes": 16 << 20, "send_buffer_bytes_max": 40 << 20, "max_batch_size": 1_000}
+    assert load(None, {}, {**raised, "max_in_flight_drafts": 1_000}).max_message_bytes == 16 << 20
+    assert load(None, {}, {"rule_timeout_s": 30}).rule_timeout_s == 30

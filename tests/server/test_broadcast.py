@@ -350,7 +350,10 @@ def hear(peer: Peer, heard: list[int]) -> None:
 @pytest.mark.req("BCAST-04", "CONN-10", "LIM-05")
 def test_a_slow_consumer_is_closed_and_catches_up_by_sync(tmp_path: Path, part: str) -> None:
     """What it got before the close is a prefix without a gap; the others notice nothing."""
-    options = ("--access-default", "allow", "--send-buffer-bytes-max", "65536", "--close-grace-s", "30")
+    options = (
+        "--access-default", "allow", "--send-buffer-bytes-max", "350000", "--close-grace-s", "30",
+        "--max-message-bytes", "60000", "--max-subscriptions", "64",
+    )  # fmt: skip
     with running(tmp_path / "data", *options) as server, contextlib.ExitStack() as stack:
         address = urlsplit(server.url)
         narrow = socket.socket()

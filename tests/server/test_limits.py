@@ -540,8 +540,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Small buffers towards clients and towards the authority."""
     data = tmp_path_factory.mktemp("narrow") / "data"
     with running(
-        data, "--access-default", "allow", "--send-buffer-bytes-max", "65536",
-        "--queue-bytes-max", str(1024 * 1024),
+        data, "--access-default", "allow", "--send-buffer-bytes-max", "1650000", "--max-subscriptions", "64",
+        "--max-message-bytes", "700000", "--queue-bytes-max", str(1024 * 1024),
     ) as started:  # fmt: skip
         yield started
 

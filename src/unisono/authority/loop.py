@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from unisono.authority.answers import result_of, single_outcome
 from unisono.authority.channel import (
     AskHead,
@@ -50,7 +52,15 @@ from unisono.authority.outboxes import Outboxes
 from unisono.authority.owners import Owners
 from unisono.authority.states import States
 from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
-from unisono.authority.waiting import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GroupSize, WaitingRoom, needed
+from unisono.authority.waiting import (
+    GROUP_BYTES_MAX,
+    GROUP_EVENTS_MAX,
+    GROUP_S,
+    REQUEST_S,
+    GroupSize,
+    WaitingRoom,
+    needed,
+)
 from unisono.protocol.codec import encode_event
 from unisono.store.cluster import StoreLost
 from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StorageError
@@ -90,8 +100,12 @@ class Authority:
         perf: Callable[[], float],
         obey: Callable[[Authority, Order], Report | None],
         neighbours: Neighbours | None = None,
+        request_s: float = REQUEST_S,
     ) -> None:
+        """`request_s`: how long a request is judged before its rest goes into another group."""
         self._store = store
+        self._request_s = request_s
+        self._begun: dict[int, list[Result]] = {}
         self.neighbours = neighbours or Neighbours(None)
         self.states = states
         self._node = node
@@ -250,12 +264,20 @@ class Authority:
             self._learn_news(fresh=True)
         now = self._clock()
         records: list[Record] = []
+        left: list[tuple[Channel, Message]] = []
+        judging = self._perf()
         try:
-            for channel, message in taken:
-                if isinstance(message, Submit):
-                    self._submit(channel, message, known, records, now)
-                else:
+            for place, (channel, message) in enumerate(taken):
+                if not isinstance(message, Submit):
                     self._other(channel, message, self._head + len(records))
+                    continue
+                if place and self._perf() - judging > GROUP_S:
+                    left = list(taken[place:])
+                    break
+                rest = self._submit(channel, message, known, records, now)
+                if rest is not None:
+                    left = [(channel, rest), *taken[place + 1 :]]
+                    break
             if records:
                 self._store.commit(records)
             elif ids:
@@ -270,6 +292,8 @@ class Authority:
             self.counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)
             self.counters.add("commits", len(records))
         self._out.flush()
+        if left:
+            self._start_over(left)
 
     def _start_over(self, taken: Sequence[tuple[Channel, Message]]) -> None:
         """Queue a group again, and all who wait behind it, so that each connection keeps its order (SUBMIT-09)."""
@@ -296,13 +320,21 @@ class Authority:
 
     def _submit(
         self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
-    ) -> None:
+    ) -> Submit | None:
+        """Judge a request; what is left of it when that takes long, for the next group to begin with.
+
+        What was judged of it becomes durable with this group; its one result follows when all of it is (SUBMIT-07).
+        """
+        results = self._begun.pop(submit.conn, [])
         if not self._owners.has(submit.client_id, submit.conn):
             # Replaced before its turn came (CONN-05): the successor retries.
             self._out.tell(channel, Dropped(submit.conn))
-            return
-        results: list[Result] = []
-        for item in submit.items:
+            return None
+        judging = self._perf()
+        for place, item in enumerate(submit.items):
+            if place and self._perf() - judging > self._request_s:
+                self._begun[submit.conn] = results
+                return msgspec.structs.replace(submit, items=submit.items[place:])
             verdict = judge(item, submit.profile, known, self.states)
             if isinstance(verdict, Commit):
                 assert isinstance(item, Candidate)
@@ -327,6 +359,7 @@ class Authority:
             self._out.tell(channel, single_outcome(submit, submit.items[0], results[0], known))
         else:
             self._out.tell(channel, Outcome(submit.conn, tuple(results)))
+        return None
 
     def _publish(self, record: Record, origin: int) -> None:
         payload = encode_event(
@@ -438,6 +471,7 @@ class Authority:
         log.error("the log is out of reach, clients are let go: %s", error)
         self.counters.set("store_reachable", 0)
         self._waiting.leave()
+        self._begun.clear()
         self._queue.extend(self._orders)
         self._orders.clear()
         self._out.tell_only(Failed("the log is out of reach", recovering=True))

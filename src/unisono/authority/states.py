@@ -23,6 +23,7 @@ from unisono.authority.background import Background
 from unisono.authority.channel import Candidate
 from unisono.authority.histories import History
 from unisono.authority.stats import Counters
+from unisono.authority.stuck import RunningCall
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.packing import pack, unpack
 from unisono.model.partition import PartitionState
@@ -100,8 +101,15 @@ class States:
         snapshot_every: int,
         now_ms: Callable[[], int],
         archive: Archive | None = None,
+        rule_timeout_s: float | None = None,
+        running: RunningCall | None = None,
     ) -> None:
+        """`running`: where it is noted which rule runs for which event, for who may have to end this process."""
         self.model = model
+        self._rule_timeout_s = rule_timeout_s
+        self._running = running
+        if model.canonical is not None and rule_timeout_s is not None:
+            model.canonical.limit_rules(rule_timeout_s, running)
         self._store = store
         self._archive = archive or Archive()
         self._bytes_max = bytes_max
@@ -112,6 +120,7 @@ class States:
         self._slices = 0
         self._staged: dict[str, Resident] = {}
         self._writing: dict[str, tuple[int, Background[bytes]]] = {}
+        self._due: dict[str, None] = {}
         self._held: frozenset[str] = frozenset()
         self._weight = 0
         self._foldable = FIRST_SLICES_EVENTS
@@ -179,7 +188,8 @@ class States:
         return self._load_slice(partition)
 
     def advance(self) -> None:
-        """A slice more of one of the partitions that have waited longest, each in its turn."""
+        """A slice more of one of the partitions that have waited longest, each in its turn; a few snapshots."""
+        self._write_due()
         if self._loading:
             turns = list(islice(self._loading, LOADS_AT_ONCE))
             self._slices += 1
@@ -206,6 +216,8 @@ class States:
             self._foldable -= 1
             return False
         for record in page.records:
+            if self._running is not None:
+                self._running.replay(record.id)
             self.model.apply_committed(loading.state, _decode_event(record.event))
             loading.upto = record.committed_id
         loading.folded += len(page.records)
@@ -246,6 +258,10 @@ class States:
         errors = self.model.shape(profile, event)
         if errors or not self._stateful(profile):
             return tuple(errors)
+        if self._running is not None:
+            refusal = self._running.judge(candidate.id, candidate.hash, self.model.digest)
+            if refusal is not None:
+                return (refusal,)
         touched = [self._resident[name] for name in candidate.partitions]
         for resident in touched:
             errors = self.model.refusals(profile, resident.state, event)
@@ -299,6 +315,8 @@ class States:
                 if resident is None or record.committed_id <= resident.upto:
                     continue  # not in memory, or loaded from a snapshot that was ahead of this node
                 event = event or _decode_event(record.event)
+                if self._running is not None:
+                    self._running.replay(record.id)
                 self.model.apply_committed(resident.state, event)
                 resident.state.settle()
                 resident.upto = record.committed_id
@@ -318,6 +336,8 @@ class States:
             snapshot_every=self._snapshot_every,
             now_ms=self._now_ms,
             archive=self._archive,
+            rule_timeout_s=self._rule_timeout_s,
+            running=self._running,
         )
         fresh._loads, fresh._evictions = self._loads, self._evictions
         fresh._rules_before = self._rules_before if model is self.model else self._rule_counts()
@@ -353,13 +373,25 @@ class States:
     # -- snapshots -----------------------------------------------------------------------------------------
 
     def _write_snapshots(self, candidates: dict[str, Resident]) -> None:
-        due = {
-            name: resident
-            for name, resident in candidates.items()
-            if resident.since_snapshot >= self._snapshot_every and resident.weight <= SNAPSHOT_WEIGHT_MAX
-        }
-        if due:
-            self._store.put_snapshots([self._snapshot(name, r) for name, r in due.items()])
+        for name, resident in candidates.items():
+            if resident.since_snapshot >= self._snapshot_every and resident.weight <= SNAPSHOT_WEIGHT_MAX:
+                self._due[name] = None
+        self._write_due()
+
+    def _write_due(self) -> None:
+        """As many of the due snapshots as one large one costs: an event in many partitions makes many due at once."""
+        chosen: dict[str, Resident] = {}
+        weight = 0
+        for name in [*self._due]:
+            resident = self._resident.get(name)
+            if resident is not None and chosen and weight + resident.weight > SNAPSHOT_WEIGHT_MAX:
+                break
+            del self._due[name]
+            if resident is not None and resident.since_snapshot:
+                chosen[name] = resident
+                weight += resident.weight
+        if chosen:
+            self._store.put_snapshots([self._snapshot(name, r) for name, r in chosen.items()])
 
     def write_snapshot(self, partition: str) -> Snapshot | None:
         """A snapshot of one partition, stored; None: not yet, ask again.
@@ -404,7 +436,12 @@ class States:
         counts = dict(self._rules_before)
         canonical = self.model.canonical
         if canonical is not None:
-            for kind, rules in (("slow", canonical.slow_rules), ("failed", canonical.failed_rules)):
+            kinds = {
+                "slow": canonical.slow_rules,
+                "failed": canonical.failed_rules,
+                "stopped": canonical.stopped_rules,
+            }
+            for kind, rules in kinds.items():
                 for rule, times in rules.items():
                     name = f"rules_{kind}|{rule}"
                     counts[name] = counts.get(name, 0) + times

@@ -14,6 +14,13 @@ GROUP_EVENTS_MAX: Final = 1000
 GROUP_BYTES_MAX: Final = 1024 * 1024
 """Event bytes of one transaction: what a group says to one listener stays well below its send buffer."""
 
+GROUP_S: Final = 0.1
+"""Judging time after which a group takes no further request: others wait for its end to hear anything."""
+
+REQUEST_S: Final = 1.0
+"""Judging time after which a request goes on in another group. A shared log ends a group that takes too long, and the
+same request would come again and again."""
+
 
 class GroupSize:
     """How much a group holds; it takes whole requests, and one that alone is larger than the bounds."""

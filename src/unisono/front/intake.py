@@ -16,7 +16,7 @@ from unisono.authority.channel import Candidate, Refused
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Identity
-from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.messages import Item
 from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, can_be_sent, normalise
@@ -24,6 +24,10 @@ from unisono.vocabulary import FieldError
 
 ID_BYTES_MAX = 128
 """UTF-8 bytes of an event id (SUBMIT-10)."""
+
+SPREAD_MAX = 2
+"""An event's bytes times its partitions, in messages of the largest size. Every partition has the event in its state,
+its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to keep, and to load again, from one message."""
 
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """The one way a UUID is written (RFC 9562); other spellings would make one UUID several ids."""
@@ -83,7 +87,9 @@ def _same(partitions: list[str], partition: str) -> bool:
         return False
 
 
-def prepare(item: Item, named: list[str], identity: Identity, access: Access) -> Candidate | Refused:
+def prepare(
+    item: Item, named: list[str], identity: Identity, access: Access, bytes_max: int
+) -> Candidate | Refused:
     """One item, as far as it can be judged without the log and the model."""
     try:
         partitions = normalise(named)
@@ -96,10 +102,16 @@ def prepare(item: Item, named: list[str], identity: Identity, access: Access) ->
         errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
         return Refused(item.id, partitions, "forbidden", errors)
     try:
-        _, event = parse_canonical(bytes(item.event))
+        event = canonical_text(bytes(item.event), bytes_max)
     except NotCanonical as error:
         where = f"event.{error.field}" if error.field else "event"
         return Refused(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
+    if len(event) * len(partitions) > SPREAD_MAX * bytes_max:
+        says = (
+            f"the event has {len(event)} bytes and {len(partitions)} partitions, {len(event) * len(partitions)} bytes"
+            f" in all of them; at most {SPREAD_MAX * bytes_max} are allowed"
+        )
+        return Refused(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
     names = _plain(partitions)
     return Candidate(item.id, partitions, event, content_hash(event, names))
 

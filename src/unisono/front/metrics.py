@@ -30,6 +30,7 @@ COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "sync_snapshot_bytes": ("bytes of those snapshots", None),
     "rules_slow": ("model rules that passed their time budget", "rule"),
     "rules_failed": ("model rules that raised", "rule"),
+    "rules_stopped": ("model rules that were stopped because the time of their event was over", "rule"),
     "clock_corrections": (
         "times given by this node's clock although the newest event is dated far ahead of it",
         None,

@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Callable, Set
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Final
 
 from unisono.authority.channel import AskStats, Drain, GaveUp, Message, Order, Ready, Report, Stats
 from unisono.authority.stats import Snapshot, parse
+from unisono.authority.stuck import CallWatch, RunningCall, StuckFile
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.admin import AdminServer
@@ -34,6 +36,7 @@ from unisono.front.processes import (
     Nursery,
     StartFailed,
     front_role,
+    now_ms,
     run_authority,
     run_front,
     run_reader,
@@ -48,6 +51,9 @@ ADMIN_FILE: Final = "admin.json"
 
 STATS_TIMEOUT_S: Final = 2.0
 """A process that cannot send its counters within this is left out of the scrape."""
+
+LOOK_EVERY_S: Final = 0.5
+"""How often the node looks whether a rule keeps the authority."""
 
 EXIT_GRACE_S: Final = 2.0
 """From the end of its control channel to the end of a process there is only clean-up."""
@@ -85,8 +91,11 @@ class Node:
     Invariant: a child is in `_links` exactly while its control channel is open.
     """
 
-    def __init__(self, settings: Settings, children: list[Child], urls: tuple[str, str]) -> None:
+    def __init__(
+        self, settings: Settings, children: list[Child], urls: tuple[str, str], calls: CallWatch
+    ) -> None:
         self._settings = settings
+        self._calls = calls
         self._children = children
         self._ws_url, self._admin_url = urls
         self._links: dict[str, Link] = {}
@@ -119,13 +128,23 @@ class Node:
         if self.ready:
             self._write_admin_file()
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
+        watching = loop.create_task(self._watch_rules())
         await self._until(lambda: self._stopping)
         self._reloads.stop()
+        watching.cancel()
         # Before the log is given up: what a successor writes there is its own.
         (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
         await self._end()
         await admin.close()
         return EXIT_FAILED if self._failed else 0
+
+    async def _watch_rules(self) -> None:
+        (authority,) = (child for child in self._children if child.role == "authority")
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._calls.look(time.monotonic(), now_ms()):
+                os.kill(authority.pid, signal.SIGKILL)
+                return
 
     # -- for the admin port --------------------------------------------------------------------------------
 
@@ -198,6 +217,8 @@ class Node:
 
     def _lost(self, role: str) -> None:
         self._links.pop(role, None)
+        if role == "authority" and not self._stopping:
+            self._calls.ended(time.monotonic(), now_ms())
         self._fail(f"the {role} ended unexpectedly")
 
     def _fail(self, why: str) -> None:
@@ -292,13 +313,17 @@ def serve(
     ws_url = f"ws://{shown}:{listening[0].getsockname()[1]}/sync"
     admin_url = f"http://{shown}:{admin_socket.getsockname()[1]}"
 
+    stuck = StuckFile(Path(settings.data))
+    running = RunningCall(stuck.load())
     nursery = Nursery()
     nursery.own([*listening, admin_socket])
     to_authority = [nursery.pair() for _ in listening]
     to_reader = [nursery.pair() for _ in listening]
     try:
         ends = [there for _, there in to_authority]
-        nursery.fork("authority", ends, lambda c: run_authority(settings, model, c, ends)).wait_ready()
+        nursery.fork(
+            "authority", ends, lambda c: run_authority(settings, model, c, ends, running)
+        ).wait_ready()
         reader_ends = [there for _, there in to_reader]
         nursery.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
         for index, sock in enumerate(listening):
@@ -316,5 +341,6 @@ def serve(
         return error.code
     admin_copy = admin_socket.dup()
     nursery.let_go()
-    node_main = Node(settings, nursery.children, (ws_url, admin_url))
+    calls = CallWatch(running, stuck, settings.rule_timeout_s)
+    node_main = Node(settings, nursery.children, (ws_url, admin_url), calls)
     return asyncio.run(node_main.run(admin_copy, announce))

@@ -32,7 +32,8 @@ from unisono.authority.neighbours import Neighbours, settle_model
 from unisono.authority.orders import Orders
 from unisono.authority.reader import Reader
 from unisono.authority.states import States
-from unisono.authority.watchdog import Watchdog
+from unisono.authority.stuck import RunningCall
+from unisono.authority.waiting import REQUEST_S
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth import Verifier
@@ -194,7 +195,11 @@ def front_role(index: int) -> str:
 
 
 def run_authority(
-    settings: Settings, model: Model, control: socket.socket, fronts: Sequence[socket.socket]
+    settings: Settings,
+    model: Model,
+    control: socket.socket,
+    fronts: Sequence[socket.socket],
+    running: RunningCall | None = None,
 ) -> int:
     """The authority process."""
     sys.setswitchinterval(SWITCH_S)
@@ -219,6 +224,8 @@ def run_authority(
         snapshot_every=settings.snapshot_every_events,
         now_ms=now_ms,
         archive=archive,
+        rule_timeout_s=settings.rule_timeout_s,
+        running=running,
     )
     authority = Authority(
         store,
@@ -229,11 +236,9 @@ def run_authority(
         perf=time.perf_counter,
         obey=Orders(settings, kept).obey,
         neighbours=neighbours,
+        request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),
     )
-    watchdog = Watchdog(authority)
-    watchdog.start()
     authority.run()
-    watchdog.stop()
     store.close()
     return 0
 
@@ -265,6 +270,8 @@ def run_front(
     listening: Sequence[socket.socket],
 ) -> int:
     """A front process."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
     async def main() -> int:
         front = Front(index, settings, make_verifier(), access)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from unisono.authority.channel import AskPage, Outcome, PageOf, SingleOutcome, Start
+from unisono.authority.channel import AskPage, Candidate, Outcome, PageOf, SingleOutcome, Start
 from unisono.authority.channel import Submit as Submission
 from unisono.front.auth import Identity
 from unisono.front.catchup import Ask, CatchUp
@@ -244,9 +244,16 @@ class Connection(WebSocket):
         front.check_pressure(count, size)
         front.check_rate(identity.client_id, count)
         items = tuple(
-            prepare(item, names, identity, front.access)
+            prepare(item, names, identity, front.access, settings.max_message_bytes)
             for item, names in zip(submit.items, named, strict=True)
         )
+        written = sum(len(item.event) for item in items if isinstance(item, Candidate))
+        if count > 1 and written > settings.max_message_bytes:
+            raise BadRequest(
+                f"the events of this request have {written} bytes in canonical form,"
+                f" at most {settings.max_message_bytes} are allowed; send them in several requests"
+            )
+        size = max(size, written)
         self.in_flight_items += count
         self._requests.append(count)
         front.submit(

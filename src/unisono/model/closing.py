@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from unisono.model.scalars import check_key, scalar
-from unisono.model.values import heavy, packed
+from unisono.model.values import LIGHT_BYTES, heavy, packed, text_of
 from unisono.vocabulary import Json
 
 PARTS_MAX: Final = 64
@@ -20,7 +20,7 @@ PARTS_MAX: Final = 64
 of its own does not make another copy of it in every partition."""
 
 REMEMBERED_BYTES: Final = 4096
-"""Packed values from this size on are remembered by the object they came from."""
+"""Values from this size on are remembered by the object they came from."""
 
 
 class Copies:
@@ -46,6 +46,11 @@ class Copies:
         """A copy that nobody changes; `TypeError` when it is not JSON or contains itself."""
         if not isinstance(value, (dict, list)):
             return scalar(value)
+        text = text_of(value)
+        if text is not None and len(text) < REMEMBERED_BYTES:
+            copy = orjson.loads(text)
+            if copy == value:
+                return copy if len(text) <= LIGHT_BYTES else heavy(copy)
         if len(value) > PARTS_MAX:
             return self._copied(value)
         if isinstance(value, dict):
@@ -73,10 +78,8 @@ FORGETFUL: Final = Copies(remembering=False)
 
 
 def _through_text(value: Any) -> Any:
-    try:
-        copy = orjson.loads(orjson.dumps(value))
-    except (TypeError, ValueError, RecursionError):
-        return _part_by_part(value)
+    text = text_of(value)
+    copy = None if text is None else orjson.loads(text)
     return copy if copy == value else _part_by_part(value)
 
 

@@ -35,6 +35,7 @@ from unisono.model.values import (
     copied,
     weigh,
     weigh_entries,
+    weigh_entry,
 )
 from unisono.vocabulary import Json, JsonObject
 
@@ -224,7 +225,10 @@ class TrackedDict(dict[str, Json]):
 
     def _count_entry(self, key: str, value: Json, live: bool) -> None:
         if self._live:
-            self._count_entries({key: value}, live)
+            weight = weigh_entry(key, value)
+            self._journal.weight += weight if live else -weight
+            if isinstance(value, (dict, list)):
+                self._journal.enliven((value,), live)
 
     def _count_entries(self, entries: JsonObject, live: bool) -> None:
         if self._live:

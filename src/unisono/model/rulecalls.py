@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from unisono.model.closing import FORGETFUL, Copies
 from unisono.model.journal import Journal, TrackedDict
-from unisono.model.limits import Limit, RuleTimeout, limit_of_this_thread
+from unisono.model.limits import Limit, RuleTimeout, Spent, limit_of_this_thread
 from unisono.model.registry import ERRORS_MAX
 from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
 from unisono.model.values import copied, packed, unpacked
@@ -124,7 +124,7 @@ class RuleCalls:
         mark = journal.mark()
         try:
             if replay:
-                returned = self._timed(rule, None, state, _event(copied(payload)))
+                returned = self._timed(rule, None, None, state, _event(copied(payload)))
             else:
                 returned = self._judge(rule, state, journal, payload)
             if returned is not None:
@@ -143,27 +143,31 @@ class RuleCalls:
         if judged is None or judged.payload is not payload:
             judged = self._judged = Judged(payload)
         event = judged.event()
-        left_s = None if self.timeout_s is None else max(LEAST_S, self.timeout_s - judged.spent_s)
+        left_s = spent = None
+        if self.timeout_s is not None:
+            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), Spent()
         journal.copies = judged.copies
-        started = perf_counter()
         try:
-            return self._timed(rule, left_s, state, event)
+            return self._timed(rule, left_s, spent, state, event)
         finally:
-            judged.spent_s += perf_counter() - started
+            if spent is not None:
+                judged.spent_s += spent.seconds()
             journal.copies = FORGETFUL
             judged.called()
 
-    def _timed(self, rule: Rule, limit_s: float | None, state: TrackedDict, event: Event) -> Any:
+    def _timed(
+        self, rule: Rule, limit_s: float | None, spent: Spent | None, state: TrackedDict, event: Event
+    ) -> Any:
         self.running = rule.label
         if self.watch is not None:
             self.watch.begin(rule.label, limit_s is not None)
         started = perf_counter()
         try:
-            if limit_s is None:
+            if limit_s is None or spent is None:
                 return _call(rule, state, event)
             if self._limit is None:
                 self._limit = limit_of_this_thread()
-            return self._limit.run(limit_s, _call, rule, state, event)
+            return self._limit.run(limit_s, spent, _call, rule, state, event)
         finally:
             took_ms = (perf_counter() - started) * 1000
             self.running = None

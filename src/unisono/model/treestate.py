@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from unisono.model.forest import NODE_BYTES, Forest, Malformed
-from unisono.model.values import claims, heavy, weigh, weigh_entries
+from unisono.model.values import LIGHT_BYTES, heavy, text_of, weigh, weigh_entries, weigh_entry
 from unisono.vocabulary import Json, JsonObject
 
 Value: TypeAlias = "bool | int | float | str | list[Json] | Forest | dict[str, Value] | None"
@@ -142,7 +142,7 @@ class TreeState:
     def drop(self, holder: Object, key: str) -> None:
         """Remove one key of an object of this state."""
         value = holder.pop(key)
-        self._note(partial(holder.__setitem__, key, value), -_entry(key, value))
+        self._note(partial(holder.__setitem__, key, value), -weigh_entry(key, value))
 
     def plant(self, tree: Object, id: str, data: Value, parent: str, before: str | None) -> None:
         """Add an item to a tree; `data` is adopted."""
@@ -150,7 +150,7 @@ class TreeState:
         items[id] = data
         forest.add(id)
         forest.place(id, parent, before)
-        self._note(partial(_uproot, items, forest, id), NODE_BYTES + _entry(id, data))
+        self._note(partial(_uproot, items, forest, id), NODE_BYTES + weigh_entry(id, data))
 
     def prune(self, tree: Object, top: str) -> None:
         """Remove an item and all below it from a tree."""
@@ -219,7 +219,7 @@ def adopt_root(value: JsonObject) -> Object:
     if len(value) <= OPENED_AT_ONCE_MAX:
         return Object({key: adopt(value[key], (None, key)) for key in sorted(value)})
     shared: Any = value
-    return Object(_indexed(shared, None, root=True) if claims(value, "items", "tree") else shared)
+    return Object(_indexed(shared, None, root=True) if _claims_trees(text_of(value)) else shared)
 
 
 def adopt(value: Json, link: Link = None) -> Value:
@@ -227,9 +227,18 @@ def adopt(value: Json, link: Link = None) -> Value:
 
     Where there is no tree in it, it is the value itself. Otherwise the objects that lead to trees are copies.
     """
-    if not isinstance(value, dict) or not claims(value, "items", "tree"):
-        return heavy(value)  # type: ignore[no-any-return]
-    return heavy(_indexed(value, link))  # type: ignore[no-any-return]
+    if not isinstance(value, dict | list):
+        return value
+    text = text_of(value)
+    if isinstance(value, dict) and _claims_trees(text):
+        return heavy(_indexed(value, link))  # type: ignore[no-any-return]
+    light = text is not None and len(text) <= LIGHT_BYTES
+    return value if light else heavy(value)  # type: ignore[return-value]
+
+
+def _claims_trees(text: bytes | None) -> bool:
+    """Whether there may be a tree in a value of this text; False is certain."""
+    return text is None or (b'"tree":' in text and b'"items":' in text)
 
 
 def _indexed(value: Any, link: Link, *, root: bool = False) -> dict[str, Value]:
@@ -298,10 +307,6 @@ def plain(value: Value) -> Json:
             made = part
         copy[place] = made
     return holder[0]  # type: ignore[no-any-return]
-
-
-def _entry(key: str, value: Value) -> int:
-    return weigh_entries({key: value})
 
 
 def _unmerge(holder: Object, keys: Sequence[str], replaced: Mapping[str, Value]) -> None:

@@ -28,6 +28,9 @@ NUMBER_BYTES: Final = 28
 HEAVY_BYTES: Final = 16 * 1024
 """From this weight on a container remembers it: weighing it again, once per partition, would show."""
 
+LIGHT_BYTES: Final = 200
+"""No value with a JSON text up to this is heavy: a byte of text stands for 80 bytes of memory at most."""
+
 _PASSED: Final = orjson.OPT_PASSTHROUGH_SUBCLASS
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 
@@ -76,13 +79,12 @@ def copied(value: Json) -> Json:
     return copy
 
 
-def claims(value: Json, *keys: str) -> bool:
-    """Whether all these keys may occur somewhere in a value; False is certain."""
+def text_of(value: object) -> bytes | None:
+    """The JSON text of a value; None when it is too deep for the encoder, or no JSON."""
     try:
-        text = orjson.dumps(value, None, _PASSED)
+        return orjson.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        return True
-    return all(b'"%b":' % key.encode() in text for key in keys)
+        return None
 
 
 def heavy(value: Any) -> Any:
@@ -101,6 +103,8 @@ def heavy(value: Any) -> Any:
 def weigh(values: Iterable[object]) -> int:
     """About how many bytes these values take together; what has a `weight` says itself what it is."""
     level: list[Any] = list(values)
+    if len(level) == 1 and (not level[0] or not isinstance(level[0], (dict, list))):
+        return _weigh_stepwise(level)
     known = 0
 
     def told(part: Any) -> object:
@@ -118,10 +122,19 @@ def weigh(values: Iterable[object]) -> int:
     return known + _weigh_text(text) - ARRAY_BYTES - SLOT_BYTES * len(level)
 
 
+def weigh_entry(key: str, value: object) -> int:
+    """What one entry of an object takes."""
+    if isinstance(value, (dict, list)):
+        return weigh_entries({key: value})
+    return ENTRY_BYTES + _weigh_string(key) + _weigh_stepwise((value,))
+
+
 def weigh_entries(entries: Mapping[str, object]) -> int:
     """What the entries of an object take, keys and values."""
     if isinstance(entries, HeavyObject):
         return entries.weight - OBJECT_BYTES
+    if len(entries) < 8 and not any(isinstance(value, (dict, list)) for value in entries.values()):
+        return sum(weigh_entry(key, value) for key, value in entries.items())
     return weigh((entries,)) - OBJECT_BYTES
 
 

@@ -52,6 +52,10 @@ _NUMBERS_ONLY: Final = bytes(byte if byte in b"+-.0123456789Ee" else 0x20 for by
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
+_FLOAT: Final = re.compile(rb"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
 class NotCanonical(ValueError):
     """A value that RFC 8785 cannot represent; `field` is its dot path where known, else empty."""
 
@@ -108,6 +112,19 @@ def parse_canonical(raw: bytes) -> tuple[Json, bytes]:
     return value, text
 
 
+def canonical_text(raw: bytes, bytes_max: int) -> bytes:
+    """The canonical bytes of one JSON text from outside, `bytes_max` at most; `NotCanonical` when it has none.
+
+    They may be several times as long as the text: `1e20` is written with all its digits.
+    """
+    text = _quick_text(raw, bytes_max)
+    if text is None:
+        _, text = _parse_exact(raw)
+    if len(text) > bytes_max:
+        raise _too_long(len(text), bytes_max)
+    return text
+
+
 def content_hash(event: bytes, partitions: bytes) -> bytes:
     """SHA-256 of canonical `{"event": …, "partitions": …}`, from its parts' canonical bytes (ORD-06)."""
     return hashlib.sha256(b'{"event":%b,"partitions":%b}' % (event, partitions)).digest()
@@ -154,6 +171,84 @@ def _pieces(text: bytes) -> list[bytes]:
     if 0x5C in text:
         text = _ESCAPE.sub(b"", text)
     return text.split(b'"')
+
+
+def _quick_text(raw: bytes, bytes_max: int) -> bytes | None:
+    """Canonical bytes of a text whose numbers are all there is to put right; None where there may be more to it."""
+    try:
+        value = _loads(raw)
+        text = _dumps(value, None, _SORTED)
+        floats = 0xCB in (packed := _pack(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    if (0xEE in text or 0xEF in text) and _order_in_doubt(text):
+        return None
+    if (floats or len(raw) != len(text)) and _duplicates_in_doubt(raw, text):
+        return None
+    if floats and _PACKED_NON_FINITE.search(packed):
+        return None
+    return _respelled(raw, text, packed, bytes_max) if floats else text
+
+
+def _respelled(raw: bytes, text: bytes, packed: bytes, bytes_max: int) -> bytes | None:
+    """`text` with its floats as ECMAScript writes them; None when one of `raw` may not be what it says.
+
+    Each spelling is looked at once, however often it comes. So a message full of numbers costs no more than others.
+    """
+    numbers = _numbers(text)
+    if not _all_survive(set(_numbers(raw).split()) - set(numbers.split())):
+        return None
+    if not _floats_in_doubt(numbers, packed):
+        return text
+    bare = b'"'.join(_STRING.split(text))
+    floats = _FLOAT.findall(bare)
+    spelling = {each: _es6(each) for each in set(floats)}
+    size = len(text) + sum(map(len, map(spelling.__getitem__, floats))) - sum(map(len, floats))
+    if size > bytes_max:
+        raise _too_long(size, bytes_max)
+    respelled = _alternating(_FLOAT.split(bare), map(spelling.__getitem__, floats))
+    return _alternating(respelled.split(b'"'), _STRING.findall(text))
+
+
+def _alternating(pieces: list[bytes], between: Iterable[bytes]) -> bytes:
+    parts = [b""] * (2 * len(pieces) - 1)
+    parts[::2], parts[1::2] = pieces, between
+    return b"".join(parts)
+
+
+def _all_survive(literals: set[bytes]) -> bool:
+    """Whether numbers of these spellings, all finite, are still what they say as doubles."""
+    short = [each for each in literals if len(each) <= 15 and each[:1] in b"-0123456789"]
+    if not all(map(float, short)) and any(
+        not float(each) and each.lower().partition(b"e")[0].strip(b"-0.") for each in short
+    ):
+        return False
+    return not any(
+        isinstance(_number(each.decode()), NotCanonical)
+        for each in literals
+        if len(each) > 15 and each[:1] in b"-0123456789"
+    )
+
+
+def _es6(literal: bytes) -> bytes:
+    """A finite float as ECMAScript spells it, from its shortest spelling."""
+    mantissa, _, exponent = literal.partition(b"e")
+    if not exponent:
+        if mantissa.endswith(b".0"):
+            return mantissa[:-2] if mantissa != b"-0.0" else b"0"
+        return (
+            literal
+            if not mantissa.lstrip(b"-").startswith(b"0.0000")
+            else _float_text(float(literal)).encode()
+        )
+    power = int(exponent)
+    if power >= 21:
+        return b"%be+%d" % (mantissa.removesuffix(b".0"), power)
+    return _float_text(float(literal)).encode()
+
+
+def _too_long(size: int, bytes_max: int) -> NotCanonical:
+    return NotCanonical(f"has {size} bytes in canonical form, at most {bytes_max} are allowed")
 
 
 # The exact path, writing.

@@ -30,6 +30,9 @@ EVENT_DEPTH_MAX: Final = DEPTH_MAX - 2
 ITEM_BYTES_MAX: Final = (1 << 20) - 512
 """What fits into one message of the default size, beside its envelope (LIM-01)."""
 
+SPREAD_BYTES_MAX: Final = 2 << 20
+"""An event's bytes times its partitions, as a server with the default settings takes it (LIM-07)."""
+
 INTEGER_MAX: Final = 2**53 - 1
 """Of ids and times: what every client can count to (ORD-01)."""
 
@@ -97,6 +100,11 @@ def to_event(row: Row, model: Model, client_id: str) -> Event | Refused:
         names = _names(partitions)
         if len(text) + len(names) + len(id) > ITEM_BYTES_MAX:
             return Refused("too_large", f"the event has {len(text)} bytes", "event")
+        if len(text) * len(partitions) > SPREAD_BYTES_MAX:
+            says = f"the event has {len(text)} bytes and {len(partitions)} partitions"
+            return Refused(
+                "too_large", f"{says}, {SPREAD_BYTES_MAX} bytes in all of them at most", "partitions"
+            )
     except _Fault as fault:
         return fault.refused
     errors = model.shape(profile_of(value), value)
