@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -12,7 +12,7 @@ from typing import Self
 from tests.waiting import PATIENCE_S
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store import sqlite_files as files
-from unisono.store.port import Page, Record
+from unisono.store.port import NO_FLOORS, Page, Record
 from unisono.store.sqlite import SqliteLog
 from unisono.vocabulary import JsonObject
 
@@ -74,8 +74,17 @@ class CountingLog(SqliteLog):
 
     records_read = 0
 
-    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
-        page = super().page(partitions, since, upto, limit=limit, bytes_max=bytes_max)
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        page = super().page(partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
         self.records_read += len(page.records)
         return page
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.server.planting import history, plant, record, snapshot_of
 from unisono.authority.channel import AskPage, Start
-from unisono.authority.floors import UNFIT_MAX, page_above, pieces, sound, starting_points
+from unisono.authority.floors import sound, starting_points
 from unisono.authority.reader import page_of
 from unisono.model.packing import pack, unpack
 from unisono.store.port import Record, Snapshot
@@ -71,7 +71,7 @@ def test_pages_hold_what_is_above_the_floors(
     got: list[Record] = []
     more = True
     while more:
-        page = page_above(reader, asked, floors, since, upto, limit=limit, bytes_max=bytes_max)
+        page = reader.page(asked, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
         assert len(page.records) <= limit
         assert len(page.records) <= 1 or sum(len(each.event) for each in page.records) <= bytes_max
         got += page.records
@@ -80,25 +80,6 @@ def test_pages_hold_what_is_above_the_floors(
         since = page.records[-1].committed_id if page.records else since
         assert more == (len(got) < len(due))
     assert got == due
-
-
-@given(
-    floors=st.dictionaries(st.sampled_from(PARTITIONS), ids),
-    since=ids,
-    upto=ids,
-)
-def test_pieces_cover_the_range_above_the_lowest_floor_once(
-    floors: dict[str, int], since: int, upto: int
-) -> None:
-    found: dict[int, tuple[str, ...]] = {}
-    for names, after, until in pieces(PARTITIONS, floors, since, upto):
-        for number in range(after + 1, until + 1):
-            assert number not in found
-            found[number] = names
-    for number in range(since + 1, upto + 1):
-        due = tuple(name for name in PARTITIONS if floors.get(name, 0) < number)
-        assert found.pop(number, ()) == due
-    assert not found
 
 
 # -- which snapshots -----------------------------------------------------------------------------------------
@@ -143,8 +124,8 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     assert set(chosen(tmp_path, bytes_max=1001)) == {"a", "c", "d"}
     assert set(chosen(tmp_path, bytes_max=399)) == {"d"}
     assert set(chosen(tmp_path, bytes_max=0)) == set()
-    plant(tmp_path, [], [of_size(name, 900) for name in PARTITIONS[:UNFIT_MAX]] + [of_size("e", 100)])
-    assert chosen(tmp_path, bytes_max=500) == {}, "no more are read in vain than so many"
+    plant(tmp_path, [], [of_size(name, 900) for name in PARTITIONS[:4]] + [of_size("e", 100)])
+    assert set(chosen(tmp_path, bytes_max=500)) == {"e"}, "what does not fit is not in the way of what does"
 
 
 @pytest.mark.parametrize(

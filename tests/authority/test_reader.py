@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from unisono.authority.stats import Snapshot as Figures
 from unisono.authority.stats import parse
 from unisono.store.archive import Archive, ArchivedReader
 from unisono.store.delta.lake import Lake
-from unisono.store.port import Extent, Page
+from unisono.store.port import NO_FLOORS, Extent, Page
 from unisono.store.sqlite import SqliteLog, SqliteReader
 
 
@@ -70,11 +70,19 @@ class SlowArchive(Archive):
         self.asked, self.let_go = threading.Event(), threading.Event()
 
     def page(
-        self, held: Extent, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int
+        self,
+        held: Extent,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
     ) -> Page:
         self.asked.set()
         assert self.let_go.wait(PATIENCE_S)
-        return super().page(held, partitions, since, upto, limit=limit, bytes_max=bytes_max)
+        return super().page(held, partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
 
 
 class Served:

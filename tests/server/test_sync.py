@@ -611,3 +611,32 @@ def test_no_gap_and_nothing_twice_at_the_seam(either: Server, part: str) -> None
     assert live == between(again[0].sync_to, again[-1].fence)
     with either.client(f"{part}-reader") as peer:
         assert [event["committed_id"] for event in peer.history(parts, start)] == sorted(log)
+
+
+# -- many partitions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("PART-01", "SYNC-01", "SYNC-04", "SYNC-05", "SYNC-06", "LIM-01")
+def test_a_thousand_partitions_are_synced_and_heard(server: Server, part: str) -> None:
+    names = sorted(f"{part}-{number:03}-{'x' * 100}" for number in range(1000))
+    with server.client(f"{part}-a") as peer, server.client(f"{part}-b") as writer:
+        ids = [
+            result["committed_id"]
+            for start in range(0, 300, 50)
+            for result in writer.submit(
+                *(item([names[number * 3 % 1000]], EVENT) for number in range(start, start + 50))
+            )
+        ]
+        page = peer.sync(names, limit=100, subscription_partitions=names)
+        got = ids_of(page)
+        assert page["partitions"] == page["effective_subscriptions"] == names
+        live = writer.commit([names[999]], EVENT)
+        assert peer.expect("event_broadcast")["committed_id"] == live
+        while page["has_more"]:
+            page = peer.sync(names, got[-1], limit=100)
+            got += ids_of(page)
+            assert page["sync_to_committed_id"] < live, "the watermark holds still"
+        assert got == ids
+        peer.sync([part], subscription_partitions=[])
+        writer.commit([names[0]], EVENT)
+        peer.expect_quiet(0.05)

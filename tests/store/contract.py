@@ -13,7 +13,7 @@ import pytest
 from tests.store.records import append, append_many, make_record
 from unisono.store.port import CommitLog, LogReader, Page, Record, Snapshot, StorageError
 
-NO_LIMIT = {"limit": 1_000_000, "bytes_max": 1 << 40}
+NO_LIMIT: dict[str, Any] = {"limit": 1_000_000, "bytes_max": 1 << 40}
 
 
 class Place(Protocol):
@@ -132,7 +132,8 @@ class LogContract:
         assert append(log, [["p"]])[0].committed_id == 2
 
     @pytest.mark.req("ORD-02")
-    def test_a_reader_never_sees_a_smaller_id_appear(self, place: Place) -> None:
+    @pytest.mark.parametrize("absent", [0, 40], ids=["few partitions", "many partitions"])
+    def test_a_reader_never_sees_a_smaller_id_appear(self, place: Place, absent: int) -> None:
         log, reader = place.writer(), place.reader()
         stop = threading.Event()
         views: list[list[int]] = []
@@ -140,7 +141,8 @@ class LogContract:
         def watch() -> None:
             while not stop.is_set():
                 # Beyond the head on purpose, over a partition that comes into being meanwhile.
-                page = reader.page(["p", "q", "late"], 0, 10_000, **NO_LIMIT)
+                asked = ["p", "q", "late", *(f"absent-{number}" for number in range(absent))]
+                page = reader.page(asked, 0, 10_000, **NO_LIMIT)
                 views.append([record.committed_id for record in page.records])
 
         watcher = threading.Thread(target=watch)
@@ -185,6 +187,47 @@ class LogContract:
         log.abandon()
 
     # Pages
+
+    @pytest.mark.req("SYNC-01", "SYNC-03", "SYNC-12", "PART-01")
+    @pytest.mark.parametrize("limit", [7, 50, 1000])
+    def test_a_history_of_a_thousand_partitions_page_by_page(self, place: Place, limit: int) -> None:
+        chance = random.Random(limit)
+        dense, rare = [f"dense-{n}" for n in range(5)], [f"rare-{n:03}" for n in range(400)]
+        sets = [
+            sorted({chance.choice(dense), chance.choice(rare), chance.choice(rare)}) for _ in range(1_200)
+        ]
+        log, reader = place.writer(), place.reader()
+        history = append(log, sets)
+        asked = sorted([*dense[:3], *rare[:300], *(f"{n:0120}-absent" for n in range(697))])
+        for floors in ({}, {name: chance.randint(0, 1_300) for name in chance.sample(asked, 500)}):
+            due = [
+                each
+                for each in history
+                if any(name in asked and each.committed_id > floors.get(name, 0) for name in each.partitions)
+            ]
+            got: list[Record] = []
+            since, more = 0, True
+            while more:
+                page = reader.page(asked, since, 1_200, limit=limit, bytes_max=1 << 20, floors=floors)
+                assert len(page.records) <= limit
+                got += page.records
+                since, more = got[-1].committed_id, page.has_more
+                append(log, [[chance.choice(dense)]] * (len(got) % 50 == 0))  # above the watermark
+            assert got == due
+
+    @pytest.mark.req("SYNC-12")
+    def test_snapshots_of_many_partitions_at_once(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        odd = "a\0b\1"
+        log.put_snapshots(
+            [Snapshot(name, at, 1, b"x" * at, 5) for name, at in (("p", 10), (odd, 20), ("q", 30))]
+        )
+        log.put_snapshots([Snapshot("r", 40, 2, b"{}", 5)])
+        asked = ["absent", odd, "p", "r"]
+        assert reader.snapshot_sizes(asked, 1) == {"p": (10, 10), odd: (20, 20)}
+        found = sorted(reader.snapshots_of(asked, 1), key=lambda each: each.committed_id)
+        assert found == [Snapshot("p", 10, 1, b"x" * 10, 5), Snapshot(odd, 20, 1, b"x" * 20, 5)]
+        assert reader.snapshot_sizes(asked, 3) == {}
 
     @pytest.mark.req("SYNC-01", "SYNC-03")
     def test_pages_are_what_a_look_at_every_record_gives(self, place: Place) -> None:

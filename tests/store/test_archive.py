@@ -152,6 +152,35 @@ def test_a_history_read_page_by_page_decodes_each_row_group_once(
     pages.close()
 
 
+@pytest.mark.req("SYNC-10", "SYNC-12")
+def test_a_history_of_a_thousand_partitions_goes_on_where_it_stands(
+    lake: Lake, reader: SqliteReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, chance = LakePages(lake, CACHE), random.Random("a thousand")
+    walks: list[object] = []
+    follow = pages._walk
+
+    def counted(name: str | None, since: int, upto: int) -> Any:
+        walks.append(name)
+        return follow(name, since, upto)
+
+    monkeypatch.setattr(pages, "_walk", counted)
+    names = (*ROOMS, *(f"absent-{number}" for number in range(1000 - len(ROOMS))))
+    floors = {name: chance.randrange(EVENTS) for name in chance.sample(names, 300)}
+    for asked in ({}, floors):
+        walks.clear()
+        got: list[Record] = []
+        more = True
+        while more:
+            since = got[-1].committed_id if got else 0
+            page = pages.page(names, since, EVENTS, limit=50, bytes_max=1 << 20, floors=asked)
+            got, more = [*got, *page.records], page.has_more
+        expected = reader.page(names, 0, EVENTS, limit=1 << 40, bytes_max=1 << 40, floors=asked)
+        assert got == list(expected.records)
+        assert len(walks) == 1000, "no partition is begun anew for a later page"
+    pages.close()
+
+
 @pytest.mark.req("SYNC-10")
 def test_a_page_opens_only_the_files_it_needs(whole: Path, tmp_path: Path) -> None:
     lake = Lake.at(str(tmp_path / "lake"))

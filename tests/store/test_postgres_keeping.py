@@ -239,3 +239,26 @@ def test_erased_text_is_in_no_table_file_after_reclaiming(
     assert b"CANARY-001" in present
     assert log.scan(0, 1, limit=1)[0].event == b'"CANARY-001-%b"' % (b"y" * 40)
     append(log, [["p"]])
+
+
+@pytest.mark.req("DUR-06", "SYNC-01")
+@pytest.mark.parametrize("upto", [40, 130])
+def test_events_that_leave_between_two_pages_are_not_passed_over(
+    log: PostgresLog, owner: PostgresKeeping, database: str, upto: int
+) -> None:
+    """Their ids were found with the page before, or were about to be."""
+    names = [f"n{number:02}" for number in range(30)]
+    append(log, [[names[number % 30]] for number in range(300)])
+    owner.set_archive(LAKE)
+    with closing(PostgresReader.open(database)) as reader:
+        first = reader.page(names, 0, 300, limit=20, bytes_max=1 << 20)
+        assert [each.committed_id for each in first.records] == [*range(1, 21)]
+        while owner.prune(upto):
+            pass
+        with pytest.raises(Pruned):
+            reader.page(names, 20, 300, limit=20, bytes_max=1 << 20)
+        rest = reader.page(names, upto, 300, limit=500, bytes_max=1 << 20)
+        assert [each.committed_id for each in rest.records] == [*range(upto + 1, 301)]
+        # What has left does not count where histories start above it.
+        floors = dict.fromkeys(names, upto)
+        assert reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, floors=floors) == rest

@@ -243,6 +243,33 @@ def test_a_page_costs_the_same_however_long_the_log_and_sparse_the_partition(
 
 
 @pytest.mark.req("SYNC-10")
+@pytest.mark.parametrize("limit", [50, 1000])
+def test_a_page_of_a_thousand_partitions_costs_its_events_and_a_probe_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    effort = Effort()
+    names = [f"n{number:03}" for number in range(1000)]
+    with closing(SqliteLog.open(tmp_path)) as log:
+        for start in range(0, 20_000, 2_000):
+            append(log, [[names[(start + n) % 500]] for n in range(2_000)])
+    with monkeypatch.context() as patch:
+        patch.setattr(apsw, "connection_hooks", [effort.watch])
+        reader = SqliteReader.open(tmp_path)
+    with closing(reader):
+        reader.page(names, 0, 20_000, limit=1, bytes_max=1 << 20)  # to learn the partitions' numbers
+        effort.steps = effort.scanned = 0
+        first = reader.page(names, 0, 20_000, limit=limit, bytes_max=1 << 20)
+        assert effort.steps < 200 * (1000 + limit)
+        assert effort.scanned == 0
+        whole, effort.steps = effort.steps, 0
+        second = reader.page(names, limit, 20_000, limit=limit, bytes_max=1 << 20)
+        assert effort.steps < (whole / 4 if limit == 50 else whole), (
+            "half of them have nothing, the others enough"
+        )
+        assert [r.committed_id for r in (*first.records, *second.records)] == [*range(1, 2 * limit + 1)]
+
+
+@pytest.mark.req("SYNC-10")
 @pytest.mark.parametrize("partitions", [1, 2, 64])
 def test_a_page_is_all_index_searches(log: SqliteLog, tmp_path: Path, partitions: int) -> None:
     names = [f"n{n}" for n in range(partitions)]

@@ -525,3 +525,27 @@ def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
     assert report.ok, report.text()
     assert (report.head, report.pruned_to) == (802, 750)
     assert "SQLITE_TMPDIR" not in os.environ
+
+
+@pytest.mark.req("DUR-06", "SYNC-01")
+@pytest.mark.parametrize("upto", [40, 130])
+def test_events_that_leave_between_two_pages_are_not_passed_over(
+    log: SqliteLog, tmp_path: Path, upto: int
+) -> None:
+    """Their ids were found with the page before, or were about to be."""
+    names = [f"n{number:02}" for number in range(30)]
+    append(log, [[names[number % 30]] for number in range(300)])
+    log.set_archive("/lake")
+    reader = SqliteReader.open(tmp_path)
+    with closing(reader):
+        first = reader.page(names, 0, 300, limit=20, bytes_max=1 << 20)
+        assert [each.committed_id for each in first.records] == [*range(1, 21)]
+        while log.prune(upto):
+            pass
+        with pytest.raises(Pruned):
+            reader.page(names, 20, 300, limit=20, bytes_max=1 << 20)
+        rest = reader.page(names, upto, 300, limit=500, bytes_max=1 << 20)
+        assert [each.committed_id for each in rest.records] == [*range(upto + 1, 301)]
+        # What has left does not count where histories start above it.
+        floors = dict.fromkeys(names, upto)
+        assert reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, floors=floors) == rest

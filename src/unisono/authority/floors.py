@@ -1,26 +1,21 @@
-"""History that starts from snapshots: which ones a cycle starts from, and its pages above them (SYNC-12).
+"""History that starts from snapshots: which ones a cycle starts from (SYNC-12).
 
 A partition that starts from a snapshot needs only the events after it, so the snapshot's committed_id is its floor;
 a partition without one has the floor 0. An event belongs to the history when it is in one of the asked partitions
-and above the floor of that partition. Floors cut a range of ids into pieces; within a piece the same partitions
-count for every id, so each piece is an ordinary page of the log. There are never more pieces than partitions, so a
-page still costs what it holds (SYNC-10).
+and above the floor of that partition (see `LogReader.page`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from unisono.store.port import LogReader, Page, Record, Snapshot
+from unisono.store.port import LogReader, Snapshot
 
 log = logging.getLogger("unisono.reader")
-
-UNFIT_MAX: Final = 4
-"""Snapshots read for one request in vain, because they were too large or damaged; then no more are looked at."""
 
 NESTING_SPARE: Final = 64
 """Levels around a state that a reader of the message may have; one nested too deeply for that is not sent."""
@@ -39,23 +34,28 @@ def starting_points(
     """The snapshots of one model from which the histories of `partitions` can start, `bytes_max` in all.
 
     None is above `upto`: a cycle holds the log as it was at its watermark, and events above it come by broadcast.
+    Nothing is read that does not fit; between the two looks a snapshot may have been replaced by a newer one.
     """
-    chosen: list[Snapshot] = []
-    left, unfit = bytes_max, 0
+    sizes = reader.snapshot_sizes(partitions, model_version, model_digest)
+    wanted: list[str] = []
+    left = bytes_max
     for partition in partitions:
-        if unfit == UNFIT_MAX:
-            break
-        snapshot = reader.snapshot(partition, model_version, model_digest)
-        if snapshot is None or not 0 < snapshot.committed_id <= upto:
+        committed_id, size = sizes.get(partition, (0, 0))
+        if 0 < committed_id <= upto and size <= left:
+            wanted.append(partition)
+            left -= size
+    chosen: list[Snapshot] = []
+    left = bytes_max
+    read = reader.snapshots_of(wanted, model_version, model_digest) if wanted else ()
+    found = {each.partition: each for each in read}
+    for snapshot in (found[name] for name in wanted if name in found):
+        if not 0 < snapshot.committed_id <= upto or len(snapshot.state) > left:
             continue
-        if len(snapshot.state) > left:
-            unfit += 1
-        elif not sound(snapshot.state):
-            log.error("the snapshot of %r at %d is damaged", partition, snapshot.committed_id)
-            unfit += 1
-        else:
-            chosen.append(snapshot)
-            left -= len(snapshot.state)
+        if not sound(snapshot.state):
+            log.error("the snapshot of %r at %d is damaged", snapshot.partition, snapshot.committed_id)
+            continue
+        chosen.append(snapshot)
+        left -= len(snapshot.state)
     return chosen
 
 
@@ -68,45 +68,3 @@ def sound(state: bytes) -> bool:
     except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         return False
     return state[:1] in (b"{", b"[")
-
-
-def page_above(
-    reader: LogReader,
-    partitions: Sequence[str],
-    floors: Mapping[str, int],
-    since: int,
-    upto: int,
-    *,
-    limit: int,
-    bytes_max: int,
-) -> Page:
-    """A page as `LogReader.page` gives it, without what lies at or below the floors of all its partitions."""
-    records: list[Record] = []
-    left = bytes_max
-    for names, after, until in pieces(partitions, floors, since, upto):
-        full = bool(records) and (len(records) >= limit or left <= 0)
-        page = (
-            reader.page(names, after, until, limit=1, bytes_max=1)
-            if full
-            else reader.page(names, after, until, limit=limit - len(records), bytes_max=left)
-        )
-        if not page.records:
-            continue
-        if full or (records and len(page.records[0].event) > left):
-            return Page(records, has_more=True)
-        records += page.records
-        left -= sum(len(record.event) for record in page.records)
-        if page.has_more:
-            return Page(records, has_more=True)
-    return Page(records, has_more=False)
-
-
-def pieces(
-    partitions: Sequence[str], floors: Mapping[str, int], since: int, upto: int
-) -> Iterator[tuple[tuple[str, ...], int, int]]:
-    """The range `since < id <= upto` cut at the floors, ascending: which partitions count, from where to where."""
-    edges = sorted({floors.get(name, 0) for name in partitions})
-    for edge, following in zip(edges, [*edges[1:], upto], strict=True):
-        after, until = max(since, edge), min(upto, following)
-        if after < until:
-            yield tuple(name for name in partitions if floors.get(name, 0) <= edge), after, until

@@ -23,7 +23,7 @@ from unisono.authority.channel import (
     Stats,
 )
 from unisono.authority.coldpages import ColdPages
-from unisono.authority.floors import page_above, starting_points
+from unisono.authority.floors import starting_points
 from unisono.authority.stats import Counters
 from unisono.protocol.codec import encode_event, encode_snapshot
 from unisono.store.archive import ArchiveFailed
@@ -49,7 +49,7 @@ def page_of(log: LogReader, ask: AskPage) -> PageOf:
             for each in snapshots
         )
         bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, told))))
-    page = page_above(log, ask.partitions, floors, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max)
+    page = log.page(ask.partitions, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max, floors=floors)
     events = tuple(
         encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
         for r in page.records

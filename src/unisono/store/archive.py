@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.store.port import (
+    NO_FLOORS,
     Behind,
     CommitLog,
     Extent,
@@ -36,6 +37,9 @@ CACHE_BYTES: Final = 128 * 1024 * 1024
 
 COLD_SETS_MAX: Final = 1_000
 """Sets of partitions remembered as being read from the archive: about as many as clients that catch up at once."""
+
+COLD_NAMES_MAX: Final = 100_000
+"""Names in those sets, some 20 MB."""
 
 NO_BYTES_MAX: Final = 1 << 62
 
@@ -66,10 +70,18 @@ class Archive:
         self._stale = False
 
     def page(
-        self, held: Extent, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int
+        self,
+        held: Extent,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
     ) -> Page:
         """As `LogReader.page`, of events that have left the log that holds `held`; raises ArchiveFailed."""
-        return self._read(held, partitions, since, upto, limit, bytes_max)
+        return self._read(held, partitions, since, upto, limit, bytes_max, floors)
 
     def scan(self, held: Extent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         """As `LogReader.scan`, of events that have left the log that holds `held`; raises ArchiveFailed."""
@@ -117,6 +129,7 @@ class Archive:
         upto: int,
         limit: int,
         bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
     ) -> Page:
         location = self._chosen or held.archive
         if location is None:
@@ -142,7 +155,9 @@ class Archive:
                     self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
                 elif self._stale:
                     self._look_at(self._pages)
-                return self._pages.page(partitions, since, upto, limit=limit, bytes_max=bytes_max)
+                return self._pages.page(
+                    partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors
+                )
             except LakeError as error:
                 raise ArchiveFailed(
                     f"events up to {held.pruned_to} have left the log, and the archive at {location} "
@@ -167,12 +182,15 @@ class ColdSets:
 
     def __init__(self) -> None:
         self._upto: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        self._names = 0
 
     def note(self, names: tuple[str, ...], upto: int) -> None:
+        if names not in self._upto:
+            self._names += len(names)
         self._upto[names] = upto
         self._upto.move_to_end(names)
-        if len(self._upto) > COLD_SETS_MAX:
-            self._upto.popitem(last=False)
+        while len(self._upto) > COLD_SETS_MAX or self._names > COLD_NAMES_MAX:
+            self._names -= len(self._upto.popitem(last=False)[0])
 
     def upto(self, names: tuple[str, ...]) -> int:
         return self._upto.get(names, 0)
@@ -199,14 +217,24 @@ class ArchivedReader:
     def extent(self) -> Extent:
         return self._log.extent()
 
-    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
         """As `LogReader.page`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
         if limit < 1:
             return Page((), has_more=False)
         records: list[Record] = []
         left = bytes_max
         while True:
-            part, at = self._part(partitions, since, upto, max(1, limit - len(records)), max(0, left))
+            room = max(1, limit - len(records))
+            part, at = self._part(partitions, floors, since, upto, room, max(0, left))
             if records and part.records and (len(records) == limit or len(part.records[0].event) > left):
                 return Page(records, has_more=True)
             records.extend(part.records)
@@ -235,6 +263,16 @@ class ArchivedReader:
     def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
         return self._log.snapshot(partition, model_version, model_digest)
 
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Mapping[str, tuple[int, int]]:
+        return self._log.snapshot_sizes(partitions, model_version, model_digest)
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Sequence[Snapshot]:
+        return self._log.snapshots_of(partitions, model_version, model_digest)
+
     def reopen(self) -> None:
         self._log.reopen()
 
@@ -243,21 +281,31 @@ class ArchivedReader:
         self._log.close()
 
     def _part(
-        self, partitions: Sequence[str], since: int, upto: int, limit: int, bytes_max: int
+        self,
+        partitions: Sequence[str],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
     ) -> tuple[Page, int]:
         """What one of the two has of a page, and up to which id it was asked."""
         names = tuple(partitions)
         cold = self._cold.upto(names)
         if since >= cold:
             try:
-                return self._log.page(names, since, upto, limit=limit, bytes_max=bytes_max), upto
+                page = self._log.page(names, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
             except Pruned as pruned:
                 self._look(pruned.upto)
                 cold = self._held.pruned_to
                 self._cold.note(names, cold)
+            else:
+                return page, upto
         end = min(upto, cold)
         try:
-            page = self._archive.page(self._held, names, since, end, limit=limit, bytes_max=bytes_max)
+            page = self._archive.page(
+                self._held, names, since, end, limit=limit, bytes_max=bytes_max, floors=floors
+            )
         except ArchiveFailed:
             self._look(self._held.pruned_to)  # the archive may have another name by now
             raise

@@ -34,7 +34,7 @@ from unisono.store.port import Record
 T = TypeVar("T")
 
 OPEN_FILES_MAX: Final = 32
-"""Files open at once. A page of 64 partitions reads 16 buckets' worth of them, and opening one again is cheap."""
+"""Files open at once. A page of many partitions reads 16 buckets' worth of them, and opening one again is cheap."""
 
 PIECE_ROWS_MAX: Final = 1_024
 PIECE_BYTES: Final = 512 * 1024

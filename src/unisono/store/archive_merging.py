@@ -19,13 +19,13 @@ from unisono.store.port import Record
 CHUNK_ROWS: Final = 2_048
 """Rows whose ids are taken out of a row group at a time."""
 
-CURSORS_KEPT_MAX: Final = 512
-"""Cursors in the merges that are kept: each holds on to the ids of a row group, 64 kB, and some records."""
+CURSORS_KEPT_MAX: Final = 4_096
+"""Cursors in the merges that are kept: each holds on to the ids of a chunk, 16 kB at most, and some records."""
 
 _NO_MORE: Final = 1 << 62
 
-Key = tuple[tuple[str | None, ...], int, int]
-"""Of which partitions, after which id, up to which."""
+Key = tuple[tuple[str | None, ...], tuple[tuple[str, int], ...], int, int]
+"""Of which partitions, above which floors, after which id, up to which."""
 
 
 class Chunk:

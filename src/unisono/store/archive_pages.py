@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from unisono.store.archive_files import EVERYTHING, Files, Index
 from unisono.store.archive_merging import CHUNK_ROWS, Chunk, Cursor, Merge, Merges
 from unisono.store.delta.errors import LakeError, LakeUnusable
 from unisono.store.delta.lake import Lake, View
-from unisono.store.port import Page, Record
+from unisono.store.port import NO_FLOORS, Page, Record
 
 log = logging.getLogger("unisono.archive")
 
@@ -33,6 +33,9 @@ TRIES: Final = 4
 
 RECORDS_AT_ONCE: Final = 128
 """Rows made into records at a time, for this page and the next ones."""
+
+RECORDS_AHEAD_MAX: Final = 8_192
+"""Records of all partitions of one history together that are made for the next pages: fewer of each of many."""
 
 READ_ERRORS: Final = (OSError, ValueError, pa.ArrowException, DeltaError)
 """What reading a file that is gone, out of reach or damaged can raise."""
@@ -55,7 +58,16 @@ class LakePages:
         """The last event that is known to be in the lake."""
         return self._index.head
 
-    def page(self, names: Sequence[str] | None, since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+    def page(
+        self,
+        names: Sequence[str] | None,
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
         """As `LogReader.page`; of all partitions when `names` is None. `upto` must be in the lake."""
         wanted: tuple[str | None, ...] = (None,) if names is None else tuple(dict.fromkeys(names))
         if since >= upto or limit < 1 or not wanted:
@@ -69,7 +81,7 @@ class LakePages:
         for _ in range(TRIES):
             version = self._version
             try:
-                return self._read(wanted, since, upto, limit, bytes_max)
+                return self._read(wanted, floors, since, upto, limit, bytes_max)
             except READ_ERRORS as error:
                 self.close()
                 self.look()
@@ -108,14 +120,26 @@ class LakePages:
 
     # -- one page ------------------------------------------------------------------------------------------
 
-    def _read(self, names: tuple[str | None, ...], since: int, upto: int, limit: int, bytes_max: int) -> Page:
-        merge = self._merges.take((names, since, upto))
+    def _read(
+        self,
+        names: tuple[str | None, ...],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+    ) -> Page:
+        fixed = tuple(floors.items())
+        merge = self._merges.take((names, fixed, since, upto))
         if merge is None:
-            merge = Merge([Cursor(self._walk(name, since, upto)) for name in names])
-        page = self._records(merge.first(limit + 1), limit, bytes_max)
+            after = [since if name is None else max(since, floors.get(name, 0)) for name in names]
+            walks = [self._walk(name, start, upto) for name, start in zip(names, after, strict=True)]
+            merge = Merge([Cursor(walk) for walk in walks])
+        ahead = max(1, min(RECORDS_AT_ONCE, RECORDS_AHEAD_MAX // len(names)))
+        page = self._records(merge.first(limit + 1), limit, bytes_max, ahead)
         if page.has_more:
             merge.drop(len(page.records))
-            self._merges.put((names, page.records[-1].committed_id, upto), merge)
+            self._merges.put((names, fixed, page.records[-1].committed_id, upto), merge)
         return page
 
     def _walk(self, name: str | None, since: int, upto: int) -> Iterator[tuple[int, Chunk | None]]:
@@ -136,10 +160,10 @@ class LakePages:
                             )
                         reached = int(layout.ids[end - 1])
                     for row in range(start, end, CHUNK_ROWS):
-                        ids = layout.ids[row : min(end, row + CHUNK_ROWS)]
+                        ids = layout.ids[row : min(end, row + CHUNK_ROWS)].copy()  # not to keep all of them
                         yield int(ids[-1]) + 1, Chunk(place.file, group, row, ids)
 
-    def _records(self, places: list[tuple[Chunk, int]], limit: int, bytes_max: int) -> Page:
+    def _records(self, places: list[tuple[Chunk, int]], limit: int, bytes_max: int, ahead: int) -> Page:
         """The records at `places`, in this order, as far as they fit; at least one of them."""
         share = 1 / max(1, len({(chunk.file.path, chunk.group.number) for chunk, _ in places}))
         records: list[Record] = []
@@ -147,7 +171,7 @@ class LakePages:
         for chunk, row in places:
             place = row - chunk.at
             if not 0 <= place < len(chunk.records):
-                self._fill(chunk, row, share)
+                self._fill(chunk, row, share, ahead)
                 place = 0
             record = chunk.records[place]
             left -= len(record.event)
@@ -156,8 +180,8 @@ class LakePages:
             records.append(record)
         return Page(records, has_more=False)
 
-    def _fill(self, chunk: Chunk, row: int, share: float) -> None:
+    def _fill(self, chunk: Chunk, row: int, share: float, ahead: int) -> None:
         """Some records of a chunk, from `row` on: of many partitions a page has only a few of each."""
         piece = self._files.piece(chunk.file, chunk.group, row, share)
         chunk.at = row
-        chunk.records = piece.records(row, min(row + RECORDS_AT_ONCE, chunk.end, piece.end))
+        chunk.records = piece.records(row, min(row + ahead, chunk.end, piece.end))

@@ -18,6 +18,7 @@ What every implementation keeps:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import msgspec
@@ -28,6 +29,9 @@ CLOCK_SKEW_MAX_MS: Final = 60_000
 """From one event of a log to the next, times never go back by so much or less. They do go back further when a clock
 was wrong and is set right, so that one wrong clock does not decide everybody's times for ever. Order is that of
 committed ids, never of times."""
+
+
+NO_FLOORS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class StorageError(Exception):
@@ -142,14 +146,24 @@ class LogReader(Protocol):
         """What the log holds, all of it of one moment."""
         ...
 
-    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
         """Records with `since < committed_id <= upto` in any of `partitions`, each once, ascending (SYNC-01).
 
-        At most `limit` records and about `bytes_max` bytes of event text, but at least one record if any is
-        left. Costs in proportion to the page, never to the log (SYNC-10).
+        Of a partition in `floors` only what is above its floor counts (SYNC-12). At most `limit` records and about
+        `bytes_max` bytes of event text, but at least one record if any is left. Costs in proportion to the page,
+        never to the log, and one probe for each partition on the first page of a history (SYNC-10).
 
-        Pruned when `since < pruned_to` and a record of `partitions` after `since` has left the log, however the
-        read and the pruning race. A partition of which nothing after `since` has left is read as ever.
+        Pruned when `since < pruned_to` and a record that counts has left the log, however the read and the pruning
+        race. A partition of which nothing that counts has left is read as ever.
         """
         ...
 
@@ -170,6 +184,18 @@ class LogReader(Protocol):
 
     def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
         """The newest snapshot of that model; one of another version or digest is never returned (DUR-07)."""
+        ...
+
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Mapping[str, tuple[int, int]]:
+        """partition → committed_id and bytes of its snapshot of that model version, of those that have one."""
+        ...
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Sequence[Snapshot]:
+        """The newest snapshots of that model version, of those of `partitions` that have one."""
         ...
 
     def reopen(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NoReturn, Self
 
 import msgspec
@@ -12,10 +12,20 @@ from unisono.store import postgres_identity as identities
 from unisono.store import postgres_models as models
 from unisono.store import postgres_schema as schema
 from unisono.store.cluster import ModelBundle, StoreLost
-from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.merging import Merge, Merges, key_of
+from unisono.store.port import (
+    NO_FLOORS,
+    Extent,
+    Page,
+    Pruned,
+    Record,
+    Snapshot,
+    StorageError,
+    StoreUnusable,
+)
 from unisono.store.postgres_connecting import connect, raise_unusable, storage_error
 from unisono.store.postgres_line import Line, Parameters
-from unisono.store.postgres_rows import Row, Texts, escape, record, unescape
+from unisono.store.postgres_rows import Integers, Row, Texts, escape, record, unescape
 from unisono.store.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
 
@@ -24,6 +34,9 @@ READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
 
 NAMES_READ_MAX: Final = 5_000
 """Names of partitions fetched at a time."""
+
+PLAIN_IDS_MAX: Final = 4_000
+"""Ids that the one statement of a page may look at; where there may be more, of many partitions, they are merged."""
 
 WATERMARKS_READ_MAX: Final = 5_000
 """Watermarks fetched at a time."""
@@ -48,6 +61,8 @@ class PostgresReader:
         self._failure: StorageError | None = None
         self._closed = False
         self._identity: LogIdentity | None = None
+        self._merges: Merges[str] = Merges()
+        self._head_seen = 0
 
     @classmethod
     def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
@@ -63,6 +78,8 @@ class PostgresReader:
         self._line = reopen_line(self._dsn, self._timeouts)
         self._failure = None
         self._identity = None
+        self._merges.clear()  # a failover may have brought another history
+        self._head_seen = 0
 
     def head(self) -> int:
         return int(self.ask("head")[0])
@@ -79,11 +96,26 @@ class PostgresReader:
     def extent(self) -> Extent:
         return Extent(*self.ask("extent"))
 
-    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
         self._check()
         if since >= upto or limit < 1:
             return Page((), has_more=False)
-        asked = Texts(escape(name) for name in dict.fromkeys(partitions))
+        names = tuple(dict.fromkeys(partitions))
+        if floors or (len(names) > 1 and len(names) * limit > PLAIN_IDS_MAX):
+            try:
+                return self._merged_page(names, floors, since, upto, limit, bytes_max)
+            except READ_ERRORS as error:
+                self._fail("reading a page", error)
+        asked = Texts(map(escape, names))
         parameters = {
             "partitions": asked,
             "since": since,
@@ -103,6 +135,61 @@ class PostgresReader:
         if not rows:
             return Page((), has_more=False)
         return Page(records, has_more=len(rows) < rows[0][7])
+
+    def _merged_page(
+        self,
+        names: tuple[str, ...],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+    ) -> Page:
+        """By several statements. An id that appears between them is above the head that was seen before (ORD-02)."""
+        if upto > self._head_seen:
+            self._head_seen = int(self._line.ask("head")[0][0])
+        merge = self._merges.take(key_of(names, floors, since, upto))
+        if merge is None:
+            after = {name: max(since, floors.get(name, 0)) for name in names}
+            merge = Merge(after, min(upto, self._head_seen))
+        after = dict(merge.reached)
+        ids, looked_at = merge.first(limit + 1, self._fetch)
+        found = (
+            self._line.send("records", {"ids": Integers(ids[:limit]), "bytes_max": bytes_max}) if ids else ()
+        )
+        pruned = self._line.send("pruned_to")
+        self._line.sync()
+        records = [record(row) for row in found]
+        pruned_to = int(pruned.fetchall()[0][0])
+        missing = [each.committed_id for each in records] != ids[: len(records)] or (ids and not records)
+        # What was found for an earlier page may have left the log since.
+        if missing or (since < pruned_to and self._has_left({name: after[name] for name in looked_at})):
+            raise Pruned(pruned_to)
+        if not records:
+            return Page((), has_more=False)
+        has_more = len(records) < len(ids)
+        if has_more and upto <= self._head_seen:
+            last = records[-1].committed_id
+            merge.drop(last)
+            self._merges.put(key_of(names, floors, last, upto), merge)
+        return Page(records, has_more)
+
+    def _has_left(self, after: Mapping[str, int]) -> bool:
+        """Whether something of these partitions has left the log, of each after an id of its own."""
+        asked = {"partitions": Texts(map(escape, after)), "after": Integers(list(after.values()))}
+        return bool(self._line.ask("partitions_left", asked))
+
+    def _fetch(self, asked: Sequence[tuple[str, int]], until: int, each: int) -> dict[str, list[int]]:
+        parameters = {
+            "partitions": Texts(escape(name) for name, _ in asked),
+            "after": Integers([after for _, after in asked]),
+            "until": until,
+            "each": each,
+        }
+        found: dict[str, list[int]] = {}
+        for place, committed_id in self._line.ask("next_ids", parameters):
+            found.setdefault(asked[place - 1][0], []).append(committed_id)
+        return found
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         self._check()
@@ -133,6 +220,21 @@ class PostgresReader:
             return None
         committed_id, state, created_at = rows[0]
         return Snapshot(partition, committed_id, model_version, state, created_at, model_digest)
+
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> dict[str, tuple[int, int]]:
+        rows = self.list("snapshot_sizes", _asked_snapshots(partitions, model_version, model_digest))
+        return {unescape(partition): (committed_id, size) for partition, committed_id, size in rows}
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Sequence[Snapshot]:
+        rows = self.list("snapshots_of", _asked_snapshots(partitions, model_version, model_digest))
+        return [
+            Snapshot(unescape(name), at, model_version, state, made, model_digest)
+            for name, at, state, made in rows
+        ]
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
         """partition → the committed_id of its snapshot of that model."""
@@ -225,6 +327,10 @@ class PostgresReader:
             self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
             self._line.close()
         raise self._failure from error
+
+
+def _asked_snapshots(partitions: Sequence[str], model_version: int, model_digest: str) -> Parameters:
+    return {"partitions": Texts(map(escape, partitions)), "version": model_version, "digest": model_digest}
 
 
 def _require_present(since: int, row: Row | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
@@ -12,12 +12,22 @@ import msgspec
 
 from unisono.store import sqlite_files as files
 from unisono.store.cluster import ModelBundle
-from unisono.store.port import Extent, Page, Pruned, Record, Snapshot, StorageError, StoreUnusable
+from unisono.store.merging import Merge, Merges, key_of
+from unisono.store.port import (
+    NO_FLOORS,
+    Extent,
+    Page,
+    Pruned,
+    Record,
+    Snapshot,
+    StorageError,
+    StoreUnusable,
+)
 from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
 
-UNION_TERMS_MAX = 500
-"""SQLite's own limit on the terms of a compound SELECT; more partitions are read in chunks."""
+UNION_TERMS_MAX = 16
+"""Partitions read by one statement. A row passes through a term for each, so more of them are merged here."""
 
 NUMBERS_MAX = 200_000
 """Partition numbers kept in memory, tens of megabytes at most; past it the cache starts over."""
@@ -46,6 +56,8 @@ class SqliteReader:
         self._connection = connection
         self._numbers: dict[str, int] = {}
         self._identity: LogIdentity | None = None
+        self._merges: Merges[int] = Merges()
+        self._head_seen = 0
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -92,21 +104,31 @@ class SqliteReader:
             self._fail("reading the extent", error)
         return Extent(pruned_to, head, archive)
 
-    def page(self, partitions: Sequence[str], since: int, upto: int, *, limit: int, bytes_max: int) -> Page:
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
         self._check()
         if since >= upto or limit < 1:
             return Page((), has_more=False)
         try:
             names = dict.fromkeys(partitions)
+            if floors or len(names) > UNION_TERMS_MAX:
+                return self._merged_page(tuple(names), floors, since, upto, limit, bytes_max)
             numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
-            if len(numbers) == len(names) <= UNION_TERMS_MAX:
+            if len(numbers) == len(names):
                 page = self._union_page(numbers, since, upto, limit, bytes_max)
             else:
                 with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
                     numbers = list(self._look_up(names).values())
-                    read = self._union_page if len(numbers) <= UNION_TERMS_MAX else self._chunked_page
-                    page = read(numbers, since, upto, limit, bytes_max)
-            self._require_present(since, numbers)
+                    page = self._union_page(numbers, since, upto, limit, bytes_max)
+            self._require_present(since, dict.fromkeys(numbers, since))
         except READ_ERRORS as error:
             self._fail("reading a page", error)
         return page
@@ -141,6 +163,30 @@ class SqliteReader:
             return None
         committed_id, state, created_at = row
         return Snapshot(partition, committed_id, model_version, state, created_at, model_digest)
+
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> dict[str, tuple[int, int]]:
+        self._check()
+        asked = msgspec.json.encode(partitions).decode()
+        try:
+            rows = self._connection.execute(_SQL["snapshot_sizes"], (asked, model_version, model_digest))
+            return {name: (committed_id, size) for name, committed_id, size in rows}
+        except READ_ERRORS as error:
+            self._fail("reading the snapshots", error)
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> list[Snapshot]:
+        self._check()
+        asked = msgspec.json.encode(partitions).decode()
+        try:
+            rows = self._connection.execute(_SQL["snapshots_of"], (asked, model_version, model_digest))
+            return [
+                Snapshot(name, at, model_version, state, made, model_digest) for name, at, state, made in rows
+            ]
+        except READ_ERRORS as error:
+            self._fail("reading the snapshots", error)
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
         """partition → the committed_id of its snapshot of that model."""
@@ -195,8 +241,9 @@ class SqliteReader:
     def _rows(self, query: str, *parameters: int | str) -> Iterator[tuple[Any, ...]]:
         return self._connection.execute(_SQL[query], parameters)
 
-    def _require_present(self, since: int, numbers: Sequence[int] | None = None) -> None:
-        """Pruned when something after `since`, in these partitions or in any, has left the log.
+    def _require_present(self, since: int, numbers: Mapping[int, int] | None = None) -> None:
+        """Pruned when something after `since` has left the log: in any partition, or in one of `numbers`, each of
+        which has an id of its own after which it counts.
 
         Asked after the rows were read: what has left only ever grows, so what is there now was there then.
         """
@@ -204,8 +251,9 @@ class SqliteReader:
         if since >= pruned_to:
             return
         if numbers is not None:
-            asked = msgspec.json.encode(numbers).decode()
-            if since >= (self._connection.execute(_SQL["partitions_pruned_to"], (asked,)).get or 0):
+            asked = msgspec.json.encode(list(numbers)).decode()
+            left = self._connection.execute(_SQL["partitions_pruned_to"], (asked, since))
+            if not any(numbers[number] < upto for number, upto in left):
                 return
         raise Pruned(pruned_to)
 
@@ -218,20 +266,50 @@ class SqliteReader:
         finally:
             rows.close()
 
-    def _chunked_page(
-        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int
+    def _merged_page(
+        self,
+        names: tuple[str, ...],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
     ) -> Page:
-        ids: set[int] = set()
-        for start in range(0, len(numbers), UNION_TERMS_MAX):
-            chunk = numbers[start : start + UNION_TERMS_MAX]
-            rows = self._connection.execute(_ids_sql(len(chunk)), (since, upto, limit + 1, *chunk))
-            ids.update(committed_id for (committed_id,) in rows)
-        wanted = msgspec.json.encode(sorted(ids)[: limit + 1]).decode()
-        rows = self._connection.execute(_SQL["records"], (wanted,))
-        try:
-            return _cut(rows, limit, bytes_max)
-        finally:
-            rows.close()
+        kept = self._merges.take(key_of(names, floors, since, upto))
+        with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
+            if upto > self._head_seen:
+                self._head_seen = int(self._connection.execute(_SQL["head"]).get)
+            merge = self._new_merge(names, floors, since, upto) if kept is None else kept
+            after = dict(merge.reached)
+            ids, looked_at = merge.first(limit + 1, self._fetch)
+            rows = self._connection.execute(_SQL["records"], (msgspec.json.encode(ids).decode(),))
+            try:
+                page = _cut(rows, limit, bytes_max)
+            finally:
+                rows.close()
+        self._require_present(since, {number: after[number] for number in looked_at})
+        read = [record.committed_id for record in page.records]
+        if read != ids[: len(read)] or (ids and not read):
+            raise Pruned(self.extent().pruned_to)  # found for an earlier page, and has left the log since
+        if len(page.records) < len(ids) and upto <= self._head_seen:
+            last = page.records[-1].committed_id
+            merge.drop(last)
+            self._merges.put(key_of(names, floors, last, upto), merge)
+        return page
+
+    def _new_merge(
+        self, names: Iterable[str], floors: Mapping[str, int], since: int, upto: int
+    ) -> Merge[int]:
+        numbers = self._look_up(names)
+        after = {number: max(since, floors.get(name, 0)) for name, number in numbers.items()}
+        return Merge(after, min(upto, self._head_seen))
+
+    def _fetch(self, asked: Sequence[tuple[int, int]], until: int, each: int) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        parameters = ((number, after, until, each) for number, after in asked)
+        for number, committed_id in self._connection.executemany(_SQL["next_ids"], parameters):
+            found.setdefault(number, []).append(committed_id)
+        return found
 
     def _look_up(self, names: Iterable[str]) -> dict[str, int]:
         """name → number for those that exist, from memory where possible."""

@@ -134,6 +134,38 @@ UPDATE unisono.head SET place = %(after)s, log_epoch = CASE WHEN %(new)s THEN
     greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) ELSE log_epoch END
 WHERE one AND place IS NOT DISTINCT FROM %(before)s RETURNING log_epoch, pg_notify('unisono', '');
 
+-- name: next_ids
+-- The first ids of each partition after one of its own and up to a common one, so many of each. Partitions come back
+-- by their places in the arrays.
+SELECT asked.place, near.committed_id
+FROM unnest(%(partitions)b, %(after)b) WITH ORDINALITY AS asked (partition, after, place)
+CROSS JOIN LATERAL (
+    SELECT committed_id FROM unisono.event_partitions
+    WHERE event_partitions.partition = asked.partition COLLATE "C"
+      AND committed_id > asked.after AND committed_id <= %(until)b
+    ORDER BY committed_id LIMIT %(each)b
+) AS near
+ORDER BY asked.place, near.committed_id;
+
+-- name: records
+-- Ids ascending. Event text is measured without being read, and read only for the records that fit.
+WITH sized AS (
+    SELECT asked.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
+           found.status_updated_at, row_number() OVER nearest AS place,
+           sum(octet_length(found.event)) OVER nearest AS reached
+    FROM unnest(%(ids)b) AS asked (committed_id) CROSS JOIN LATERAL (
+        SELECT * FROM unisono.events WHERE events.committed_id = asked.committed_id OFFSET 0
+    ) AS found
+    WINDOW nearest AS (ORDER BY asked.committed_id ROWS UNBOUNDED PRECEDING)
+)
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+FROM sized WHERE place = 1 OR reached <= %(bytes_max)b ORDER BY committed_id;
+
+-- name: partitions_left
+SELECT 1 FROM unnest(%(partitions)b, %(after)b) AS asked (partition, after)
+JOIN unisono.pruned_partitions ON pruned_partitions.partition = asked.partition COLLATE "C"
+WHERE pruned_partitions.committed_id > asked.after LIMIT 1;
+
 -- name: page
 -- One index range per partition, cut after the page; `due` counts what there is up to one past the page. Event
 -- text is measured without being read, and read only for the records that fit. OFFSET 0 fixes the nesting.
@@ -190,6 +222,18 @@ WHERE excluded.committed_id >= snapshots.committed_id OR excluded.model_digest <
 -- name: snapshot
 SELECT committed_id, state, created_at FROM unisono.snapshots
 WHERE partition = %(partition)b AND model_version = %(version)b AND model_digest = %(digest)b;
+
+-- name: snapshot_sizes
+SELECT snapshots.partition, snapshots.committed_id, octet_length(snapshots.state)
+FROM unnest(%(partitions)b) AS asked (partition)
+JOIN unisono.snapshots ON snapshots.partition = asked.partition COLLATE "C"
+WHERE snapshots.model_version = %(version)b AND snapshots.model_digest = %(digest)b;
+
+-- name: snapshots_of
+SELECT snapshots.partition, snapshots.committed_id, snapshots.state, snapshots.created_at
+FROM unnest(%(partitions)b) AS asked (partition)
+JOIN unisono.snapshots ON snapshots.partition = asked.partition COLLATE "C"
+WHERE snapshots.model_version = %(version)b AND snapshots.model_digest = %(digest)b;
 
 -- name: all_snapshots
 SELECT partition, committed_id, model_version, state, created_at, model_digest FROM unisono.snapshots

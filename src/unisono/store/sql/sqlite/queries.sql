@@ -64,6 +64,11 @@ WHERE partition = {number} AND committed_id > ?1 AND committed_id <= ?2
 -- UNION over ranges that are each in index order is a lazy merge: it stops after ?3 ids.
 {ranges} ORDER BY 1 LIMIT ?3
 
+-- name: next_ids
+-- ?1: partition, ?2: after, ?3: up to, ?4: so many.
+SELECT ?1, committed_id FROM event_partitions
+WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3 ORDER BY committed_id LIMIT ?4;
+
 -- name: page
 -- No outer ORDER BY: CROSS JOIN fixes the nesting, so rows come in the order of the ids, unsorted and lazily.
 WITH ids (committed_id) AS ({ids})
@@ -97,9 +102,10 @@ SELECT coalesce((
 SELECT pruned_to FROM head;
 
 -- name: partitions_pruned_to
--- ?1: JSON array of numbers.
-SELECT max(partitions.pruned_to)
-FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.value;
+-- ?1: JSON array of numbers, ?2: id.
+SELECT partitions.number, partitions.pruned_to
+FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.value
+WHERE partitions.pruned_to > ?2;
 
 -- name: put_snapshot
 -- One of another content of the model makes way, however new it is.
@@ -114,6 +120,20 @@ WHERE excluded.committed_id >= snapshots.committed_id OR excluded.model_digest <
 SELECT snapshots.committed_id, snapshots.state, snapshots.created_at
 FROM partitions CROSS JOIN snapshots ON snapshots.partition = partitions.number
 WHERE partitions.name = ?1 AND snapshots.model_version = ?2 AND snapshots.model_digest = ?3;
+
+-- name: snapshot_sizes
+-- ?1: JSON array of names, ?2: model version, ?3: model digest.
+SELECT partitions.name, snapshots.committed_id, length(snapshots.state)
+FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.name = asked.value
+CROSS JOIN snapshots ON snapshots.partition = partitions.number AND snapshots.model_version = ?2
+    AND snapshots.model_digest = ?3;
+
+-- name: snapshots_of
+-- ?1: JSON array of names, ?2: model version, ?3: model digest.
+SELECT partitions.name, snapshots.committed_id, snapshots.state, snapshots.created_at
+FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.name = asked.value
+CROSS JOIN snapshots ON snapshots.partition = partitions.number AND snapshots.model_version = ?2
+    AND snapshots.model_digest = ?3;
 
 -- name: watermarks
 -- Some at a time, by partition number: a read this short does not keep the WAL from starting over.
