@@ -71,6 +71,7 @@ def test_a_good_connect_makes_the_connection_active(server: Server, who: str, pa
             connected = peer.expect("connected")
             assert connected.keys() == {
                 "client_id", "server_time", "server_last_committed_id", "capabilities", "limits",
+                "log_id", "log_epoch",
             }  # fmt: skip
             assert connected["client_id"] == who
             assert connected["server_last_committed_id"] == head

@@ -99,10 +99,12 @@ def test_the_log_has_its_three_indexes(log: SqliteLog, tmp_path: Path) -> None:
 def test_opening_makes_the_directory_and_the_wal(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "b"
     with closing(SqliteLog.open(directory)):
-        assert {file.name for file in directory.iterdir()} == {"log.db", "log.db-wal", "log.db-shm", "lock"}
+        assert {file.name for file in directory.iterdir()} == {
+            "log.db", "log.db-wal", "log.db-shm", "log.identity", "lock",
+        }  # fmt: skip
         assert (directory / "log.db-wal").stat().st_size > 0
         assert (directory / "lock").read_text() == f"{os.getpid()}\n"
-    assert {file.name for file in directory.iterdir()} == {"log.db", "lock"}
+    assert {file.name for file in directory.iterdir()} == {"log.db", "log.identity", "lock"}
 
 
 def test_a_log_in_use_names_its_holder(log: SqliteLog, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from unisono.protocol.canonical import canonical
 from unisono.protocol.tombstones import tombstone
 from unisono.store import keeping, sqlite_files, sqlite_keeping
 from unisono.store.checking import check_directory
-from unisono.store.cluster import ModelBundle
+from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.keeping import KeepRefused, Tombstone
 from unisono.store.port import Extent, Pruned, Record, Snapshot, StorageError
 from unisono.store.sqlite import SqliteLog, SqliteReader
@@ -287,7 +287,10 @@ def test_the_model_in_force_is_noted(log: SqliteLog, tmp_path: Path) -> None:
         log.record_model(first)  # a server may go back to an older one
         assert reader.model_in_force() == first
         changed = ModelBundle(3, "other", {"model.toml": b"y"})
-        log.record_model(changed)
+        with pytest.raises(ModelRefused, match="raise model_version"):
+            log.record_model(changed)
+        assert reader.model_in_force() == first
+        assert log.record_model(changed, replace=True) == "d3"
         assert reader.model_in_force() == changed
         log.record_model(None)
         assert reader.model_in_force() is None
