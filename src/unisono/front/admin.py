@@ -27,6 +27,9 @@ from unisono.model.replaying import Review
 log = logging.getLogger("unisono.admin")
 
 KEEPING_BODY_BYTES_MAX: Final = 128 << 20
+
+PROGRESS_LINES_MAX: Final = 16
+"""Lines of a reload's progress that wait to be read."""
 """The pipeline sends about a megabyte at a time; one snapshot goes whole, and a state can be large."""
 
 
@@ -122,6 +125,8 @@ class AdminServer:
 
         async def work() -> web.Response:
             def tell(told: Progress | Review) -> None:
+                if isinstance(told, Progress) and lines.qsize() >= PROGRESS_LINES_MAX:
+                    return  # whoever does not read learns of the rest later
                 line = told if isinstance(told, Progress) else {"history": described(told)}
                 lines.put_nowait(msgspec.json.encode(line) + b"\n")
 

@@ -98,6 +98,8 @@ def check_model(
     report.summary = _summary(model)
     report.warnings += _considerations(model, path)
     report.rules = rules_of(model)
+    if model.canonical is not None:
+        model.canonical.measure_cpu_time()
     if watch is not None:
         watch.rest()
         watch.of(model)

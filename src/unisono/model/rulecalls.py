@@ -8,6 +8,7 @@ replayed without a limit: what was accepted once means the same everywhere, howe
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol
@@ -82,6 +83,7 @@ class RuleCalls:
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
         self.rules = rules
         self.budget_ms = budget_ms
+        self.clock: Callable[[], float] = perf_counter
         self.timeout_s: float | None = None
         self.slow: dict[str, int] = {}
         self.failed: dict[str, int] = {}
@@ -161,7 +163,7 @@ class RuleCalls:
         self.running = rule.label
         if self.watch is not None:
             self.watch.begin(rule.label, limit_s is not None)
-        started = perf_counter()
+        started = self.clock()
         try:
             if limit_s is None or spent is None:
                 return _call(rule, state, event)
@@ -169,7 +171,7 @@ class RuleCalls:
                 self._limit = limit_of_this_thread()
             return self._limit.run(limit_s, spent, _call, rule, state, event)
         finally:
-            took_ms = (perf_counter() - started) * 1000
+            took_ms = (self.clock() - started) * 1000
             self.running = None
             if self.watch is not None:
                 self.watch.end()

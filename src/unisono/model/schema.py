@@ -6,6 +6,8 @@ event and mean nothing: no schema judges them and no rule sees them (VAL-02).
 
 from __future__ import annotations
 
+from time import thread_time
+
 from unisono.model.journal import Journal, plain, track
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
 from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls, Watch
@@ -72,6 +74,10 @@ class SchemaProfile:
     def silence(self) -> None:
         """For a replay: a server's log is the place to say why a rule fails."""
         self._calls.quiet = True
+
+    def measure_cpu_time(self) -> None:
+        """For a trial beside others: how long a rule waits for the processor says nothing of the rule."""
+        self._calls.clock = thread_time
 
     @property
     def slow_rules(self) -> dict[str, int]:
