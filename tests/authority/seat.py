@@ -50,7 +50,6 @@ from unisono.authority.orders import Orders
 from unisono.authority.states import States
 from unisono.authority.stats import Snapshot as Figures
 from unisono.authority.stats import parse
-from unisono.authority.waiting import REQUEST_S
 from unisono.config import Settings
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
@@ -195,7 +194,7 @@ class Seat(Generic[L]):
         fronts: int,
         now_ms: Callable[[], int],
         neighbours: Neighbours | None = None,
-        request_s: float = REQUEST_S,
+        **bounds: float,
     ) -> None:
         node, self._node_socket = socket_pair()
         pairs = [socket_pair() for _ in range(fronts)]
@@ -213,7 +212,7 @@ class Seat(Generic[L]):
             perf=time.perf_counter,
             obey=Orders(Settings()).obey,
             neighbours=neighbours,
-            request_s=request_s,
+            **bounds,
         )
         self._thread = threading.Thread(target=self._run, name="authority", daemon=True)
 
@@ -280,9 +279,12 @@ def seated_on(
     fails: bool = False,
     neighbours: Neighbours | None = None,
     rule_timeout_s: float | None = None,
-    request_s: float = REQUEST_S,
+    **bounds: float,
 ) -> Iterator[Seat[L]]:
-    """An authority on a log, both drained and closed at the end; `fails`: it is meant to fail."""
+    """An authority on a log, both drained and closed at the end; `fails`: it is meant to fail.
+
+    `bounds` are those of a group's time.
+    """
     states = States(
         model or no_model(),
         store,
@@ -291,7 +293,7 @@ def seated_on(
         now_ms=now_ms,
         rule_timeout_s=rule_timeout_s,
     )
-    seat = Seat(store, states, fronts, now_ms, neighbours, request_s)
+    seat = Seat(store, states, fronts, now_ms, neighbours, **bounds)
     try:
         seat.start()
         yield seat

@@ -79,7 +79,7 @@ def test_on_every_channel_everything_comes_in_commit_order(tmp_path: Path, seed:
 
 @pytest.mark.req("LIM-05")
 def test_a_group_is_bounded_and_takes_whole_requests(tmp_path: Path) -> None:
-    with seated(tmp_path / "data") as seat:
+    with seated(tmp_path / "data", group_s=60.0, request_s=60.0) as seat:
         caller = seat.front.connect()
         sizes = [300, 300, 300, 300, 1, 699, 1, GROUP_EVENTS_MAX + 50]
         seat.front.send(

@@ -103,12 +103,28 @@ def test_waiting_counts_less_than_working() -> None:
     def work() -> tuple[float, float]:
         waiting = Spent()
         time.sleep(0.1)
-        waited = waiting.seconds()
+        waited = waiting.counted_s(0.04)
         working, until = Spent(), time.thread_time() + 0.1
         while time.thread_time() < until:
             pass
-        return waited, working.seconds()
+        return waited, working.counted_s(0.1)
 
     waited, worked = in_a_thread(work)
-    assert waited >= 0.05
+    assert 0.02 <= waited < 0.1
     assert worked >= 0.1
+
+
+@pytest.mark.req("LIM-07")
+def test_a_rule_that_waits_is_stopped_too() -> None:
+    def wait() -> None:
+        for _ in range(60_000):
+            time.sleep(0.001)
+
+    def work() -> str:
+        try:
+            ThreadLimit().run(0.05, Spent(), wait)
+        except RuleTimeout:
+            return "stopped"
+        return "returned"
+
+    assert in_a_thread(work) == "stopped"

@@ -17,7 +17,7 @@ from tests.server.harness import Closed, Peer, Server, item
 from tests.store.postgres_server import shared_server
 from tests.waiting import PATIENCE_S, until
 
-HOLD_S = 5.0
+HOLD_S = 8.0
 """How long a node may keep others waiting; then PostgreSQL ends its group."""
 
 TOO_LONG = "due to idle-in-transaction timeout"
@@ -50,9 +50,13 @@ class Holding:
         self.draft: dict[str, Any] = {}
         self.head = 0
         self.held_since = 0.0
+        self._stopped: int | None = None
 
-    def start(self, part: str) -> tuple[Peer, Peer]:
-        """A client of a whose draft is being judged under the lock, and one of b whose draft waits for that."""
+    def start(self, part: str, *, standing: bool = False) -> tuple[Peer, Peer]:
+        """A client of a whose draft is being judged under the lock, and one of b whose draft waits for that.
+
+        `standing`: the process that judges is stopped; a rule alone would be stopped before the group is ended.
+        """
         self.draft = item([part], note("slow"))
         holder, waiting = self.a.client("holder", "canonical"), self.b.client("waiting", "canonical")
         self.head = head_of(waiting)
@@ -61,12 +65,18 @@ class Holding:
         self.held_since = time.monotonic()
         holder.send("submit_events", {"events": [self.draft]})
         until(self._judging.exists, "the rule does not run")
+        if standing:
+            self._stopped = next(iter(self.a.children()))
+            os.kill(self._stopped, signal.SIGSTOP)
         waiting.send("submit_events", {"events": [item(["q"], note("quick"))]})
         waiting.expect_quiet()
         return holder, waiting
 
     def end(self) -> None:
         self._slow.unlink(missing_ok=True)
+        if self._stopped is not None:
+            os.kill(self._stopped, signal.SIGCONT)
+            self._stopped = None
 
 
 def note(text: str) -> dict[str, Any]:
@@ -82,7 +92,8 @@ def holding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holding]:
     (model / "rules.py").write_text(RULES.format(folder=str(folder)))
     (model / "model.toml").write_text('name = "notes"\nmodel_version = 1\nrules = "rules.py"\n')
     dsn = postgres.create()
-    with cluster(folder, dsn, "ab", "--model", str(model)) as (a, b):
+    limits = ("--store-group-timeout-s", f"{HOLD_S:g}", "--rule-timeout-s", f"{HOLD_S / 4:g}")
+    with cluster(folder, dsn, "ab", "--model", str(model), *limits) as (a, b):
         held = Holding(folder, a, b)
         yield held
         held.end()
@@ -101,7 +112,7 @@ def test_a_node_that_stands_still_keeps_the_others_waiting_for_a_while_only(
     holding: Holding, part: str
 ) -> None:
     """Its group is ended by the database. When it moves again it finds that out, and commits nothing of it."""
-    holder, waiting = holding.start(part)
+    holder, waiting = holding.start(part, standing=True)
     assert result_of(waiting)["committed_id"] == holding.head + 1
     assert time.monotonic() - holding.held_since > HOLD_S, "the lock was not held at all"
     holder.expect_quiet()

@@ -100,10 +100,13 @@ class Authority:
         perf: Callable[[], float],
         obey: Callable[[Authority, Order], Report | None],
         neighbours: Neighbours | None = None,
+        group_s: float = GROUP_S,
         request_s: float = REQUEST_S,
     ) -> None:
-        """`request_s`: how long a request is judged before its rest goes into another group."""
+        """`group_s`: how long a group is judged before what has not begun goes into another; `request_s`: how long
+        a request is, before its rest does."""
         self._store = store
+        self._group_s = group_s
         self._request_s = request_s
         self._begun: dict[int, list[Result]] = {}
         self.neighbours = neighbours or Neighbours(None)
@@ -271,7 +274,7 @@ class Authority:
                 if not isinstance(message, Submit):
                     self._other(channel, message, self._head + len(records))
                     continue
-                if place and self._perf() - judging > GROUP_S:
+                if place and self._perf() - judging > self._group_s:
                     left = list(taken[place:])
                     break
                 rest = self._submit(channel, message, known, records, now)
@@ -287,6 +290,7 @@ class Authority:
             raise
         self.states.settle()
         self._head += len(records)
+        events -= sum(len(message.items) for _, message in left if isinstance(message, Submit))
         if events:
             self.counters.observe("group_events", events, SIZE_BUCKETS)
             self.counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)

@@ -159,6 +159,15 @@ class StuckFile:
                 log.warning("a line of %s cannot be read and counts for nothing", self._path)
 
 
+def is_standing(pid: int) -> bool:
+    """Whether a process was stopped, by a signal or a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+
 class CallWatch:
     """The node's look at the authority's rules."""
 
@@ -167,14 +176,20 @@ class CallWatch:
         self._file = file
         self._timeout_s = timeout_s
         self._said_s = 0.0
+        self._stood_s = 0.0
         self._remembered = False
 
-    def look(self, now_s: float, now_ms: int) -> bool:
-        """Whether the authority is to be ended: a rule keeps it that cannot be stopped. It is written down then."""
+    def look(self, now_s: float, now_ms: int, *, standing: bool = False) -> bool:
+        """Whether the authority is to be ended: a rule keeps it that cannot be stopped. It is written down then.
+
+        `standing`: somebody has stopped the process, and no rule is to blame for that.
+        """
         call = self._running.read()
-        if call is None:
+        if standing:
+            self._stood_s = now_s
+        if call is None or standing:
             return False
-        took_s = now_s - call.since_s
+        took_s = now_s - max(call.since_s, self._stood_s)
         if call.judging and took_s > self._timeout_s + GRACE_S:
             self._remember(call, now_ms, f"has not returned for {took_s:.0f} s and cannot be stopped")
             return True
@@ -194,7 +209,7 @@ class CallWatch:
         call = self._running.read()
         if self._remembered or call is None:
             return
-        if call.judging and now_s - call.since_s > self._timeout_s:
+        if call.judging and now_s - max(call.since_s, self._stood_s) > self._timeout_s:
             self._remember(call, now_ms, "was still running past its limit when the authority ended")
 
     def _remember(self, call: Call, now_ms: int, says: str) -> None:

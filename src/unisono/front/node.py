@@ -24,7 +24,7 @@ from typing import Final
 
 from unisono.authority.channel import AskStats, Drain, GaveUp, Message, Order, Ready, Report, Stats
 from unisono.authority.stats import Snapshot, parse
-from unisono.authority.stuck import CallWatch, RunningCall, StuckFile
+from unisono.authority.stuck import CallWatch, RunningCall, StuckFile, is_standing
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.admin import AdminServer
@@ -142,7 +142,8 @@ class Node:
         (authority,) = (child for child in self._children if child.role == "authority")
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if self._calls.look(time.monotonic(), now_ms()):
+            standing = is_standing(authority.pid)
+            if self._calls.look(time.monotonic(), now_ms(), standing=standing):
                 os.kill(authority.pid, signal.SIGKILL)
                 return
 

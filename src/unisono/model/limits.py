@@ -9,7 +9,7 @@ which happens between two steps of Python code only. Both look at what the threa
 - Where the rule is not running at all, because it has just returned, they do nothing.
 
 The time of a rule is the CPU time of its thread: a machine that is busy with other things, or stands still, must not
-make the server refuse what is right. A rule that waits is stopped when `PATIENCE` times its time have passed.
+make the server refuse what is right. A rule that waits is stopped after about `PATIENCE` times its time.
 
 A rule that catches the exception gets it again every few milliseconds. One that never leaves C code, or catches it in
 an endless loop, cannot be interrupted; whoever runs the server ends the process (`unisono.authority.stuck`).
@@ -30,7 +30,7 @@ AGAIN_S: Final = 0.005
 """Between two attempts to interrupt a rule that caught the first, or was in the middle of a change."""
 
 PATIENCE: Final = 2
-"""How much longer than its time a rule may take by the clock on the wall."""
+"""How much longer than its time a rule may take that waits more than it works."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
 
 
 class Spent:
-    """The time a thread has used since this was made, as it counts for a rule."""
+    """The time a thread has used since this was made."""
 
     __slots__ = ("_cpu_s", "_wall_s")
 
@@ -67,10 +67,16 @@ class Spent:
         self._cpu_s = time.thread_time()
         self._wall_s = time.monotonic()
 
-    def seconds(self, thread: int | None = None) -> float:
+    def cpu_s(self, thread: int | None = None) -> float:
         """`thread`: which one it is, when another one asks."""
-        cpu_s = time.thread_time() if thread is None else _cpu_time_of(thread)
-        return max(cpu_s - self._cpu_s, (time.monotonic() - self._wall_s) / PATIENCE)
+        return (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+
+    def wall_s(self) -> float:
+        return time.monotonic() - self._wall_s
+
+    def counted_s(self, seconds: float) -> float:
+        """What counts of it where `seconds` were allowed; time in which the machine stood still does so in part."""
+        return max(self.cpu_s(), min(self.wall_s(), seconds) / PATIENCE)
 
 
 def _cpu_time_of(thread: int) -> float:
@@ -84,27 +90,37 @@ class AlarmLimit:
         self._boundary: FrameType | None = None
         self._seconds = 0.0
         self._spent = Spent()
-        self._rang = False
+        self._rings = 0
+        self._raised = False
         signal.signal(signal.SIGALRM, self._ring)
 
     def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
-        self._boundary, self._seconds, self._spent, self._rang = sys._getframe(), seconds, spent, False
+        self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
+        self._rings, self._raised = 0, False
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
             returned = function(*arguments)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._boundary = None
-        if self._rang:
+        if self._raised:
             raise RuleTimeout  # the rule caught it
         return returned
 
     def _ring(self, _signal: int, frame: FrameType | None) -> None:
-        if self._boundary is None or self._spent.seconds() < self._seconds:
-            return
-        if _may_interrupt(frame, self._boundary):
-            self._rang = True
+        self._rings += 1
+        over = self._spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
+        if self._boundary is not None and over and _may_interrupt(frame, self._boundary):
+            self._raised = True
             raise RuleTimeout
+
+
+def _waited(rings: int, seconds: float) -> bool:
+    """Whether a rule that works little has had its time, told by how often it was looked at since the first time.
+
+    The clock on the wall would also count the time in which the process stood still.
+    """
+    return rings * AGAIN_S >= seconds * (PATIENCE - 1)
 
 
 class ThreadLimit:
@@ -117,11 +133,12 @@ class ThreadLimit:
         self._lock = threading.Lock()
         self._armed = threading.Event()
         self._call: tuple[int, FrameType, float, Spent] | None = None
-        self._rang = False
+        self._rings = 0
+        self._raised = False
         threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
 
     def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
-        self._rang = False
+        self._rings, self._raised = 0, False
         try:
             self._armed.set()
             self._call = threading.get_ident(), sys._getframe(), seconds, spent
@@ -129,7 +146,7 @@ class ThreadLimit:
                 returned = function(*arguments)
             finally:
                 self._disarm()
-            if self._rang:
+            if self._raised:
                 raise RuleTimeout  # the rule caught it, or it came too late for it
         except RuleTimeout:
             while self._call is not None:  # it came while this was being disarmed
@@ -145,7 +162,7 @@ class ThreadLimit:
         with self._lock:
             self._call = None
         self._armed.clear()
-        if self._rang:
+        if self._raised:
             _raise_in(threading.get_ident(), None)
 
     def _watch(self) -> None:
@@ -156,10 +173,11 @@ class ThreadLimit:
                 if self._call is None:
                     continue
                 thread, boundary, seconds, spent = self._call
-                if spent.seconds(thread) < seconds:
+                self._rings += spent.wall_s() > seconds
+                if spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
                     continue
                 if _may_interrupt(sys._current_frames().get(thread), boundary):
-                    self._rang = True
+                    self._raised = True
                     _raise_in(thread, RuleTimeout)
 
 

@@ -152,8 +152,8 @@ class RuleCalls:
         try:
             return self._timed(rule, left_s, spent, state, event)
         finally:
-            if spent is not None:
-                judged.spent_s += spent.seconds()
+            if spent is not None and left_s is not None:
+                judged.spent_s += spent.counted_s(left_s)
             journal.copies = FORGETFUL
             judged.called()
 
