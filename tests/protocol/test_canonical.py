@@ -14,7 +14,7 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 
 import pytest
@@ -22,7 +22,14 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.protocol.canonical import NESTING_MAX, NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.canonical import (
+    NESTING_MAX,
+    NotCanonical,
+    canonical,
+    canonical_text,
+    content_hash,
+    parse_canonical,
+)
 from unisono.vocabulary import Json, JsonObject
 
 EXAMPLES = {
@@ -792,3 +799,44 @@ def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
             parse_canonical(raw)
     else:
         assert parse_canonical(raw)[1] == expected
+
+
+spellings = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.builds("{}e{}".format, st.integers(-99, 99), st.integers(-330, 308)),
+    st.builds("{}.0".format, st.integers(-(10**24), 10**24)),
+    st.builds("{}.{}E{:+d}".format, st.integers(0, 99), st.integers(0, 10**18), st.integers(-30, 30)),
+    st.integers(-(10**20), 10**20).map(str),
+    st.sampled_from(
+        ["-0", "0.0", "-0.0", "0e5", "1e-400", "5e-324", "1e400", "1e16", "1e21", "1e-6", "1e-7"]
+    ),
+)
+
+
+@pytest.mark.req("ORD-06", "ORD-07", "LIM-07")
+@settings(max_examples=500)
+@given(st.lists(spellings, max_size=4), st.sampled_from(["a", "1.0", 'b"1e5', "\\e5", "é", "{:,[]}"]))
+def test_the_text_of_a_message_is_what_reading_it_exactly_gives(numbers: list[str], name: str) -> None:
+    raw = f'{{"n": [{", ".join(numbers)}], {json.dumps(name)}: "1.0"}}'.encode()
+
+    def outcome(read: Callable[[bytes], bytes]) -> object:
+        try:
+            return read(raw)
+        except NotCanonical as refused:
+            return refused.field, refused.reason
+
+    assert outcome(lambda text: canonical_text(text, 1 << 20)) == outcome(
+        lambda text: parse_canonical(text)[1]
+    )
+
+
+@pytest.mark.req("LIM-07")
+@pytest.mark.parametrize("number", ["1e20", "1.5", "7"])
+def test_the_canonical_text_is_bounded(number: str) -> None:
+    raw = f"[{','.join([number] * 10)}]".encode()
+    size = len(parse_canonical(raw)[1])
+    assert len(canonical_text(raw, size)) == size
+    with pytest.raises(
+        NotCanonical, match=f"has {size} bytes in canonical form, at most {size - 1} are allowed"
+    ):
+        canonical_text(raw, size - 1)
