@@ -234,7 +234,7 @@ def test_the_network_fails_again_and_again(tmp_path: Path, postgres: Postgres, d
 
 BRIEFLY = (
     ("--store-connect-timeout-s", "2"),
-    ("--store-group-timeout-s", "2"),
+    ("--store-group-timeout-s", "2", "--rule-timeout-s", "0.5"),
     ("--store-lock-timeout-s", "2.2"),
     ("--store-statement-timeout-s", "2.4"),
     ("--store-answer-timeout-s", "2.6"),

@@ -102,8 +102,9 @@ def _require_sound_so_far(lake: Lake, records: Sequence[Record]) -> None:
 def _require_published(lake: Lake, store: str) -> None:
     reader = open_reader(store)
     try:
-        for row in snapshots.latest(lake, shipped_outline().version):
-            held = reader.snapshot(row.partition, shipped_outline().version)
+        model = shipped_outline()
+        for row in snapshots.latest(lake, model.version):
+            held = reader.snapshot(row.partition, model.version, model.digest)
             assert held is not None
             assert (held.committed_id, held.state) == (row.committed_id, row.state)
     finally:

@@ -140,7 +140,9 @@ def test_pruning_waits_for_the_last_old_node(database: str, postgres: Postgres) 
         "GRANT SELECT, INSERT ON unisono.events TO old_node",
         database=name,
     )
-    with pytest.raises(StoreUnusable, match=r"lacks 0002_pre_keeping.sql: run `unisono db migrate`"):
+    with pytest.raises(
+        StoreUnusable, match=r"lacks 0002_pre_keeping.sql, 0004_pre_identity.sql: run `unisono db migrate`"
+    ):
         PostgresKeeping(dsn)
     assert schema.migrate(dsn) == ["0002_pre_keeping.sql"]
     with closing(psycopg.connect(postgres.dsn(name, user="old_node"))) as connection:
