@@ -51,7 +51,7 @@ class NoSuchMoment(PipelineError):
     """A committed_id or a time that the lake does not reach back or forward to."""
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """What a failure comes down to, in one line for a person.
 
     Spark hands on the traceback of a task or of Java: of that the last error, which is the cause of the others.

@@ -57,8 +57,8 @@ logger.executor.level = off
 # Raised where the session is started.
 logger.context.name = org.apache.spark.SparkContext
 logger.context.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = off
+logger.scheduler.name = org.apache.spark.scheduler
+logger.scheduler.level = off
 # A stream that ends by an error raises it where it was started.
 logger.stream.name = org.apache.spark.sql.execution.streaming
 logger.stream.level = off

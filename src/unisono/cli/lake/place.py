@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 DATA: Final = Path("unisono-data")
 EXIT_NOT_DONE: Final = 1
 EXIT_CANNOT: Final = 2
+
+JAVA_END_TIMEOUT_S: Final = 10.0
+"""After which it is killed: it has only temporary files to remove."""
 
 Command = Callable[..., Any]
 
@@ -175,31 +179,54 @@ def _as_one_line() -> Iterator[None]:
         _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
     try:
         yield
-    except (Mismatch, Overtaken) as error:
-        _fail(brief(error), EXIT_NOT_DONE)
-    except (PipelineError, LakeError) as error:
-        _fail(brief(error), EXIT_CANNOT)
-    except ImportError as error:
-        _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
     except (click.ClickException, click.Abort):
         raise
-    except KeyboardInterrupt:
-        _hush_spark()
-        _fail("interrupted; what is done stays done, and the same command goes on from there", EXIT_NOT_DONE)
-    except Exception as error:
-        if os.environ.get("UNISONO_TRACEBACK"):
+    except (KeyboardInterrupt, Exception) as error:
+        if _was_interrupted(error):
+            _end_spark()
+            _fail(
+                "interrupted; what is done stays done, and the same command goes on from there", EXIT_NOT_DONE
+            )
+        if isinstance(error, ImportError):
+            _fail(
+                f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT
+            )
+        expected = isinstance(error, PipelineError | LakeError)
+        if not expected and os.environ.get("UNISONO_TRACEBACK"):
             raise
-        _fail(brief(error), EXIT_NOT_DONE)
+        cannot = expected and not isinstance(error, Mismatch | Overtaken)
+        _fail(brief(error), EXIT_CANNOT if cannot else EXIT_NOT_DONE)
 
 
-def _hush_spark() -> None:
-    """Java goes with us, and would tell of every task that it leaves undone."""
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C came first: Spark tidies up after it, fails to reach Java, and raises that instead."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
+
+
+def _end_spark() -> None:
+    """Java goes with us, and is gone before our last line: it tells of every task that it leaves undone."""
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context
-    if running is not None:
-        with suppress(Exception):
-            running.setLogLevel("OFF")
+    if running is None:
+        return
+    with suppress(Exception):
+        running.setLogLevel("OFF")
+    java = getattr(running._gateway, "proc", None)
+    if java is None:  # spark-submit's
+        return
+    running._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    with suppress(OSError):
+        java.stdin.close()  # on which it ends by itself, and removes its temporary files
+    try:
+        java.wait(JAVA_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
 
 
 def _fail(text: str, code: int) -> None:
