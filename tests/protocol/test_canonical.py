@@ -24,12 +24,14 @@ from hypothesis import strategies as st
 
 from unisono.protocol.canonical import (
     NESTING_MAX,
+    PLACE_BYTES_MAX,
     NotCanonical,
     canonical,
     canonical_text,
     content_hash,
     parse_canonical,
 )
+from unisono.protocol.canonical import _parse_exact as parse_exactly
 from unisono.vocabulary import Json, JsonObject
 
 EXAMPLES = {
@@ -813,21 +815,57 @@ spellings = st.one_of(
 )
 
 
+def outcome(read: Callable[[], bytes]) -> bytes | tuple[str, str]:
+    try:
+        return read()
+    except NotCanonical as refused:
+        return refused.field, refused.reason
+
+
 @pytest.mark.req("ORD-06", "ORD-07", "LIM-07")
 @settings(max_examples=500)
 @given(st.lists(spellings, max_size=4), st.sampled_from(["a", "1.0", 'b"1e5', "\\e5", "é", "{:,[]}"]))
 def test_the_text_of_a_message_is_what_reading_it_exactly_gives(numbers: list[str], name: str) -> None:
     raw = f'{{"n": [{", ".join(numbers)}], {json.dumps(name)}: "1.0"}}'.encode()
+    require_same_outcome(raw)
 
-    def outcome(read: Callable[[bytes], bytes]) -> object:
-        try:
-            return read(raw)
-        except NotCanonical as refused:
-            return refused.field, refused.reason
 
-    assert outcome(lambda text: canonical_text(text, 1 << 20)) == outcome(
-        lambda text: parse_canonical(text)[1]
-    )
+strings = st.lists(
+    st.sampled_from(
+        [r"\u003a", r"\u003A", ":", r"\\", r"\"", "a", r"\u0061", "\ue000", "\U00010000", r"\ud800"]
+    ),
+    max_size=3,
+).map(lambda parts: f'"{"".join(parts)}"')
+texts = st.recursive(
+    strings | spellings,
+    lambda below: (
+        st.lists(below, max_size=3).map(lambda each: f"[{','.join(each)}]")
+        | st.lists(st.builds("{}:{}".format, strings, below), max_size=4).map(
+            lambda each: f"{{{','.join(each)}}}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.req("ORD-06", "ORD-07", "LIM-07")
+@settings(max_examples=1_000)
+@given(texts)
+def test_escapes_repeated_keys_and_orders_are_what_reading_them_exactly_gives(text: str) -> None:
+    require_same_outcome(text.encode())
+
+
+def require_same_outcome(raw: bytes) -> None:
+    """Of a long text only the reason is told; and where there are several, any of them."""
+    exactly = outcome(lambda: parse_exactly(raw)[1])
+    assert outcome(lambda: canonical_text(raw, 1 << 20)) == exactly
+    assert outcome(lambda: parse_canonical(raw)[1]) == exactly
+    in_long = outcome(lambda: canonical_text(raw + b" " * PLACE_BYTES_MAX, 1 << 20))
+    if isinstance(exactly, bytes):
+        assert in_long == exactly
+    else:
+        assert in_long[0] == ""
+        assert in_long[1]
 
 
 @pytest.mark.req("LIM-07")

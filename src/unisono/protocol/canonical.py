@@ -8,7 +8,8 @@ so only three things are left to prove:
 - Floats. MessagePack marks each with the byte 0xCB, so packed bytes without it hold none. Where it occurs,
   the text of every number is looked at, and the packed bytes show NaN and infinity (orjson writes `null`).
 - Key order. orjson sorts by UTF-8, the RFC by UTF-16. They disagree only between a character
-  of U+E000..U+FFFF (UTF-8 lead bytes 0xEE, 0xEF) and one beyond U+FFFF (lead bytes 0xF0..0xF4).
+  of U+E000..U+FFFF (UTF-8 lead bytes 0xEE, 0xEF) and one beyond U+FFFF (lead bytes 0xF0..0xF4). Where
+  keys may hold both, objects are put into order here, and orjson keeps it.
 - Duplicate keys, when parsing. See `_duplicates_in_doubt`.
 
 A doubt costs time, never bytes: it leads to the exact path.
@@ -22,7 +23,7 @@ import math
 import re
 from collections.abc import Iterable
 from json.encoder import encode_basestring
-from typing import Final, cast
+from typing import Final, NoReturn, cast
 
 import msgspec
 import orjson
@@ -35,14 +36,14 @@ NESTING_MAX: Final = 254
 SAFE_INTEGER_MAX: Final = 2**53 - 1
 """Up to here an integer is its own ES6 text (`Number.MAX_SAFE_INTEGER`)."""
 
+PLACE_BYTES_MAX: Final = 65_536
+"""Of a text whose refusal names the place: finding it in a longer one takes longer than others may wait (LIM-07)."""
+
 _QUOTED_MAX: Final = 40  # characters of a literal repeated in a message: enough to recognise it
 
-_SORTED: Final = (
-    orjson.OPT_SORT_KEYS
-    | orjson.OPT_STRICT_INTEGER
-    | orjson.OPT_PASSTHROUGH_DATACLASS
-    | orjson.OPT_PASSTHROUGH_DATETIME
-)
+_ANY_INTEGER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_IN_ORDER: Final = _ANY_INTEGER | orjson.OPT_STRICT_INTEGER
+_CONTAINERS: Final = frozenset((dict, list))
 _dumps = orjson.dumps
 _loads = orjson.loads  # msgspec needs 10 µs for each 5e-324, which a hostile message can repeat
 _pack = msgspec.msgpack.Encoder().encode
@@ -52,7 +53,9 @@ _NUMBERS_ONLY: Final = bytes(byte if byte in b"+-.0123456789Ee" else 0x20 for by
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
-_FLOAT: Final = re.compile(rb"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
+_RESPELLED: Final = re.compile(rb"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)|-?\d{16,}")
+"""Numbers whose spelling orjson does not share with ECMAScript in all cases: floats and long integers."""
+
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
@@ -73,13 +76,11 @@ class NotCanonical(ValueError):
 def canonical(value: Json) -> bytes:
     """The canonical bytes of a decoded value; raises `NotCanonical` when it has none."""
     try:
-        text = _dumps(value, None, _SORTED)
+        text = _sorted_text(value)
         packed = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _exact(value)
-    if (0xCB in packed and _floats_in_doubt(_numbers(text), packed)) or (
-        (0xEE in text or 0xEF in text) and _order_in_doubt(text)
-    ):
+    if 0xCB in packed and _floats_in_doubt(_numbers(text), packed):
         return _exact(value)
     return text
 
@@ -92,7 +93,7 @@ def parse_canonical(raw: bytes) -> tuple[Json, bytes]:
     """
     try:
         value: Json = _loads(raw)
-        text = _dumps(value, None, _SORTED)
+        text = _sorted_text(value)
         packed = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _parse_exact(raw)
@@ -107,9 +108,7 @@ def parse_canonical(raw: bytes) -> tuple[Json, bytes]:
     else:
         # Without floats nothing grows from raw to canonical, so equal lengths leave no room for a lost key.
         doubt = len(raw) != len(text) and _duplicates_in_doubt(raw, text)
-    if doubt or ((0xEE in text or 0xEF in text) and _order_in_doubt(text)):
-        return _parse_exact(raw)
-    return value, text
+    return _parse_exact(raw) if doubt else (value, text)
 
 
 def canonical_text(raw: bytes, bytes_max: int) -> bytes:
@@ -119,6 +118,8 @@ def canonical_text(raw: bytes, bytes_max: int) -> bytes:
     """
     text = _quick_text(raw, bytes_max)
     if text is None:
+        if len(raw) > PLACE_BYTES_MAX:
+            raise _refusal(raw)
         _, text = _parse_exact(raw)
     if len(text) > bytes_max:
         raise _too_long(len(text), bytes_max)
@@ -128,6 +129,23 @@ def canonical_text(raw: bytes, bytes_max: int) -> bytes:
 def content_hash(event: bytes, partitions: bytes) -> bytes:
     """SHA-256 of canonical `{"event": …, "partitions": …}`, from its parts' canonical bytes (ORD-06)."""
     return hashlib.sha256(b'{"event":%b,"partitions":%b}' % (event, partitions)).digest()
+
+
+def _sorted_text(value: Json, options: int = _IN_ORDER) -> bytes:
+    """As orjson writes it, with the keys of every object in the RFC's order."""
+    text = _dumps(value, None, options | orjson.OPT_SORT_KEYS)
+    if (0xEE in text or 0xEF in text) and _order_in_doubt(text):
+        return _dumps(_with_keys_in_order(value), None, options)
+    return text
+
+
+def _with_keys_in_order(value: Json) -> Json:
+    if type(value) is dict:
+        names = _in_order(value) if len(value) > 1 else value
+        return {name: _with_keys_in_order(value[name]) for name in names}
+    if type(value) is list:
+        return [_with_keys_in_order(item) if item and type(item) in _CONTAINERS else item for item in value]
+    return value
 
 
 # Doubts of the fast path. Each may be wrong only in doubting too much.
@@ -142,23 +160,25 @@ def _floats_in_doubt(numbers: bytes, packed: bytes) -> bool:
 
 
 def _order_in_doubt(text: bytes) -> bool:
+    """Whether keys hold both characters of U+E000..U+FFFF and characters beyond."""
     if not any(lead in text for lead in range(0xF0, 0xF5)):
         return False
     pieces = _pieces(text)
-    return any(
-        not string.isascii() and after.startswith(b":")
+    keys = b" ".join(
+        string
         for string, after in zip(pieces[1::2], pieces[2::2], strict=True)
+        if not string.isascii() and after.startswith(b":")
     )
+    return (0xEE in keys or 0xEF in keys) and any(lead in keys for lead in range(0xF0, 0xF5))
 
 
 def _duplicates_in_doubt(raw: bytes, text: bytes) -> bool:
-    """Whether a key of `raw` may have been lost on the way to `text`.
-
-    Losing a member loses its colon, and nothing adds one except an escaped colon.
-    """
-    if raw.count(b":") != text.count(b":"):
-        return True
-    return 0x5C in raw and (b"\\u003a" in raw or b"\\u003A" in raw)
+    """Whether a key of `raw` was lost on the way to `text`: its colon is lost with it, and nothing adds one."""
+    colons = raw.count(b":")
+    if 0x5C in raw:
+        escapes = raw.replace(b"\\\\", b"")  # what is left of a run of backslashes begins an escape
+        colons += escapes.count(b"\\u003a") + escapes.count(b"\\u003A")
+    return colons != text.count(b":")
 
 
 def _numbers(text: bytes) -> bytes:
@@ -174,40 +194,51 @@ def _pieces(text: bytes) -> list[bytes]:
 
 
 def _quick_text(raw: bytes, bytes_max: int) -> bytes | None:
-    """Canonical bytes of a text whose numbers are all there is to put right; None where there may be more to it."""
+    """Canonical bytes of a text; None when it has none."""
     try:
-        value = _loads(raw)
-        text = _dumps(value, None, _SORTED)
-        floats = 0xCB in (packed := _pack(value))
+        value = _loads(raw)  # refuses what is no double (1e999), so that no number here is NaN or infinite
+        text, long_integers = _text_of_any_integers(value)
+        floats = 0xCB in _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
-    if (0xEE in text or 0xEF in text) and _order_in_doubt(text):
+    if (floats or long_integers or len(raw) != len(text)) and _duplicates_in_doubt(raw, text):
         return None
-    if (floats or len(raw) != len(text)) and _duplicates_in_doubt(raw, text):
-        return None
-    if floats and _PACKED_NON_FINITE.search(packed):
-        return None
-    return _respelled(raw, text, packed, bytes_max) if floats else text
+    return _respelled(raw, text, bytes_max) if floats or long_integers else text
 
 
-def _respelled(raw: bytes, text: bytes, packed: bytes, bytes_max: int) -> bytes | None:
-    """`text` with its floats as ECMAScript writes them; None when one of `raw` may not be what it says.
+def _text_of_any_integers(value: Json) -> tuple[bytes, bool]:
+    """The sorted text, and whether it has integers that may not be their own ES6 text."""
+    try:
+        return _sorted_text(value), False
+    except TypeError:  # too long an integer; what else there is, is raised again
+        return _sorted_text(value, _ANY_INTEGER), True
+
+
+def _respelled(raw: bytes, text: bytes, bytes_max: int) -> bytes | None:
+    """`text` with its numbers as ECMAScript writes them; None when one of `raw` is not what its double says.
 
     Each spelling is looked at once, however often it comes. So a message full of numbers costs no more than others.
     """
-    numbers = _numbers(text)
-    if not _all_survive(set(_numbers(raw).split()) - set(numbers.split())):
+    literals = _literals(text)
+    if not _all_survive(_literals(raw) - literals):
         return None
-    if not _floats_in_doubt(numbers, packed):
+    if not _all_survive({each for each in literals if len(each) > 15 and each.lstrip(b"-").isdigit()}):
+        return None
+    spelling = {each: _es6(each) for each in literals if _RESPELLED.match(each)}
+    if all(each == spelled for each, spelled in spelling.items()):
         return text
     bare = b'"'.join(_STRING.split(text))
-    floats = _FLOAT.findall(bare)
-    spelling = {each: _es6(each) for each in set(floats)}
-    size = len(text) + sum(map(len, map(spelling.__getitem__, floats))) - sum(map(len, floats))
+    found = _RESPELLED.findall(bare)
+    size = len(text) + sum(map(len, map(spelling.__getitem__, found))) - sum(map(len, found))
     if size > bytes_max:
         raise _too_long(size, bytes_max)
-    respelled = _alternating(_FLOAT.split(bare), map(spelling.__getitem__, floats))
+    respelled = _alternating(_RESPELLED.split(bare), map(spelling.__getitem__, found))
     return _alternating(respelled.split(b'"'), _STRING.findall(text))
+
+
+def _literals(text: bytes) -> set[bytes]:
+    """The spellings of a valid JSON text's numbers."""
+    return set(_numbers(text).split()) - {b"e"}  # what is left of true and false
 
 
 def _alternating(pieces: list[bytes], between: Iterable[bytes]) -> bytes:
@@ -218,32 +249,35 @@ def _alternating(pieces: list[bytes], between: Iterable[bytes]) -> bytes:
 
 def _all_survive(literals: set[bytes]) -> bool:
     """Whether numbers of these spellings, all finite, are still what they say as doubles."""
-    short = [each for each in literals if len(each) <= 15 and each[:1] in b"-0123456789"]
-    if not all(map(float, short)) and any(
-        not float(each) and each.lower().partition(b"e")[0].strip(b"-0.") for each in short
-    ):
-        return False
-    return not any(
-        isinstance(_number(each.decode()), NotCanonical)
-        for each in literals
-        if len(each) > 15 and each[:1] in b"-0123456789"
+    short = [each for each in literals if len(each) <= 15]
+    doubtful = [each for each in literals if len(each) > 15 and not _plainly_survives(each)]
+    if not all(map(float, short)):
+        doubtful += [each for each in short if not float(each)]
+    return not any(isinstance(_number(each.decode()), NotCanonical) for each in doubtful)
+
+
+def _plainly_survives(literal: bytes) -> bool:
+    """True where up to 17 digits with a fraction alone prove it, see `_survives`."""
+    return (
+        literal[-1:] in b"123456789"
+        and b"." in literal
+        and len(literal.lstrip(b"-0.")) <= 17
+        and b"e" not in literal
+        and b"E" not in literal
     )
 
 
 def _es6(literal: bytes) -> bytes:
-    """A finite float as ECMAScript spells it, from its shortest spelling."""
+    """A finite float as ECMAScript spells it, from its shortest spelling; long integers are floats there."""
     mantissa, _, exponent = literal.partition(b"e")
+    mantissa = mantissa.removesuffix(b".0")
     if not exponent:
-        if mantissa.endswith(b".0"):
-            return mantissa[:-2] if mantissa != b"-0.0" else b"0"
-        return (
-            literal
-            if not mantissa.lstrip(b"-").startswith(b"0.0000")
-            else _float_text(float(literal)).encode()
-        )
+        if b"." in mantissa:
+            return mantissa if b"0.00000" not in mantissa[:8] else _float_text(float(literal)).encode()
+        return _float_text(float(literal)).encode() if len(mantissa) > 15 or mantissa == b"-0" else mantissa
     power = int(exponent)
-    if power >= 21:
-        return b"%be+%d" % (mantissa.removesuffix(b".0"), power)
+    if power >= 21 or power < -6:
+        return b"%be%+d" % (mantissa, power)
     return _float_text(float(literal)).encode()
 
 
@@ -329,7 +363,7 @@ def _quoted(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise NotCanonical("a string holds a lone surrogate, which UTF-8 cannot carry") from None
+            raise _lone_surrogate() from None
     return encode_basestring(text)
 
 
@@ -383,11 +417,29 @@ def _parse_exact(raw: bytes) -> tuple[Json, bytes]:
     return cast(Json, tree), text
 
 
+def _refusal(raw: bytes) -> NotCanonical:
+    """Why a text has no canonical form. Its first bad number is found at once, without building the tree's places."""
+    try:
+        value: Json = _PLACELESS_DECODER.decode(raw.decode())
+        _dumps(value)
+    except NotCanonical as refusal:
+        return refusal
+    except UnicodeDecodeError as error:
+        return NotCanonical(f"not valid UTF-8 at byte {error.start}")
+    except json.JSONDecodeError as error:
+        return NotCanonical(f"not valid JSON at character {error.pos}: {error.msg}")
+    except RecursionError:
+        return _too_deep()
+    except TypeError as error:
+        return _lone_surrogate() if "surrogates" in str(error) else _too_deep()
+    return _key_twice()
+
+
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | NotCanonical:
     members: dict[str, object] = {}
     for key, value in pairs:
         if key in members:
-            return NotCanonical("a key appears twice in one object", key.encode("utf-8", "replace").decode())
+            return _key_twice(key.encode("utf-8", "replace").decode())
         members[key] = value
     return members
 
@@ -411,12 +463,28 @@ def _number(literal: str) -> int | float | NotCanonical:
     return number
 
 
+def _raised(literal: str) -> int | float:
+    number = _integer(literal) if literal.lstrip("-").isdecimal() else _number(literal)
+    if isinstance(number, NotCanonical):
+        raise number
+    return number
+
+
 def _constant(name: str) -> NotCanonical:
     return NotCanonical(f"{name} is not a JSON number")
 
 
+def _constant_raised(name: str) -> NoReturn:
+    raise _constant(name)
+
+
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=_number, parse_constant=_constant
+)
+
+
+_PLACELESS_DECODER: Final = json.JSONDecoder(
+    parse_int=_raised, parse_float=_raised, parse_constant=_constant_raised
 )
 
 
@@ -454,6 +522,14 @@ def _changed(literal: str, number: float) -> NotCanonical:
         f"the number {_shortened(literal)} does not survive as an IEEE double: "
         f"it would become {_float_text(number)}"
     )
+
+
+def _lone_surrogate() -> NotCanonical:
+    return NotCanonical("a string holds a lone surrogate, which UTF-8 cannot carry")
+
+
+def _key_twice(field: str = "") -> NotCanonical:
+    return NotCanonical("a key appears twice in one object", field)
 
 
 def _too_deep() -> NotCanonical:

@@ -21,7 +21,7 @@ class Overtaken(LakeError):
     """Another process changed the same table first; plan again from what is there now."""
 
 
-def plain(error: Exception) -> str:
+def plain(error: BaseException) -> str:
     """An error's text without the colours of delta-rs, and a cause, which it writes below, behind what it caused."""
     return _CAUSE.sub(": ", _COLOUR.sub("", str(error))).strip()
 
