@@ -9,7 +9,7 @@ so only three things are left to prove:
   the text of every number is looked at, and the packed bytes show NaN and infinity (orjson writes `null`).
 - Key order. orjson sorts by UTF-8, the RFC by UTF-16. They disagree only between a character
   of U+E000..U+FFFF (UTF-8 lead bytes 0xEE, 0xEF) and one beyond U+FFFF (lead bytes 0xF0..0xF4). Where
-  keys may hold both, objects are put into order here, and orjson keeps it.
+  a text holds both, objects are put into order here, and orjson keeps it.
 - Duplicate keys, when parsing. See `_duplicates_in_doubt`.
 
 A doubt costs time, never bytes: it leads to the exact path.
@@ -48,13 +48,16 @@ _dumps = orjson.dumps
 _loads = orjson.loads  # msgspec needs 10 µs for each 5e-324, which a hostile message can repeat
 _pack = msgspec.msgpack.Encoder().encode
 
+_BEYOND_BMP: Final = re.compile(rb"[\xf0-\xf4]")
 _PACKED_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _NUMBERS_ONLY: Final = bytes(byte if byte in b"+-.0123456789Ee" else 0x20 for byte in range(256))
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
-_RESPELLED: Final = re.compile(rb"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)|-?\d{16,}")
-"""Numbers whose spelling orjson does not share with ECMAScript in all cases: floats and long integers."""
+_RESPELLED: Final = re.compile(
+    rb"-?\d++(?:\.0(?![\de])|(?:\.\d++)?e(?:-[1-6](?!\d)|\+?(?:1\d|20)(?!\d)))|(?<![\d.+e-])-?\d{16,}+(?![\d.e])"
+)
+"""Numbers that orjson spells otherwise than ECMAScript: `1.0`, `1e-5`, `1e16`, and integers past 2^53."""
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
@@ -134,7 +137,7 @@ def content_hash(event: bytes, partitions: bytes) -> bytes:
 def _sorted_text(value: Json, options: int = _IN_ORDER) -> bytes:
     """As orjson writes it, with the keys of every object in the RFC's order."""
     text = _dumps(value, None, options | orjson.OPT_SORT_KEYS)
-    if (0xEE in text or 0xEF in text) and _order_in_doubt(text):
+    if (0xEE in text or 0xEF in text) and _BEYOND_BMP.search(text):
         return _dumps(_with_keys_in_order(value), None, options)
     return text
 
@@ -157,19 +160,6 @@ def _floats_in_doubt(numbers: bytes, packed: bytes) -> bool:
         return True
     exponents = numbers.count(b"e") - numbers.count(b" e ")  # a lone e is what remains of true and false
     return exponents > 0 or b".0 " in numbers or b"0.000000" in numbers
-
-
-def _order_in_doubt(text: bytes) -> bool:
-    """Whether keys hold both characters of U+E000..U+FFFF and characters beyond."""
-    if not any(lead in text for lead in range(0xF0, 0xF5)):
-        return False
-    pieces = _pieces(text)
-    keys = b" ".join(
-        string
-        for string, after in zip(pieces[1::2], pieces[2::2], strict=True)
-        if not string.isascii() and after.startswith(b":")
-    )
-    return (0xEE in keys or 0xEF in keys) and any(lead in keys for lead in range(0xF0, 0xF5))
 
 
 def _duplicates_in_doubt(raw: bytes, text: bytes) -> bool:
@@ -222,11 +212,12 @@ def _respelled(raw: bytes, text: bytes, bytes_max: int) -> bytes | None:
     literals = _literals(text)
     if not _all_survive(_literals(raw) - literals):
         return None
-    if not _all_survive({each for each in literals if len(each) > 15 and each.lstrip(b"-").isdigit()}):
-        return None
-    spelling = {each: _es6(each) for each in literals if _RESPELLED.match(each)}
-    if all(each == spelled for each, spelled in spelling.items()):
+    doubtful = list(filter(_RESPELLED.match, literals))
+    if not doubtful:
         return text
+    if not _all_survive({each for each in doubtful if b"." not in each and b"e" not in each}):
+        return None
+    spelling = {each: _float_text(float(each)).encode() for each in doubtful}
     bare = b'"'.join(_STRING.split(text))
     found = _RESPELLED.findall(bare)
     size = len(text) + sum(map(len, map(spelling.__getitem__, found))) - sum(map(len, found))
@@ -265,20 +256,6 @@ def _plainly_survives(literal: bytes) -> bool:
         and b"e" not in literal
         and b"E" not in literal
     )
-
-
-def _es6(literal: bytes) -> bytes:
-    """A finite float as ECMAScript spells it, from its shortest spelling; long integers are floats there."""
-    mantissa, _, exponent = literal.partition(b"e")
-    mantissa = mantissa.removesuffix(b".0")
-    if not exponent:
-        if b"." in mantissa:
-            return mantissa if b"0.00000" not in mantissa[:8] else _float_text(float(literal)).encode()
-        return _float_text(float(literal)).encode() if len(mantissa) > 15 or mantissa == b"-0" else mantissa
-    power = int(exponent)
-    if power >= 21 or power < -6:
-        return b"%be%+d" % (mantissa, power)
-    return _float_text(float(literal)).encode()
 
 
 def _too_long(size: int, bytes_max: int) -> NotCanonical:
