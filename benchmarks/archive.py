@@ -24,14 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from tests.server.harness import Server, running
-from tests.store.lakes import export_to
+from tests.behaviour.server.harness import Server, running
+from tests.lake.lakes import export_to
 
 from benchmarks.notes import added, item, record
-from unisono.store.archive import Archive, ArchivedReader
-from unisono.store.delta.lake import Lake
+from unisono.lake.cold.archive import Archive, ArchivedReader
+from unisono.lake.lake import Lake
 from unisono.store.port import LogReader, Record
-from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 PARTITIONS = tuple(f"room-{number:02d}" for number in range(64))
 PAGE = 500

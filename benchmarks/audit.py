@@ -23,17 +23,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.pipeline import build
-from unisono.pipeline.audit import Asked, audit, first_parts, gather, listed, look, scope_of
-from unisono.pipeline.auditing.events import EventCheck
-from unisono.pipeline.auditing.findings import Tally
-from unisono.pipeline.export import export
-from unisono.pipeline.models import ShippedModel
-from unisono.pipeline.session import context
-from unisono.pipeline.snapshots import snapshot
-from unisono.pipeline.stores import no_collection, sqlite_uri
-from unisono.pipeline.warmup import prepare
-from unisono.store.delta.lake import Lake
-from unisono.store.delta.storage import BY_PARTITION, LOG
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.event_checks import EventCheck
+from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.job import Asked, audit, first_parts, gather, listed, look, scope_of
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.open_log import no_collection, sqlite_uri
+from unisono.pipeline.spark.session import context
+from unisono.pipeline.spark.warmup import prepare
 
 
 def plain_events(lake: Lake) -> None:

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 import apsw
-from tests.server.harness import Server, running
+from tests.behaviour.server.harness import Server, running
 
 NOWHERE = "ws://127.0.0.1:9/sync"
 BATCH = 100

@@ -24,14 +24,14 @@ from random import Random
 from typing import Any
 
 import msgspec
-from tests.server.harness import running
+from tests.behaviour.server.harness import running
 
 from unisono.model.model import open_model
-from unisono.model.packing import pack
+from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record, Snapshot
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 PARTITIONS = tuple(f"part-{n}" for n in range(10))
 GROUP = 1000
@@ -103,7 +103,8 @@ def fill(directory: Path, kind: str, events: int) -> tuple[int, int]:
 
 def measure(url: str, token: str, store: str, snapshots: str) -> dict[str, Any]:
     """In a process of its own: open, catch up, read every view."""
-    from unisono.client import Options, connect, connection
+    from unisono.client import Options, connect
+    from unisono.client.net import connection
 
     received = 0
     module = vars(connection)

@@ -35,7 +35,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from tests.server.harness import Closed, Peer, Server, item, new_id, running, set_event, tree_event
+from tests.behaviour.server.harness import Closed, Peer, Server, item, new_id, running, set_event, tree_event
 from websockets.exceptions import ConnectionClosed
 
 MIB = 1024 * 1024

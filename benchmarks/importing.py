@@ -22,12 +22,12 @@ from typing import Any
 
 import msgspec
 from tests.pipeline.legacy import Legacy, Planted
-from tests.store.postgres_server import shared_server
+from tests.store.postgres.server import shared_server
 
-from unisono.pipeline.importing.report import Report
-from unisono.pipeline.stores import open_reader
-from unisono.pipeline.warmup import prepare
-from unisono.store.checking import check_directory
+from unisono.pipeline.jobs.import_.result import Report
+from unisono.pipeline.open_log import open_reader
+from unisono.pipeline.spark.warmup import prepare
+from unisono.store.check import check_directory
 
 PARTITIONS = 20_000
 

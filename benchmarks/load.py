@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import picows
 import uvloop
-from tests.server.harness import Server
+from tests.behaviour.server.harness import Server
 
 EVENT_BYTES = 400
 

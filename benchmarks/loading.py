@@ -24,11 +24,11 @@ from pathlib import Path
 from tests.authority.logs import grow
 from tests.authority.seat import Caller, End, FrontEnd, candidate, push, put
 
-from unisono.authority.channel import Channel, Drain, Message, Offer, Order, Outcome, Report, socket_pair
 from unisono.config import Settings
-from unisono.front.processes import Nursery, run_authority
+from unisono.ipc.channel import Channel, Drain, Message, Offer, Order, Outcome, Report, socket_pair
 from unisono.model.model import no_model
-from unisono.store.sqlite import SqliteLog
+from unisono.node.processes import Nursery, run_authority
+from unisono.store.sqlite.log import SqliteLog
 
 LARGE, OTHER = "large", "other"
 _numbers = count()

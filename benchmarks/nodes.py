@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.nodes.cluster import SERVE, cluster
-from tests.server.harness import Server, running
-from tests.store.postgres_server import shared_server
+from tests.behaviour.nodes.cluster import SERVE, cluster
+from tests.behaviour.server.harness import Server, running
+from tests.store.postgres.server import shared_server
 
 from benchmarks.load import Round, group_size, load, raw_fdatasync
 

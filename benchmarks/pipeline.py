@@ -28,17 +28,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.notes import added, item, record
-from unisono.pipeline.compact import compact
-from unisono.pipeline.export import BOTH, EVENTS_PER_FILE, Task, export, run_task
-from unisono.pipeline.session import session
-from unisono.pipeline.source import UnisonoSource
-from unisono.pipeline.stores import no_collection, open_reader, read_range, sqlite_uri
-from unisono.pipeline.verify import verify
-from unisono.pipeline.warmup import prepare
-from unisono.store.delta.columns import LOG_SCHEMA, to_batch
-from unisono.store.delta.lake import Lake
+from unisono.lake.columns import LOG_SCHEMA, to_batch
+from unisono.lake.lake import Lake
+from unisono.pipeline.jobs.compact.job import compact
+from unisono.pipeline.jobs.export.job import BOTH, EVENTS_PER_FILE, Task, export, run_task
+from unisono.pipeline.jobs.export.verify import verify
+from unisono.pipeline.open_log import no_collection, open_reader, read_range, sqlite_uri
+from unisono.pipeline.spark.session import session
+from unisono.pipeline.spark.source import UnisonoSource
+from unisono.pipeline.spark.warmup import prepare
 from unisono.store.port import Record
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 GROUP = 1_000
 PARTITIONS = 10_000

@@ -21,11 +21,11 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from tests.store.postgres_server import Postgres, shared_server
+from tests.store.postgres.server import Postgres, shared_server
 
 from unisono.store.port import CommitLog, LogReader, Record
-from unisono.store.postgres import PostgresLog, PostgresReader
-from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store.postgres.log import PostgresLog, PostgresReader
+from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 GROUP_SIZES = (1, 10, 100, 1000)
 EVENT = b'{"payload":{"options":{"replace":true},"target":"doc.title","value":"%b"},"type":"set"}' % (

@@ -19,12 +19,12 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 
-from tests.server.harness import Server, running, set_event
+from tests.behaviour.server.harness import Server, running, set_event
 
-from unisono.pipeline.keeping import Keeper, open_keeper
+from unisono.pipeline.maintain.embedded import Keeper, open_keeper
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 GROUP = 500
 PARTITIONS = 500

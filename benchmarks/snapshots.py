@@ -30,19 +30,19 @@ import orjson
 from tests.pipeline.outline import HOT, OUTLINE, Outlines, append_outlines, shipped_outline
 from tests.pipeline.processes import python_workers
 
-from unisono.model.packing import pack
+from unisono.lake.lake import Lake
+from unisono.lake.snapshots import SnapshotWriter, StateRow
+from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
-from unisono.pipeline.export import export
-from unisono.pipeline.models import choose
-from unisono.pipeline.publishing import publish
-from unisono.pipeline.session import context
-from unisono.pipeline.snapshots import latest, snapshot
-from unisono.pipeline.stores import no_collection, sqlite_uri
-from unisono.pipeline.timetravel import state_at
-from unisono.pipeline.warmup import prepare
-from unisono.store.delta.lake import Lake
-from unisono.store.delta.snapshots import SnapshotWriter, StateRow
-from unisono.store.sqlite import SqliteLog
+from unisono.pipeline.job_model import choose
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.snapshot.job import latest, snapshot
+from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.open_log import no_collection, sqlite_uri
+from unisono.pipeline.spark.session import context
+from unisono.pipeline.spark.warmup import prepare
+from unisono.store.sqlite.log import SqliteLog
 
 MORE = 0.01
 """What is added before the incremental run."""

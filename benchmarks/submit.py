@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from tests.server.harness import running
+from tests.behaviour.server.harness import running
 
 from benchmarks.load import Round, group_size, load, raw_fdatasync
 

@@ -4,9 +4,9 @@
 
 import sys
 
-from unisono.pipeline.frames import read_log, read_partitions
-from unisono.pipeline.session import session
-from unisono.store.delta.lake import Lake
+from unisono.lake.lake import Lake
+from unisono.pipeline.spark.frames import read_log, read_partitions
+from unisono.pipeline.spark.session import session
 
 location, partition = sys.argv[1:]
 spark = session()

@@ -13,8 +13,8 @@ import sys
 
 from pyspark.sql import functions as f
 
-from unisono.pipeline.session import session
-from unisono.pipeline.source import UnisonoSource
+from unisono.pipeline.spark.session import session
+from unisono.pipeline.spark.source import UnisonoSource
 
 store = f"sqlite:{sys.argv[1] if len(sys.argv) > 1 else 'unisono-data'}"
 

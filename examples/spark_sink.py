@@ -8,8 +8,8 @@ Run it as often as you like: every event has an id, and the server commits an id
 
 import sys
 
-from unisono.pipeline.session import session
-from unisono.pipeline.source import UnisonoSource
+from unisono.pipeline.spark.session import session
+from unisono.pipeline.spark.source import UnisonoSource
 
 url, secret_file = sys.argv[1:]
 spark = session("local[*]", "sink")

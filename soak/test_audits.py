@@ -13,10 +13,10 @@ import pytest
 from pyspark import SparkContext
 from tests.pipeline.conftest import _quick_starts, context, history, spark  # noqa: F401 (fixtures)
 from tests.pipeline.corruptions import at_random
+from tests.pipeline.jobs.audit.test_audit import Damager, damager, sound  # noqa: F401 (fixtures)
 from tests.pipeline.planting import Planter
-from tests.pipeline.test_audit import Damager, damager, sound  # noqa: F401 (fixtures)
 
-from unisono.pipeline.audit import Asked, audit
+from unisono.pipeline.jobs.audit.job import Asked, audit
 
 SEEDS = range(100, 100 + int(os.environ.get("SOAK_ROUNDS", "300")) // 5)
 

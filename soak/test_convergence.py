@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.behaviour.server.harness import Server, running
 from tests.client.convergence import run
-from tests.server.harness import Server, running
 
 SEEDS = range(1000, 1200)
 

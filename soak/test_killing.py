@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.server.killing import run_rounds
+from tests.behaviour.server.killing import run_rounds
 
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "300"))
 

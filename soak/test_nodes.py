@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.nodes.cluster import SERVER_ERROR, client_again, cluster, records_of
-from tests.nodes.killing import kill_nodes, restart_database
-from tests.nodes.proxy import proxied
-from tests.server.harness import Server, item, tree_event
-from tests.store.postgres_server import Postgres, database, postgres
+from tests.behaviour.nodes.cluster import SERVER_ERROR, client_again, cluster, records_of
+from tests.behaviour.nodes.killing import kill_nodes, restart_database
+from tests.behaviour.nodes.proxy import proxied
+from tests.behaviour.server.harness import Server, item, tree_event
+from tests.store.postgres.server import Postgres, database, postgres
 from tests.waiting import until
 
 from soak.test_takeovers import REPLACED, THREADS, Device

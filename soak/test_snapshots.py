@@ -13,12 +13,12 @@ from tests.pipeline.equality import require_one_state
 from tests.pipeline.outline import make_outlines, shipped_outline
 from tests.pipeline.snapshot_killing import kill_drivers, kill_workers
 
-from unisono.pipeline.export import export
-from unisono.pipeline.session import context as started
-from unisono.pipeline.snapshots import snapshot
-from unisono.pipeline.stores import sqlite_uri
-from unisono.pipeline.warmup import prepare
-from unisono.store.delta.lake import Lake
+from unisono.lake.lake import Lake
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.session import context as started
+from unisono.pipeline.spark.warmup import prepare
 
 EVENTS = int(os.environ.get("SOAK_EVENTS", "200000"))
 DRIVER_KILLS = int(os.environ.get("SOAK_DRIVER_KILLS", "30"))

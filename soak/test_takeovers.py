@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.harness import Closed, Peer, Server, item, running, tree_event
+from tests.behaviour.server.harness import Closed, Peer, Server, item, running, tree_event
 from websockets.exceptions import ConnectionClosed
 
-from unisono.store.checking import check_directory
-from unisono.store.sqlite import SqliteReader
+from unisono.store.check import check_directory
+from unisono.store.sqlite.log import SqliteReader
 
 TAKEOVERS = int(os.environ.get("SOAK_ROUNDS", "1000"))
 THREADS = 4

@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    room = item.path.parent.name
-    return SLOW_FIRST.index(room) if room in SLOW_FIRST else len(SLOW_FIRST)
+    rooms = [room for room in SLOW_FIRST if room in item.path.relative_to(item.config.rootpath).parts]
+    return SLOW_FIRST.index(rooms[0]) if rooms else len(SLOW_FIRST)
 
 
 def _settings() -> dict[str, Any]:

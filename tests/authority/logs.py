@@ -11,9 +11,9 @@ from typing import Self
 
 from tests.waiting import PATIENCE_S
 from unisono.protocol.canonical import canonical, content_hash
-from unisono.store import sqlite_files as files
 from unisono.store.port import NO_FLOORS, Page, Record
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite import files
+from unisono.store.sqlite.log import SqliteLog
 from unisono.vocabulary import JsonObject
 
 

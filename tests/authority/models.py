@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unisono.model.loading import Model, load_model
+from unisono.model.load import Model, load_model
 
 RULES = """
 import time

@@ -19,7 +19,13 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tests.waiting import PATIENCE_S
-from unisono.authority.channel import (
+from unisono.authority.admin_commands import Orders
+from unisono.authority.clock import Clock
+from unisono.authority.cluster_view import Neighbours
+from unisono.authority.loop import Authority
+from unisono.authority.states.resident import States
+from unisono.config import Settings
+from unisono.ipc.channel import (
     AskHead,
     AskStats,
     Candidate,
@@ -43,18 +49,12 @@ from unisono.authority.channel import (
     Submit,
     socket_pair,
 )
-from unisono.authority.clock import Clock
-from unisono.authority.loop import Authority
-from unisono.authority.neighbours import Neighbours
-from unisono.authority.orders import Orders
-from unisono.authority.states import States
-from unisono.authority.stats import Snapshot as Figures
-from unisono.authority.stats import parse
-from unisono.config import Settings
+from unisono.ipc.stats import Snapshot as Figures
+from unisono.ipc.stats import parse
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog
-from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 STATES_BYTES = 64 * 1024 * 1024
 

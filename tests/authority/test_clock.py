@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.authority.seat import Seat, candidate, put, seated_on
-from tests.store.postgres_server import database, postgres
+from tests.store.postgres.server import database, postgres
 from unisono.authority.clock import NEVER_SET_MS, Clock
-from unisono.authority.neighbours import Neighbours
+from unisono.authority.cluster_view import Neighbours
 from unisono.store.port import CLOCK_SKEW_MAX_MS
-from unisono.store.postgres import PostgresLog
-from unisono.store.sqlite import SqliteLog
+from unisono.store.postgres.log import PostgresLog
+from unisono.store.sqlite.log import SqliteLog
 
 __all__ = ["database", "postgres"]
 

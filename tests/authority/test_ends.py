@@ -8,9 +8,9 @@ import pytest
 
 from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
-from unisono.authority import channel as channels
-from unisono.authority.channel import AskHead, AskStats, Committed, Drain, Head, Order, Ready
-from unisono.authority.waiting import GROUP_EVENTS_MAX
+from unisono.authority.parked_requests import GROUP_EVENTS_MAX
+from unisono.ipc import channel as channels
+from unisono.ipc.channel import AskHead, AskStats, Committed, Drain, Head, Order, Ready
 
 
 @pytest.mark.req("ENV-07")

@@ -8,15 +8,15 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tests.authority.seat import Seat, candidate, check_order, put, seated_on
-from tests.store.postgres_server import database, postgres
+from tests.store.postgres.server import database, postgres
 from tests.store.records import make_record
-from unisono.authority import channel as channels
-from unisono.authority.channel import Committed, Message
-from unisono.authority.neighbours import Neighbours
-from unisono.authority.waiting import GROUP_BYTES_MAX
+from unisono.authority.cluster_view import Neighbours
+from unisono.authority.parked_requests import GROUP_BYTES_MAX
+from unisono.ipc import channel as channels
+from unisono.ipc.channel import Committed, Message
 from unisono.protocol.canonical import canonical
 from unisono.store.cluster import News
-from unisono.store.postgres import PostgresLog
+from unisono.store.postgres.log import PostgresLog
 
 __all__ = ["database", "postgres"]
 

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.authority.seat import Seat, candidate, new_id, push, put, reading, seated
-from unisono.authority.channel import Candidate, Committed, Refused
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict, judge
-from unisono.authority.states import States
+from unisono.authority.states.resident import States
+from unisono.ipc.channel import Candidate, Committed, Refused
 from unisono.model.model import COMPATIBILITY, no_model
 from unisono.store.port import Known
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 from unisono.vocabulary import FieldError
 
 FORBIDDEN = (FieldError("partitions.0", "not yours"),)

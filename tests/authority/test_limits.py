@@ -10,10 +10,10 @@ import pytest
 
 from tests.authority.endless import write_endless_model
 from tests.authority.seat import Seat, candidate, note, reading, seated
-from unisono.model.loading import load_model
+from unisono.model.load import load_model
 from unisono.model.model import CANONICAL
-from unisono.model.packing import unpack
-from unisono.store.sqlite import SqliteLog
+from unisono.model.pack import unpack
+from unisono.store.sqlite.log import SqliteLog
 
 TIMEOUT_S = 0.2
 

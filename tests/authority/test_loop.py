@@ -11,8 +11,9 @@ import pytest
 
 from tests.authority.logs import FailingLog, GatedLog
 from tests.authority.seat import FrontEnd, candidate, check_order, push, put, reading, seated, seated_on
-from tests.store.faulty_disk import faulty_disk
-from unisono.authority.channel import (
+from tests.store.sqlite.faulty_disk import faulty_disk
+from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
+from unisono.ipc.channel import (
     AskHead,
     Claim,
     Claimed,
@@ -25,7 +26,6 @@ from unisono.authority.channel import (
     Release,
     Replaced,
 )
-from unisono.authority.waiting import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.store.port import StorageError
 
 

@@ -11,13 +11,13 @@ import pytest
 from tests.authority.logs import GatedLog, grow
 from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
-from unisono.authority.channel import ModelChanged, Order, Outcome, Report
-from unisono.authority.neighbours import Neighbours
-from unisono.model.loading import load_model
+from unisono.authority.cluster_view import Neighbours
+from unisono.ipc.channel import ModelChanged, Order, Outcome, Report
+from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
-from unisono.model.packing import unpack
+from unisono.model.pack import unpack
 from unisono.store.port import Opening
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 
 @pytest.fixture

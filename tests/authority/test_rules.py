@@ -10,10 +10,10 @@ import pytest
 
 from tests.authority.models import counting_model
 from tests.authority.seat import Seat, candidate, note, push, reading, seated
-from unisono.model.loading import load_model
+from unisono.model.load import load_model
 from unisono.model.model import CANONICAL
-from unisono.model.packing import unpack
-from unisono.store.sqlite import SqliteLog
+from unisono.model.pack import unpack
+from unisono.store.sqlite.log import SqliteLog
 
 SCHEMA = "event.payload.schema"
 

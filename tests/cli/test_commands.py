@@ -24,13 +24,13 @@ import jwt
 import pytest
 from click.testing import Result
 
+from tests.behaviour.server.harness import SECRET, Server, new_id, running
 from tests.commands import unisono
-from tests.server.harness import SECRET, Server, new_id, running
 from tests.waiting import PATIENCE_S, until
 from unisono import __version__
 from unisono.cli.main import main
 from unisono.samples import sample_model
-from unisono.store.sqlite_files import LOG_FILE
+from unisono.store.sqlite.files import LOG_FILE
 
 UNISONO = Path(sys.executable).parent / "unisono"
 

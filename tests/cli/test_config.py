@@ -15,8 +15,8 @@ from click.testing import Result
 from tests.commands import unisono
 from unisono.cli.serve import serve
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
-from unisono.front.opening import store_timeouts
-from unisono.store.timeouts import Timeouts
+from unisono.node.open_log import store_timeouts
+from unisono.store.postgres.timeouts import Timeouts
 
 NAMES = list(FIELDS)
 HINTS = get_type_hints(Settings)

@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 
 from tests.commands import unisono
-from tests.store.postgres_server import Postgres, database, postgres
+from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many
-from unisono.store.postgres import PostgresLog
-from unisono.store.sqlite import SqliteLog
+from unisono.store.postgres.log import PostgresLog
+from unisono.store.sqlite.log import SqliteLog
 
 __all__ = ["database", "postgres"]
 
@@ -134,7 +134,7 @@ def test_the_log_to_check_is_named_once(empty: str, tmp_path: Path) -> None:
 
 def test_the_driver_is_loaded_only_when_it_is_needed() -> None:
     program = (
-        "import sys, unisono.cli.check, unisono.cli.db, unisono.store.copying; "
+        "import sys, unisono.cli.check, unisono.cli.db, unisono.store.copy; "
         "sys.exit(any(name.split('.')[0] == 'psycopg' for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

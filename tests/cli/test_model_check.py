@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.server.harness import running
-from tests.server.planting import plant, record
+from tests.behaviour.server.harness import running
+from tests.behaviour.server.planting import plant, record
 from tests.waiting import PATIENCE_S
-from unisono.front import reviewing
+from unisono.node import model_review as reviewing
 from unisono.samples import sample_model
 
 RULES = """

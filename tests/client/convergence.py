@@ -17,11 +17,11 @@ from typing import Any
 import apsw
 import msgspec
 
+from tests.behaviour.server.harness import Server
 from tests.client.edits import edit
 from tests.client.proxy import Proxy
 from tests.client.running import WAIT_S, of, until
 from tests.client.workers import Ending, Worker, job
-from tests.server.harness import Server
 from unisono.client import InvalidEvent, SyncClient
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
-from tests.server.harness import Server
+from tests.behaviour.server.harness import Server
 from tests.waiting import PATIENCE_S
 from unisono.client import Options, SyncClient
 

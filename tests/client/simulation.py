@@ -16,10 +16,10 @@ import msgspec
 
 from unisono.client.config import configure
 from unisono.client.core import Core
-from unisono.client.drafting import Request, Ticket
+from unisono.client.net.wire import CommittedEvent, decode
 from unisono.client.options import Options
-from unisono.client.steps import Dialing, Lost, Opened, Received, Tick
-from unisono.client.wire import CommittedEvent, decode
+from unisono.client.submit import Request, Ticket
+from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, Tick
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
 from unisono.protocol.codec import encode

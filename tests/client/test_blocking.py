@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.behaviour.server.harness import Server
 from tests.client.running import QUICK, WAIT_S
-from tests.server.harness import Server
 from unisono.client import (
     BlockingClient,
     ClientClosed,

@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.behaviour.server.harness import Server, running, running_by_window
 from tests.client.proxy import Proxy
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
-from tests.server.harness import Server, running, running_by_window
 from tests.waiting import in_a_window
 from unisono.client import (
     ClientClosed,
@@ -33,7 +33,7 @@ from unisono.client import (
     UnknownPartition,
     connect,
 )
-from unisono.client.connection import backoff_s
+from unisono.client.net.connection import backoff_s
 from unisono.vocabulary import FieldError
 
 NOWHERE = "ws://127.0.0.1:9/sync"

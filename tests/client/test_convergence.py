@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviour.server.harness import Server
 from tests.client.convergence import run
-from tests.server.harness import Server
 
 
 @pytest.mark.req("CLIENT-03", "CLIENT-04", "CLIENT-08", "CLIENT-13")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.behaviour.server.harness import running
 from tests.docs.blocks import blocks
-from tests.server.harness import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "python-client.md"
 

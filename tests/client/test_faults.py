@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.client.driving import Drive, committed, of, page, rejected, reports
 from tests.client.peers import Line, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, until
+from tests.client.sync.driving import Drive, committed, of, page, rejected, reports
 from unisono.client import Committed, NotCaughtUp, Options, Phase
-from unisono.client.steps import Disconnect, DraftRetried, DraftsWaiting, Lost, Received, SubmitNext, Tick
-from unisono.client.syncfaults import FAULTS_MAX
-from unisono.client.wire import Result
+from unisono.client.net.wire import Result
+from unisono.client.sync.failing_drafts import FAULTS_MAX
+from unisono.client.sync.inputs_effects import (
+    Disconnect,
+    DraftRetried,
+    DraftsWaiting,
+    Lost,
+    Received,
+    SubmitNext,
+    Tick,
+)
 
 
 class Poisoned(Drive):

@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.behaviour.server.harness import Server, running
+from tests.behaviour.server.planting import history, plant, snapshot_of, state_of
 from tests.client.peers import Line, event, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
 from tests.client.test_models import canonical, notes, reload, write
-from tests.server.harness import Server, running
-from tests.server.planting import history, plant, snapshot_of, state_of
 from unisono.client import Committed, Options, SyncClient, open_model
 from unisono.store.port import Record
 

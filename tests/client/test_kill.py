@@ -9,9 +9,9 @@ from random import Random
 import apsw
 import pytest
 
+from tests.behaviour.server.harness import Server
 from tests.client.running import QUICK, WAIT_S
 from tests.client.workers import Worker, job
-from tests.server.harness import Server
 from unisono.client import connect
 
 

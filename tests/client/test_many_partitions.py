@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.driving import Drive, asked, event, one, reports
+from tests.behaviour.server.harness import running
 from tests.client.peers import Line, playing
 from tests.client.running import WAIT_S, asynchronous, client, of, until
-from tests.server.harness import running
+from tests.client.sync.driving import Drive, asked, event, one, reports
 from unisono.client import NotCaughtUp
-from unisono.client.steps import Apply, Lost, PartitionAdded, PartitionRemoved, Received, SendSync
-from unisono.client.syncstate import Phase
-from unisono.client.syncstep import TOO_MANY
-from unisono.client.wire import Broadcast, Limits
+from unisono.client.net.wire import Broadcast, Limits
+from unisono.client.sync.advance import Phase
+from unisono.client.sync.inputs_effects import (
+    Apply,
+    Lost,
+    PartitionAdded,
+    PartitionRemoved,
+    Received,
+    SendSync,
+)
+from unisono.client.sync.state import TOO_MANY
 
 NAMES = [f"p{n:03}" for n in range(70)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviour.server.harness import Server, running
 from tests.client.running import QUICK, WAIT_S, asynchronous, until
-from tests.server.harness import Server, running
 from unisono.client import Committed, InvalidEvent, ModelMissing, SyncClient, connect, open_model
 from unisono.vocabulary import Json
 

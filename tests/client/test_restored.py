@@ -11,10 +11,10 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.behaviour.server.harness import Server, running, set_event
 from tests.client.proxy import Proxy
 from tests.client.running import WAIT_S, asynchronous, of, until
 from tests.commands import unisono
-from tests.server.harness import Server, running, set_event
 from unisono.client import SyncClient
 from unisono.vocabulary import LogIdentity
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.behaviour.server.harness import Server
 from tests.client.peers import Line, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
-from tests.server.harness import Server
 from unisono.client import ClientStopped, Committed, Options, Phase, Rejected, connect
 
 NOWHERE = "ws://127.0.0.1:9/sync"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.server.harness import Peer, Server, running
+from tests.behaviour.server.harness import Peer, Server, running
 from tests.waiting import PATIENCE_S
 from unisono.samples import sample_model
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import click
 from msgspec import Meta
 
-from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS
 from unisono.cli.main import main
 from unisono.config import FIELDS, Settings, section_and_help
-from unisono.front import pipelines
-from unisono.front.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from unisono.ipc import pipeline_file as pipelines
+from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
+from unisono.node.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 WIDTH: Final = 100
 MADE: Final = "<!-- Made by `python -m tests.docs.generate`; change the code it describes, not this page. -->"

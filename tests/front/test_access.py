@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.front.access import Access, Acl, AclError, Grant
-from unisono.front.auth import Identity
+from unisono.front.auth.verify import Identity
 
 MARKS = "\u0315\u0300" * 50_000
 

@@ -32,9 +32,9 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.ports import free_port
-from unisono.front.auth import TOKEN_BYTES_MAX, Identity, Verifier, sign_token
-from unisono.front.keys import KEY_FILE_BYTES_MAX, KeySourceError
-from unisono.front.keysources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
+from unisono.front.auth.keys import KEY_FILE_BYTES_MAX, KeySourceError
+from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
+from unisono.front.auth.verify import TOKEN_BYTES_MAX, Identity, Verifier, sign_token
 from unisono.protocol.errors import AuthFailed
 
 T = TypeVar("T")

@@ -20,15 +20,15 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.waiting import PATIENCE_S
-from unisono.authority.channel import Channel, Drain, Message, Ready, socket_pair
 from unisono.config import Settings
 from unisono.front.access import Access
-from unisono.front.auth import Verifier, sign_token
-from unisono.front.keysources import SharedSecret
-from unisono.front.link import Link
-from unisono.front.processes import run_authority, run_reader
+from unisono.front.auth.sources import SharedSecret
+from unisono.front.auth.verify import Verifier, sign_token
 from unisono.front.server import Front
+from unisono.ipc.channel import Channel, Drain, Message, Ready, socket_pair
+from unisono.ipc.link import Link
 from unisono.model.model import open_model
+from unisono.node.processes import run_authority, run_reader
 
 SECRET = b"a secret that is long enough for an HS256 signature"
 TTLS_S = (0.5, 4.0, 20.0)

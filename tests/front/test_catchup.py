@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from unisono.authority.channel import PageOf
 from unisono.config import Settings
 from unisono.front.catchup import Ask, CatchUp
+from unisono.ipc.channel import PageOf
 from unisono.protocol.errors import RateLimited
 from unisono.protocol.messages import Sync
 from unisono.vocabulary import LogIdentity

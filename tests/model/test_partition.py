@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.model.loading import Model, load_model, no_model
+from unisono.model.load import Model, load_model, no_model
 from unisono.model.model import CANONICAL, COMPATIBILITY
 from unisono.model.partition import PartitionState
 from unisono.model.profile import State

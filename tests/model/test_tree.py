@@ -23,7 +23,7 @@ from tests.model.events import (
 )
 from tests.model.oracle import clone
 from unisono.model.tree import TreeProfile
-from unisono.model.treeactions import TARGET_SEGMENTS_MAX
+from unisono.model.tree_actions import TARGET_SEGMENTS_MAX
 
 
 @pytest.mark.req("TREE-01")

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from tests.behaviour.server.harness import Server
+from tests.behaviour.server.killing import Ledger, Lives, Writer, listen
+from tests.behaviour.server.killing import kill as kill_server
 from tests.pipeline.processes import kill, run, start
-from tests.server.harness import Server
-from tests.server.killing import Ledger, Lives, Writer, listen
-from tests.server.killing import kill as kill_server
 from tests.waiting import PATIENCE_S
-from unisono.store.checking import check_directory
+from unisono.store.check import check_directory
 from unisono.store.port import Extent
-from unisono.store.sqlite import SqliteReader
+from unisono.store.sqlite.log import SqliteReader
 
 PARTITIONS = 12
 """What the writers and the listener use: four shared, and one of each of eight writers."""

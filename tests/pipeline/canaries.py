@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tests.pipeline.history import START_MS, make_record
 from unisono.model.model import open_model
-from unisono.model.packing import pack
+from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog, Record

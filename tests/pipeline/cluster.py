@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.find_spark_home import _find_spark_home
 
 from tests.ports import free_port
-from unisono.pipeline import jvm
+from unisono.pipeline.spark import jvm
 
 START_TIMEOUT_S = 60.0
 

@@ -10,10 +10,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import make_store
-from unisono.pipeline.session import session
-from unisono.pipeline.source import UnisonoSource
-from unisono.pipeline.stores import sqlite_uri
-from unisono.pipeline.warmup import prepare
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.session import session
+from unisono.pipeline.spark.source import UnisonoSource
+from unisono.pipeline.spark.warmup import prepare
 from unisono.store.port import Record
 
 

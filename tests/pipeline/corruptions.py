@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 
 from tests.pipeline.history import START_MS
 from tests.pipeline.planting import Held, Planter, Row
-from unisono.model.packing import pack, unpack
+from unisono.lake.columns import ERASURE_SCHEMA, bucket_of
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
+from unisono.lake.write import FRESH
+from unisono.model.pack import pack, unpack
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import tombstone
-from unisono.store.delta.columns import ERASURE_SCHEMA, bucket_of
-from unisono.store.delta.runs import FRESH
-from unisono.store.delta.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
 from unisono.store.port import Snapshot
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 Found = set[tuple[str, int | None]]
 """What must be found: kind and committed_id."""

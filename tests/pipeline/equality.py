@@ -7,17 +7,17 @@ from pathlib import Path
 
 import orjson
 
-from unisono.authority.states import States
-from unisono.client.view import PartitionView
+from unisono.authority.states.resident import States
+from unisono.client.view.partition import PartitionView
+from unisono.lake.lake import Lake
+from unisono.lake.snapshots import StateRow
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
-from unisono.model.packing import pack
+from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
-from unisono.pipeline.models import ShippedModel
-from unisono.pipeline.snapshots import latest
-from unisono.store.delta.lake import Lake
-from unisono.store.delta.snapshots import StateRow
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.snapshot.job import latest
 from unisono.store.port import CommitLog, Record
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 
 def by_partition(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -9,11 +9,11 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from unisono.lake.columns import bucket_of, kind_of
+from unisono.lake.lake import Lake
 from unisono.protocol.canonical import canonical, content_hash
-from unisono.store.delta.columns import bucket_of, kind_of
-from unisono.store.delta.lake import Lake
 from unisono.store.port import CommitLog, Record
-from unisono.store.sqlite import SqliteLog, SqliteReader
+from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 GROUP = 1_000
 START_MS = 1_700_000_000_000

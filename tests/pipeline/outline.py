@@ -10,12 +10,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from unisono.model.loading import load_model
+from unisono.model.load import load_model
 from unisono.model.model import Model
-from unisono.pipeline.models import ShippedModel
+from unisono.pipeline.job_model import ShippedModel
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog, Record
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 OUTLINE = Path(__file__).parents[2] / "src" / "unisono" / "samples" / "outline"
 GROUP = 1_000

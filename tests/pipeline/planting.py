@@ -11,10 +11,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unisono.store.delta.lake import Lake
-from unisono.store.delta.runs import FILE_SCHEMAS, DataFile
-from unisono.store.delta.storage import BY_PARTITION, LOG
-from unisono.store.delta.tables import _add, _removes
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.table import _add, _removes
+from unisono.lake.write import FILE_SCHEMAS, DataFile
 
 Row = dict[str, Any]
 

@@ -16,14 +16,15 @@ from tests.pipeline import processes
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, make_outlines, shipped_outline
 from tests.pipeline.processes import kill, start, wait_until
-from unisono.pipeline import shares, snapshots
-from unisono.pipeline.export import export
-from unisono.pipeline.keeping import open_keeper
-from unisono.pipeline.publishing import publish
-from unisono.pipeline.snapshots import snapshot
-from unisono.pipeline.stores import open_reader, sqlite_uri
-from unisono.store.delta.lake import Lake
-from unisono.store.delta.storage import SNAPSHOTS
+from unisono.lake.lake import Lake
+from unisono.lake.storage import SNAPSHOTS
+from unisono.pipeline import task_planning as shares
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot import job as snapshots
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.store.port import Record
 
 EVENTS, ROOMS = 3_000, 700

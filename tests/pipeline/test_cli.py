@@ -12,9 +12,9 @@ import pytest
 from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.processes import WAIT_S, run, start, wait_until
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.lake import Lake
 from unisono.pipeline.errors import brief
-from unisono.store.delta.errors import LakeUnusable
-from unisono.store.delta.lake import Lake
 
 
 @pytest.mark.timeout(240)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from unisono.pipeline.export import export
-from unisono.store.delta.lake import Lake
+from unisono.lake.lake import Lake
+from unisono.pipeline.jobs.export.job import export
 from unisono.store.port import Record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

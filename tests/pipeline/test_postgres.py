@@ -11,18 +11,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, require_exact
-from tests.pipeline.test_source import ids, load
-from tests.store.postgres_server import database, postgres  # noqa: F401 (fixtures)
+from tests.pipeline.spark.test_source import ids, load
+from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
+from unisono.lake.lake import Lake
 from unisono.pipeline.errors import NoSuchStore
-from unisono.pipeline.export import export
-from unisono.pipeline.follow import Follower
-from unisono.pipeline.retention import Keep
-from unisono.pipeline.stages import Wanted, stages
-from unisono.pipeline.stores import Extent, extent, open_reader
-from unisono.pipeline.verify import verify
-from unisono.store.delta.lake import Lake
+from unisono.pipeline.jobs.export.follow import Follower
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.export.verify import verify
+from unisono.pipeline.jobs.retain.job import Keep
+from unisono.pipeline.open_log import Extent, extent, open_reader
+from unisono.pipeline.service.stages import Wanted, stages
 from unisono.store.port import Pruned
-from unisono.store.postgres import PostgresLog
+from unisono.store.postgres.log import PostgresLog
 
 
 def test_source_export_and_follow(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.store.records import append, make_record
 from unisono.store.port import StorageError
-from unisono.store.sqlite import SqliteLog
+from unisono.store.sqlite.log import SqliteLog
 
 
 def append_for_ever(log: SqliteLog) -> None:

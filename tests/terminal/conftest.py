@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Server, running
+from tests.behaviour.server.harness import Server, running
 from unisono.samples import sample_model
 
 _names = count(1)

@@ -8,8 +8,8 @@ import tempfile
 from html import unescape
 from pathlib import Path
 
+from tests.behaviour.server.harness import Server, running
 from tests.client.running import until
-from tests.server.harness import Server, running
 from tests.terminal.screens import screen
 from unisono.samples import sample_model
 

@@ -12,8 +12,8 @@ from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
+from tests.behaviour.server.harness import Server
 from tests.client.running import WAIT_S, of, until
-from tests.server.harness import Server
 from unisono.client import Phase
 from unisono.terminal.app import OutlineApp
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.behaviour.server.harness import Server, tree_event
 from tests.client.running import asynchronous, until
-from tests.server.harness import Server, tree_event
 from tests.terminal.screens import screen
 
 

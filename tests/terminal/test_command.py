@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviour.server.harness import Server
 from tests.commands import unisono
-from tests.server.harness import Server
 from tests.waiting import PATIENCE_S
 from unisono.cli.client import default_store
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from textual.binding import Binding
 
+from tests.behaviour.server.harness import running
 from tests.client.running import asynchronous
-from tests.server.harness import running
 from tests.terminal.picture import PICTURE, drawn, words
 from unisono.samples import sample_model
 from unisono.terminal.app import OutlineApp

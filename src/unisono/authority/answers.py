@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unisono.authority.channel import Candidate, Refused, Result, SingleOutcome, Submit
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict
+from unisono.ipc.channel import Candidate, Refused, Result, SingleOutcome, Submit
 from unisono.protocol.codec import encode_event, encode_payload
 from unisono.store.port import Known
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from unisono.authority.channel import Candidate, Refused
+from unisono.ipc.channel import Candidate, Refused
 from unisono.store.port import Known
 from unisono.vocabulary import FieldError
 

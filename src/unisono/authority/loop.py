@@ -17,7 +17,22 @@ from typing import Final
 import msgspec
 
 from unisono.authority.answers import result_of, single_outcome
-from unisono.authority.channel import (
+from unisono.authority.client_claims import Owners
+from unisono.authority.clock import Clock
+from unisono.authority.cluster_view import Neighbours
+from unisono.authority.judge import Commit, Reject, judge
+from unisono.authority.outboxes import Outboxes
+from unisono.authority.parked_requests import (
+    GROUP_BYTES_MAX,
+    GROUP_EVENTS_MAX,
+    GROUP_S,
+    REQUEST_S,
+    GroupSize,
+    WaitingRoom,
+    needed,
+)
+from unisono.authority.states.resident import States
+from unisono.ipc.channel import (
     AskHead,
     AskStats,
     Candidate,
@@ -45,26 +60,11 @@ from unisono.authority.channel import (
     Stats,
     Submit,
 )
-from unisono.authority.clock import Clock
-from unisono.authority.judge import Commit, Reject, judge
-from unisono.authority.neighbours import Neighbours
-from unisono.authority.outboxes import Outboxes
-from unisono.authority.owners import Owners
-from unisono.authority.states import States
-from unisono.authority.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
-from unisono.authority.waiting import (
-    GROUP_BYTES_MAX,
-    GROUP_EVENTS_MAX,
-    GROUP_S,
-    REQUEST_S,
-    GroupSize,
-    WaitingRoom,
-    needed,
-)
+from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
 from unisono.protocol.codec import encode_event
+from unisono.store.batching import in_portions
 from unisono.store.cluster import StoreLost
 from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StorageError
-from unisono.store.portions import in_portions
 
 log = logging.getLogger("unisono.authority")
 

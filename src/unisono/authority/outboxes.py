@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from unisono.authority.channel import Channel, ChannelClosed, Message
+from unisono.ipc.channel import Channel, ChannelClosed, Message
 
 
 class Outboxes:

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from unisono.cli.stores import needing_driver, store_option, telling
-from unisono.store.checking import CheckReport, check_database, check_directory
-from unisono.store.checking_log import Progress
+from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.store.check import CheckReport, check_database, check_directory
+from unisono.store.check_log import Progress
 
 
 @click.command()

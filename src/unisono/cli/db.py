@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from unisono.cli.stores import needing_driver, store_option, telling
-from unisono.store.copying import Copied, copy_log
-from unisono.store.restoring import restore_log
-from unisono.store.sqlite import SqliteLog
+from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.store.copy import Copied, copy_log
+from unisono.store.sqlite.log import SqliteLog
+from unisono.store.sqlite.restore import restore_log
 from unisono.vocabulary import LogIdentity
 
 EXIT_NOT_READY = 1
@@ -25,7 +25,7 @@ DOING = {"compare": "comparing", "copy": "copying", "snapshots": "snapshots", "v
 
 def _schema() -> ModuleType:
     with needing_driver():
-        from unisono.store import postgres_schema
+        from unisono.store.postgres import schema as postgres_schema
     return postgres_schema
 
 
@@ -124,7 +124,7 @@ def new_epoch(store: str | None, data: Path | None) -> None:
                 before, after = log.identity(), log.new_epoch()
         else:
             with needing_driver():
-                from unisono.store import postgres_identity
+                from unisono.store.postgres import identity as postgres_identity
             before, after = postgres_identity.new_epoch(str(store))
     click.echo(f"{_named(after)}, before it was {before.log_epoch}: clients start over when they connect")
 

@@ -18,12 +18,12 @@ import msgspec
 from unisono.cli import logs
 from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, load, section_and_help
 from unisono.front.access import Access, Acl, AclError
-from unisono.front.auth import Verifier, sign_token
-from unisono.front.keys import KeySourceError, read_secret
-from unisono.front.keysources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
-from unisono.front.node import serve as run_node
-from unisono.model.loading import ModelError, load_model
+from unisono.front.auth.keys import KeySourceError, read_secret
+from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
+from unisono.front.auth.verify import Verifier, sign_token
+from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model
+from unisono.node.supervisor import serve as run_node
 from unisono.samples import sample_model
 
 DEV_SECRET_FILE = "dev-secret"  # noqa: S105

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from unisono.front.auth import sign_token
-from unisono.front.keys import KeySourceError, read_secret
+from unisono.front.auth.keys import KeySourceError, read_secret
+from unisono.front.auth.verify import sign_token
 from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 

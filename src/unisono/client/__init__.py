@@ -23,10 +23,10 @@ from unisono.client.errors import (
     UnknownDraft,
     UnknownPartition,
 )
-from unisono.client.feeds import Change
 from unisono.client.options import Options
 from unisono.client.status import Committed, Problem, Rejected, Status
-from unisono.client.syncstep import Phase
+from unisono.client.sync.state import Phase
+from unisono.client.view.feeds import Change
 from unisono.model.model import open_model
 
 __all__ = [

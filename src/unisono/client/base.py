@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from unisono.client.actions import Actions, only
-from unisono.client.checking import partition_name
 from unisono.client.config import Token, configure
 from unisono.client.core import Core
-from unisono.client.drafting import Ticket
 from unisono.client.engine import Engine
 from unisono.client.errors import ClientClosed, ClientError, ClientStopped, ModelMissing
 from unisono.client.options import Options
 from unisono.client.reasons import waiting_for
 from unisono.client.status import Committed, Rejected, Status
-from unisono.client.storefile import MEMORY
+from unisono.client.store.file import MEMORY
+from unisono.client.submit import Ticket
+from unisono.client.validation import partition_name
 from unisono.model.model import Model
 from unisono.protocol.profiles import CANONICAL
 from unisono.vocabulary import Json

@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
 from unisono.client.base import Client
-from unisono.client.checking import named, partition_name
 from unisono.client.core import Core
-from unisono.client.drafting import Request, Ticket
 from unisono.client.engine import Engine
-from unisono.client.feeds import Change, Feed
 from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
-from unisono.client.view import parse
+from unisono.client.submit import Request, Ticket
+from unisono.client.validation import named, partition_name
+from unisono.client.view.feeds import Change, Feed
+from unisono.client.view.partition import parse
 from unisono.vocabulary import JsonObject
 
 T = TypeVar("T")

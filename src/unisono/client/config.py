@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from unisono.client.checking import partition_name
 from unisono.client.options import Options
-from unisono.client.storefile import MEMORY
-from unisono.model.loading import load_model
+from unisono.client.store.file import MEMORY
+from unisono.client.validation import partition_name
+from unisono.model.load import load_model
 from unisono.model.model import Model, open_model
 from unisono.protocol.identities import client_id_fault
 from unisono.protocol.profiles import CANONICAL, PROFILES

@@ -18,15 +18,25 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from unisono.client.checksums import told
 from unisono.client.config import Config, load
-from unisono.client.drafting import Drafting, Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError
-from unisono.client.outbox import DraftRecord
-from unisono.client.publishing import Publisher
-from unisono.client.starting import checked, fits, may_ask, same
+from unisono.client.net.wire import (
+    ENVELOPE_BYTES,
+    Broadcast,
+    SyncResponse,
+    item_payload,
+    submit_payload,
+    sync_payload,
+)
+from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
-from unisono.client.steps import (
+from unisono.client.store.checksums import told
+from unisono.client.store.outbox import DraftRecord
+from unisono.client.store.store import Clash, Store
+from unisono.client.submit import Drafting, Request, Ticket
+from unisono.client.sync.advance import Phase, State, advance
+from unisono.client.sync.bootstrap import checked, fits, may_ask, same
+from unisono.client.sync.inputs_effects import (
     Apply,
     Clashed,
     Disconnect,
@@ -51,18 +61,8 @@ from unisono.client.steps import (
     Submitted,
     WakeAt,
 )
-from unisono.client.store import Clash, Store
-from unisono.client.syncstate import Phase, State, advance
-from unisono.client.views import Views
-from unisono.client.wire import (
-    ENVELOPE_BYTES,
-    Broadcast,
-    SyncResponse,
-    item_payload,
-    submit_payload,
-    sync_payload,
-)
-from unisono.model.loading import ModelError
+from unisono.client.view.views import Views
+from unisono.model.load import ModelError
 from unisono.model.model import Model
 
 log = logging.getLogger("unisono.client")

@@ -18,13 +18,13 @@ from typing import TypeVar
 
 import apsw
 
-from unisono.client.checksums import told
 from unisono.client.config import Config
-from unisono.client.connection import Connection
 from unisono.client.core import Core
-from unisono.client.drafting import Request, Ticket
 from unisono.client.errors import ClientClosed, ClientError, StoreFailed
-from unisono.client.tokens import TokenSource
+from unisono.client.net.connection import Connection
+from unisono.client.net.tokens import TokenSource
+from unisono.client.store.checksums import told
+from unisono.client.submit import Request, Ticket
 
 log = logging.getLogger("unisono.client")
 

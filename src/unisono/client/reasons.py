@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from unisono.client.syncstep import TOO_MANY, Phase
+from unisono.client.sync.state import TOO_MANY, Phase
 
 if TYPE_CHECKING:
     from unisono.client.status import Status

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from unisono.client.outbox import DraftRecord
-from unisono.client.syncstep import TOO_MANY, Phase
-from unisono.client.view import parse
+from unisono.client.store.outbox import DraftRecord
+from unisono.client.sync.state import TOO_MANY, Phase
+from unisono.client.view.partition import parse
 from unisono.vocabulary import FieldError, JsonObject
 
 

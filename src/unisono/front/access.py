@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from unisono.front.auth import Identity
+from unisono.front.auth.verify import Identity
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
 

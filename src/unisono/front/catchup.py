@@ -14,9 +14,9 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from unisono.authority.channel import PageOf
 from unisono.config import Settings
 from unisono.front.intake import named_partitions
+from unisono.ipc.channel import PageOf
 from unisono.protocol.codec import encode_sync_response
 from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
 from unisono.protocol.messages import Sync

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from unisono.authority.channel import Committed
+from unisono.ipc.channel import Committed
 from unisono.protocol.codec import encode
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from unisono.authority.channel import Candidate, Refused
 from unisono.config import Settings
 from unisono.front.access import Access
-from unisono.front.auth import Identity
+from unisono.front.auth.verify import Identity
+from unisono.ipc.channel import Candidate, Refused
 from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.messages import Item

@@ -16,7 +16,16 @@ from typing import Final
 import picows
 from picows import WSUpgradeRequest
 
-from unisono.authority.channel import (
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth.verify import Verifier
+from unisono.front.backpressure import RETRY_MS, Queued
+from unisono.front.connection import Connection, leave_all
+from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
+from unisono.front.hub import Hub
+from unisono.front.rates import RateLimiter
+from unisono.front.timers import Timers
+from unisono.ipc.channel import (
     AskHead,
     AskPage,
     AskStats,
@@ -41,17 +50,8 @@ from unisono.authority.channel import (
     Stats,
     Submit,
 )
-from unisono.authority.stats import Counters
-from unisono.config import Settings
-from unisono.front.access import Access
-from unisono.front.auth import Verifier
-from unisono.front.frames import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
-from unisono.front.hub import Hub
-from unisono.front.link import Link
-from unisono.front.pressure import RETRY_MS, Queued
-from unisono.front.rates import RateLimiter
-from unisono.front.timers import Timers
-from unisono.front.transport import Connection, leave_all
+from unisono.ipc.link import Link
+from unisono.ipc.stats import Counters
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.errors import CloseCode, RateLimited, ServerError
 from unisono.protocol.profiles import CANONICAL

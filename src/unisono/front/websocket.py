@@ -13,7 +13,7 @@ from typing import Self, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from unisono.front.frames import Frames
+from unisono.front.frame_reader import Frames
 from unisono.protocol.errors import CloseCode
 
 REASON_BYTES_MAX = 123

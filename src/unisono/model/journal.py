@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence, ValuesView
 from typing import Any, Final, SupportsIndex, TypeAlias
 
-from unisono.model.closing import FORGETFUL
-from unisono.model.limits import whole
+from unisono.model.freeze import FORGETFUL
+from unisono.model.rule_timeout import whole
 from unisono.model.scalars import check_key
 from unisono.model.values import (
     OBJECT_BYTES,

@@ -6,7 +6,7 @@ A partition may receive events of both profiles. Each profile has a half of its 
 from __future__ import annotations
 
 from unisono.model.schema import SchemaState
-from unisono.model.treestate import TreeState
+from unisono.model.tree_state import TreeState
 from unisono.vocabulary import Json, JsonObject
 
 OWN_BYTES = 200

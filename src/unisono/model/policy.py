@@ -26,7 +26,7 @@ from typing import TypeGuard
 import msgspec
 
 from unisono.model.registry import DATA, SchemaProblems, SchemaRegistry
-from unisono.model.treeactions import ACTIONS, split_target
+from unisono.model.tree_actions import ACTIONS, split_target
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 TARGET_ACTIONS = tuple(action for action in ACTIONS if action != "init")

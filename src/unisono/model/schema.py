@@ -10,7 +10,7 @@ from time import thread_time
 
 from unisono.model.journal import Journal, plain, track
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
-from unisono.model.rulecalls import RULE_BUDGET_MS, RuleCalls, Watch
+from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, Watch
 from unisono.model.rules import Rules
 from unisono.vocabulary import FieldError, Json, JsonObject
 

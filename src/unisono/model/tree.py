@@ -35,7 +35,7 @@ from typing import assert_never
 from unisono.model.forest import ROOT, Forest, Malformed
 from unisono.model.policy import TreePolicy
 from unisono.model.registry import shorten
-from unisono.model.treeactions import (
+from unisono.model.tree_actions import (
     ACTIONS,
     Action,
     Init,
@@ -48,8 +48,8 @@ from unisono.model.treeactions import (
     Unset,
     read,
 )
-from unisono.model.treestate import Object, TreeState, is_tree, parts
-from unisono.model.treewrites import Brought, Landing, fault, field_error, landing, role
+from unisono.model.tree_state import Object, TreeState, is_tree, parts
+from unisono.model.tree_writes import Brought, Landing, fault, field_error, landing, role
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 __all__ = ["TreeProfile", "TreeState"]

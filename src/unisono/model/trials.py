@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
-from unisono.model.packing import pack
+from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
 from unisono.model.registry import Problem
-from unisono.model.replaying import kind_name
+from unisono.model.replay import kind_name
 from unisono.model.rules import RuleFailed
 from unisono.model.schema import EVENT_TYPE
 from unisono.vocabulary import FieldError, Json, JsonObject

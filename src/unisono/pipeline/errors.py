@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from unisono.store.delta.errors import LakeError, one_line, plain
+from unisono.lake.errors import LakeError, one_line, plain
 
 _OWN: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)

@@ -22,7 +22,7 @@ from unisono.terminal import edits
 from unisono.terminal.outline import Outline, read
 from unisono.terminal.outline_view import OutlineView
 from unisono.terminal.panels import Confirm, KeyLine, RejectedPanel, TitleLine
-from unisono.terminal.telling import plain, quoted, status_line
+from unisono.terminal.status_text import plain, quoted, status_line
 from unisono.vocabulary import JsonObject
 
 Edit: TypeAlias = Callable[[Outline, str], JsonObject | None]

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from unisono.terminal.outline import Outline, Row, nearest, visible
-from unisono.terminal.telling import plain
+from unisono.terminal.status_text import plain
 
 INDENT: Final = 2
 PENDING_MARK: Final = " ○"

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from unisono.client import Rejected
 from unisono.terminal.outline import Outline
-from unisono.terminal.telling import rejection
+from unisono.terminal.status_text import rejection
 
 Then = Callable[[str], Awaitable[None]]
 """What is to be done with the title a person typed."""

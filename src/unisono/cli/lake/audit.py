@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, sum_up
+from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place, sum_up
 
 
 @click.command("audit")
@@ -49,12 +49,12 @@ def audit_(
     for file in (html_file, None if json_file in (None, "-") else Path(str(json_file))):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"{file} cannot be written: its directory is missing")
-    from unisono.pipeline.audit import SAMPLE, Asked, audit
-    from unisono.pipeline.cluster import require_visible
+    from unisono.lake.errors import LakeError
     from unisono.pipeline.errors import PipelineError, brief
-    from unisono.pipeline.models import choose
-    from unisono.pipeline.stores import normal_uri
-    from unisono.store.delta.errors import LakeError
+    from unisono.pipeline.job_model import choose
+    from unisono.pipeline.jobs.audit.job import SAMPLE, Asked, audit
+    from unisono.pipeline.open_log import normal_uri
+    from unisono.pipeline.spark.cluster import require_visible
 
     store = None if place.store is None else normal_uri(place.store)
     target = place.open_lake()
@@ -84,7 +84,7 @@ def audit_(
     if json_file not in (None, "-"):
         _write(Path(str(json_file)), report.json() + b"\n")
     if html_file is not None:
-        from unisono.pipeline.auditing.page import page
+        from unisono.pipeline.jobs.audit.page import page
 
         _write(html_file, page(report).encode())
     if json_file != "-":

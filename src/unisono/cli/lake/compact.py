@@ -6,7 +6,7 @@ import time
 
 import click
 
-from unisono.cli.lake.place import Place, at_place, sum_up
+from unisono.cli.lake.command import Place, at_place, sum_up
 from unisono.cli.lake.verify import verify_copy
 
 
@@ -27,8 +27,8 @@ def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, 
 
     What another Delta tool wrote (OPTIMIZE, Z-ORDER) is checked and put in order again first.
     """
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.compact import ROWS_PER_FILE, compact, vacuum, work
+    from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact, vacuum, work
+    from unisono.pipeline.spark.cluster import require_visible
 
     began, target = time.monotonic(), place.open_lake()
     rows = rows_per_file or ROWS_PER_FILE

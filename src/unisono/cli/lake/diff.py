@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from unisono.cli.lake.modelled import chosen_model, model_option
-from unisono.cli.lake.place import Place, at_place
+from unisono.cli.lake.command import Place, at_place
+from unisono.cli.lake.model_option import chosen_model, model_option
 
 
 @click.command("diff")
@@ -22,9 +22,9 @@ def diff_(
 
     `+` is new, `-` is gone, `~` has another value, `>` was moved within a tree. Needs no Spark.
     """
-    from unisono.pipeline.differences import changes
-    from unisono.pipeline.jsontext import harmless, text
-    from unisono.pipeline.timetravel import beyond, state_at
+    from unisono.pipeline.deep_json import harmless, text
+    from unisono.pipeline.jobs.past.job import beyond, state_at
+    from unisono.pipeline.state_diff import changes
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
     old, new = state_at(view, partition, chosen, since), state_at(view, partition, chosen, upto)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place, sum_up
+from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place, sum_up
 
 if TYPE_CHECKING:
-    from unisono.pipeline.erase import Done
-    from unisono.pipeline.erasing.selecting import Selector
+    from unisono.pipeline.jobs.erase.job import Done
+    from unisono.pipeline.jobs.erase.select import Selector
 
 
 @click.command("erase")
@@ -55,11 +55,11 @@ def erase_(
     exit code 1 when something of it is found. Interrupted, the same command completes it. What was sent to clients,
     and backups, are out of its reach.
     """
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.erase import erase, plan
-    from unisono.pipeline.erasing.old_reports import remove_report, require_report
-    from unisono.pipeline.keeping import open_keeper
-    from unisono.pipeline.lease import Lease
+    from unisono.pipeline.jobs.erase.job import erase, plan
+    from unisono.pipeline.jobs.erase.old_reports import remove_report, require_report
+    from unisono.pipeline.maintain.embedded import open_keeper
+    from unisono.pipeline.service.lease import Lease
+    from unisono.pipeline.spark.cluster import require_visible
 
     selector = _selector(clients, ids, partitions)
     if not (yes or dry_run or sys.stdin.isatty()):
@@ -91,7 +91,7 @@ def erase_(
 
 
 def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[str, ...]) -> Selector:
-    from unisono.pipeline.erasing.selecting import Selector
+    from unisono.pipeline.jobs.erase.select import Selector
     from unisono.protocol.partitions import normalise
 
     if sum(map(bool, (clients, ids, partitions))) != 1:

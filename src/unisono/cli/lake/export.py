@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.place import Place, at_place, sum_up
+from unisono.cli.lake.command import Place, at_place, sum_up
 from unisono.cli.lake.verify import verify_copy
 
 if TYPE_CHECKING:
-    from unisono.store.delta.lake import Lake
+    from unisono.lake.lake import Lake
 
 
 @click.command("export")
@@ -61,7 +61,7 @@ def export_(
     checkpoint: Path | None,
 ) -> None:
     """Copy into the lake what it does not have yet of the log: every event exactly once, whatever is killed when."""
-    from unisono.pipeline.stores import extent
+    from unisono.pipeline.open_log import extent
 
     if follow and (verify or to is not None or events_per_file is not None):
         raise click.UsageError("--to, --verify and --events-per-file do not go with --follow")
@@ -72,7 +72,7 @@ def export_(
     target = place.open_lake()
     _make(target, buckets)
     if adopt:
-        from unisono.pipeline.origins import adopt as adopt_log
+        from unisono.pipeline.origin_check import adopt as adopt_log
 
         place.say(f"compared {adopt_log(store, target)} events: the lake is a copy of this log from now on")
     if follow:
@@ -83,8 +83,8 @@ def export_(
 
 def _make(target: Lake, buckets: int | None) -> None:
     """Make the lake if there is none; refuse a number of buckets that it has not."""
-    from unisono.store.delta.errors import LakeUnusable
-    from unisono.store.delta.tables import BUCKETS
+    from unisono.lake.errors import LakeUnusable
+    from unisono.lake.table import BUCKETS
 
     target.make(buckets or BUCKETS)
     if buckets is not None and buckets != (own := target.view().buckets):
@@ -96,8 +96,8 @@ def _make(target: Lake, buckets: int | None) -> None:
 def _export(
     place: Place, store: str, target: Lake, to: int | None, events_per_file: int | None, verify: bool
 ) -> None:
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.export import EVENTS_PER_FILE, export, plan
+    from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, export, plan
+    from unisono.pipeline.spark.cluster import require_visible
 
     head = target.head()
     if not plan(store, target, to) and not (verify and head):
@@ -126,10 +126,10 @@ def _follow(
     events_per_batch: int | None,
     checkpoint: Path | None,
 ) -> None:
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.export import Exported
-    from unisono.pipeline.follow import EVERY_S, Follower
-    from unisono.pipeline.source import EVENTS_PER_BATCH
+    from unisono.pipeline.jobs.export.follow import EVERY_S, Follower
+    from unisono.pipeline.jobs.export.job import Exported
+    from unisono.pipeline.spark.cluster import require_visible
+    from unisono.pipeline.spark.source import EVENTS_PER_BATCH
 
     if checkpoint is None:
         if not target.storage.is_local:

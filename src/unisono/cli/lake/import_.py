@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from unisono.cli.lake.place import DATA, Place, _pairs, reporting, sum_up
+from unisono.cli.lake.command import DATA, Place, _pairs, reporting, sum_up
 from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
-    from unisono.pipeline.importing.report import Report
-    from unisono.pipeline.models import ShippedModel
+    from unisono.pipeline.job_model import ShippedModel
+    from unisono.pipeline.jobs.import_.result import Report
 
 STAGING = Path("unisono-import")
 
@@ -129,9 +129,9 @@ def import_(
     named = store if data is None else f"sqlite:{data}"
     place = Place(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting():
-        from unisono.pipeline.importing.job import Plan, run
-        from unisono.pipeline.importing.sources import FIELDS, Mapped, find
-        from unisono.store.loading import GROUP_ROWS_MAX
+        from unisono.pipeline.jobs.import_.job import Plan, run
+        from unisono.pipeline.jobs.import_.sources import FIELDS, Mapped, find
+        from unisono.store.bulk_load import GROUP_ROWS_MAX
 
         unknown = sorted(set(mapped) - set(FIELDS))
         if unknown:
@@ -153,9 +153,9 @@ def import_(
 
 
 def _model(path: str | None, store: str) -> ShippedModel:
-    from unisono.pipeline.models import ShippedModel, choose
-    from unisono.pipeline.stores import sqlite_directory
-    from unisono.store.sqlite_files import LOG_FILE
+    from unisono.pipeline.job_model import ShippedModel, choose
+    from unisono.pipeline.open_log import sqlite_directory
+    from unisono.store.sqlite.files import LOG_FILE
 
     directory = sqlite_directory(store)
     if path is None and directory is not None and not (directory / LOG_FILE).exists():

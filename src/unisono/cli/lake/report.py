@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from unisono.cli.lake.command import Place, at_place, sum_up
 from unisono.cli.lake.durations import Span
-from unisono.cli.lake.place import Place, at_place, sum_up
 
 
 class Moment(click.ParamType[int]):
@@ -76,8 +76,8 @@ def report_(
     Activity, the busiest partitions and clients, kinds and sizes of events, contested edits, time from draft to
     commit, growth, and what retention would free. With --data or --store it knows what the hot log still holds.
     """
-    from unisono.pipeline.reporting.server import counts_beside, server_counts
-    from unisono.pipeline.reports import report, write
+    from unisono.pipeline.jobs.report.job import report, write
+    from unisono.pipeline.jobs.report.server_metrics import counts_beside, server_counts
 
     began, lake = time.monotonic(), place.open_lake()
     store = None if place.store is None else place.store_uri

@@ -6,8 +6,8 @@ import time
 
 import click
 
+from unisono.cli.lake.command import Place, at_place, sum_up
 from unisono.cli.lake.durations import Span
-from unisono.cli.lake.place import Place, at_place, sum_up
 
 
 @click.command("retain")
@@ -29,9 +29,9 @@ def retain_(
     An event goes when all its partitions have a snapshot at or past it in the store, and its copy in the lake was
     compared with it and hashed anew just before. A server on the log goes on meanwhile.
     """
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.keeping import open_keeper
-    from unisono.pipeline.retention import KEEP_NEWEST, Keep, held_text, plan, retain
+    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, Keep, held_text, plan, retain
+    from unisono.pipeline.maintain.embedded import open_keeper
+    from unisono.pipeline.spark.cluster import require_visible
 
     if keep is None and keep_events is None:
         raise click.UsageError("say what to keep: --keep SPAN, --keep-events N, or both")

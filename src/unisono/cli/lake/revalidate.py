@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.place import EXIT_NOT_DONE, Place, at_place
+from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place
 
 if TYPE_CHECKING:
-    from unisono.pipeline.models import ShippedModel
+    from unisono.pipeline.job_model import ShippedModel
 
 
 @click.command("revalidate")
@@ -32,10 +32,10 @@ def revalidate_(place: Place, directory: str, against: str | None, out: Path | N
     Tells which events would be rejected if they were submitted today in this order, which would be skipped in replay,
     and which partitions would have another state. Exit code 0: compatible; 1: there are differences.
     """
-    from unisono.pipeline.models import choose
-    from unisono.pipeline.revalidate import encode, revalidate, write
-    from unisono.pipeline.revalidating.page import text
-    from unisono.pipeline.stores import extent
+    from unisono.pipeline.job_model import choose
+    from unisono.pipeline.jobs.revalidate.job import encode, revalidate, write
+    from unisono.pipeline.jobs.revalidate.page import text
+    from unisono.pipeline.open_log import extent
 
     now = choose(directory, None)
     before = _before(place, against)
@@ -52,7 +52,7 @@ def revalidate_(place: Place, directory: str, against: str | None, out: Path | N
 
 
 def _before(place: Place, against: str | None) -> ShippedModel:
-    from unisono.pipeline.models import choose
+    from unisono.pipeline.job_model import choose
 
     if against is None and place.store is None:
         raise click.UsageError(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, Place, at_place
 from unisono.cli.lake.durations import Span
-from unisono.cli.lake.place import DATA, EXIT_NOT_DONE, Place, at_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from unisono.pipeline.lease import Holder, Wait
-    from unisono.pipeline.stages import Wanted
+    from unisono.pipeline.service.lease import Holder, Wait
+    from unisono.pipeline.service.stages import Wanted
 
 
 @click.command("run")
@@ -86,10 +86,10 @@ def run_(
     works on a lake. Ends on SIGTERM or ctrl-c after the stage at work, on a second one at once; killed anywhere,
     start it again.
     """
-    from unisono.pipeline.retention import KEEP_NEWEST, Keep
-    from unisono.pipeline.stages import Wanted
-    from unisono.pipeline.status import STATUS_FILE, require_writable
-    from unisono.pipeline.stores import extent, sqlite_directory
+    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, Keep
+    from unisono.pipeline.open_log import extent, sqlite_directory
+    from unisono.pipeline.service.stages import Wanted
+    from unisono.pipeline.service.status import STATUS_FILE, require_writable
 
     if keep is None and keep_events is None and keep_newest is not None:
         raise click.UsageError(
@@ -118,11 +118,11 @@ def _serve(
     cycles: int | None,
     no_wait: bool,
 ) -> bool:
-    from unisono.pipeline.cluster import require_visible
-    from unisono.pipeline.lease import Lease, Taken
-    from unisono.pipeline.service import Service
-    from unisono.pipeline.stages import stages
-    from unisono.store.delta.tables import BUCKETS
+    from unisono.lake.table import BUCKETS
+    from unisono.pipeline.service.lease import Lease, Taken
+    from unisono.pipeline.service.run import Service
+    from unisono.pipeline.service.stages import stages
+    from unisono.pipeline.spark.cluster import require_visible
 
     began, lake = time.monotonic(), place.open_lake()
     lake.make(BUCKETS)

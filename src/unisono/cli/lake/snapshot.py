@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.modelled import chosen_model, model_option
-from unisono.cli.lake.place import Place, at_place, sum_up
+from unisono.cli.lake.command import Place, at_place, sum_up
+from unisono.cli.lake.model_option import chosen_model, model_option
 
 if TYPE_CHECKING:
-    from unisono.pipeline.models import ShippedModel
-    from unisono.pipeline.snapshots import Snapped
-    from unisono.store.delta.lake import Lake
+    from unisono.lake.lake import Lake
+    from unisono.pipeline.job_model import ShippedModel
+    from unisono.pipeline.jobs.snapshot.job import Snapped
 
 
 @click.command("snapshot")
@@ -38,7 +38,7 @@ def snapshot_(
     began, target = time.monotonic(), place.open_lake()
     chosen = chosen_model(place, model, folding=True)
     if publish:
-        from unisono.pipeline.publishing import require_publishable
+        from unisono.pipeline.jobs.snapshot.publish import require_publishable
 
         require_publishable(place.store_uri, chosen.version, [chosen.digest])
     done = _fold(place, target, chosen, partitions, rebuild)
@@ -53,7 +53,7 @@ def snapshot_(
 def _fold(
     place: Place, target: Lake, model: ShippedModel, partitions: tuple[str, ...], rebuild: bool
 ) -> Snapped:
-    from unisono.pipeline.snapshots import Snapped, reached, snapshot
+    from unisono.pipeline.jobs.snapshot.job import Snapped, reached, snapshot
 
     head = target.view().head
     if not partitions and not rebuild and reached(target, model) == head:
@@ -69,7 +69,7 @@ def _fold(
 
 
 def _publish(place: Place, target: Lake, model_version: int) -> int:
-    from unisono.pipeline.publishing import publish
+    from unisono.pipeline.jobs.snapshot.publish import publish
 
     told = time.monotonic()
 

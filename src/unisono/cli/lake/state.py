@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from unisono.cli.lake.modelled import chosen_model, model_option
-from unisono.cli.lake.place import Place, at_place
+from unisono.cli.lake.command import Place, at_place
+from unisono.cli.lake.model_option import chosen_model, model_option
 
 
 @click.command("state")
@@ -19,8 +19,8 @@ from unisono.cli.lake.place import Place, at_place
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with where it comes from.")
 def state_(place: Place, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
-    from unisono.pipeline.jsontext import harmless, text
-    from unisono.pipeline.timetravel import beyond, state_at
+    from unisono.pipeline.deep_json import harmless, text
+    from unisono.pipeline.jobs.past.job import beyond, state_at
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
     found = state_at(view, partition, chosen, at)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unisono.cli.lake.place import Place
+from unisono.cli.lake.command import Place
 
 if TYPE_CHECKING:
-    from unisono.store.delta.lake import Lake
+    from unisono.lake.lake import Lake
 
 
 def verify_copy(place: Place, spark: Any, store: str, target: Lake, since: int) -> None:
     from unisono.pipeline.errors import Mismatch
-    from unisono.pipeline.verify import verify
+    from unisono.pipeline.jobs.export.verify import verify
 
     checked = verify(spark, store, target, since)
     for part in checked:

@@ -1,0 +1,234 @@
+"""What all `unisono lake` commands share: where the log and the lake are, errors as one line, the last line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from unisono.lake.lake import Lake
+
+DATA: Final = Path("unisono-data")
+EXIT_NOT_DONE: Final = 1
+EXIT_CANNOT: Final = 2
+
+JAVA_END_TIMEOUT_S: Final = 10.0
+"""After which it is killed: it has only temporary files to remove."""
+
+Command = Callable[..., Any]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the log and the lake are, and where the work is done."""
+
+    store: str | None
+    lake: str
+    storage_options: dict[str, str]
+    master: str | None
+    spark_conf: dict[str, str]
+    quiet: bool
+
+    @property
+    def store_uri(self) -> str:
+        """The log that was named, or the one a server makes where it is started."""
+        from unisono.pipeline.open_log import normal_uri
+
+        return normal_uri(self.store or f"sqlite:{DATA}")
+
+    def open_lake(self) -> Lake:
+        from unisono.lake.lake import Lake
+
+        return Lake.at(self.lake, self.storage_options)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def context(self, app: str) -> Any:
+        from unisono.pipeline.spark.session import context
+
+        with _own_interrupts():
+            return context(self.master, app, conf=self.spark_conf, progress=self._bars())
+
+    def session(self, app: str) -> Any:
+        from unisono.pipeline.spark.session import session
+
+        with _own_interrupts():
+            return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
+
+    def _bars(self) -> bool:
+        return not self.quiet and sys.stderr.isatty()
+
+
+def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, rest = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not K=V", param=option)
+        pairs[key] = rest
+    return pairs
+
+
+def at_place(command: Command) -> Command:
+    """The options that every command has, handed on as one `Place`."""
+
+    def run(
+        data: Path | None,
+        store: str | None,
+        lake: str,
+        master: str | None,
+        spark_conf: dict[str, str],
+        storage_option: dict[str, str],
+        quiet: bool,
+        **rest: Any,
+    ) -> None:
+        if data is not None and store is not None:
+            raise click.UsageError("give --data or --store, not both")
+        named = store if data is None else f"sqlite:{data}"
+        with reporting():
+            command(Place(named, lake, storage_option, master, spark_conf, quiet), **rest)
+
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    # What the command itself asks for comes first in its help.
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+        click.option(
+            "--storage-option",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="For an object store, as delta-rs takes them (aws_region=…). May be repeated.",
+        ),
+        click.option(
+            "--spark-conf",
+            multiple=True,
+            metavar="K=V",
+            callback=_pairs,
+            help="A setting of Spark. May be repeated.",
+        ),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs: local[*], local[4], spark://HOST:PORT. [default: local[*]]",
+        ),
+        click.option(
+            "--lake", required=True, metavar="DIR|URL", help="The lake: a directory or an object store's URL."
+        ),
+        click.option("--store", metavar="URI", help="The log: sqlite:DIRECTORY or postgresql://…"),
+        click.option(
+            "--data", type=click.Path(path_type=Path), help="The log of the server with this data directory."
+        ),
+    ):
+        run = option(run)
+    return run
+
+
+def sum_up(verb: str, count: int, seconds: float, note: str, unit: str = "events") -> None:
+    rate = count / seconds if seconds > 0 else 0.0
+    click.echo(f"{verb} {count} {unit} in {seconds:.1f} s ({rate:,.0f} {unit}/s): {note}")
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark answers ctrl-c by asking Java to cancel, in the middle of another question; Java goes with us anyway."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Errors as one line for a person, with an exit code; Java goes with this process."""
+    with _quiet(), _as_one_line():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Others' logs say nothing that is not raised as well, or not a person's concern."""
+    handler, level = logging.NullHandler(), os.environ.get("RUST_LOG")
+    logging.getLogger().addHandler(handler)  # else what Spark's Python side logs goes to stderr
+    os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of every place that has no credentials
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        if level is None:
+            del os.environ["RUST_LOG"]
+
+
+@contextmanager
+def _as_one_line() -> Iterator[None]:
+    try:
+        from unisono.lake.errors import LakeError, Overtaken
+        from unisono.pipeline.errors import Mismatch, PipelineError, brief
+    except ImportError as error:
+        _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
+    try:
+        yield
+    except (click.ClickException, click.Abort):
+        raise
+    except (KeyboardInterrupt, Exception) as error:
+        if _was_interrupted(error):
+            _end_spark()
+            _fail(
+                "interrupted; what is done stays done, and the same command goes on from there", EXIT_NOT_DONE
+            )
+        if isinstance(error, ImportError):
+            _fail(
+                f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT
+            )
+        expected = isinstance(error, PipelineError | LakeError)
+        if not expected and os.environ.get("UNISONO_TRACEBACK"):
+            raise
+        cannot = expected and not isinstance(error, Mismatch | Overtaken)
+        _fail(brief(error), EXIT_CANNOT if cannot else EXIT_NOT_DONE)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C came first: Spark tidies up after it, fails to reach Java, and raises that instead."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
+
+
+def _end_spark() -> None:
+    """Java goes with us, and is gone before our last line: it tells of every task that it leaves undone."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    if running is None:
+        return
+    with suppress(Exception):
+        running.setLogLevel("OFF")
+    java = getattr(running._gateway, "proc", None)
+    if java is None:  # spark-submit's
+        return
+    running._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    with suppress(OSError):
+        java.stdin.close()  # on which it ends by itself, and removes its temporary files
+    try:
+        java.wait(JAVA_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"unisono: {text}", err=True)
+    sys.exit(code)

@@ -1,0 +1,42 @@
+"""`--model`: what the commands that fold history share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from unisono.cli.lake.command import DATA, Command, Place
+
+if TYPE_CHECKING:
+    from unisono.pipeline.job_model import ShippedModel
+
+
+def model_option(command: Command) -> Command:
+    return click.option(
+        "--model",
+        metavar="DIR|open",
+        help="The model to fold with; `open` reduces nothing but trees. [default: the one in force at the log]",
+    )(command)
+
+
+def chosen_model(place: Place, directory: str | None, *, folding: bool = False) -> ShippedModel:
+    """The model that was named, or else the one of the log that was named or lies here, if the lake is its copy.
+
+    Another content of its version than the lake knows is refused; of one that is to fold snapshots anew (`folding`),
+    the folding itself compares with those that there are.
+    """
+    from unisono.pipeline.job_model import choose
+    from unisono.pipeline.jobs.snapshot.job import reached
+    from unisono.pipeline.open_log import extent
+    from unisono.pipeline.origin_check import require_known_content, require_same_log
+
+    lake = place.open_lake()
+    known = place.store is not None or DATA.is_dir()
+    if directory is None and known:
+        require_same_log(place.store_uri, lake, lake.head(), extent(place.store_uri))
+    model = choose(directory, place.store_uri if known else None)
+    require_known_content(lake, model)
+    if not folding:
+        reached(lake, model)
+    return model

@@ -1,0 +1,216 @@
+"""One run of a model over events, in a process of its own: rules that never return cannot hang whoever asked.
+
+Several such processes, each with another seed for hashes, another time and another working directory, tell whether
+the model is deterministic. What goes in is a `Request` on standard input, and out come lines of JSON, `Answer`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NoReturn, TextIO
+
+import msgspec
+
+from unisono.config import Settings
+from unisono.lake.cold.archive import ArchiveFailed
+from unisono.model.lint import Report, check_model
+from unisono.model.load import ModelError, load_model
+from unisono.model.partition import PartitionState
+from unisono.model.replay import Review
+from unisono.model.trials import Mark, Probe, state_digest
+from unisono.node.model_review import Lines, Progress, Watch, review_log
+from unisono.store.port import Record, StorageError, StoreUnusable
+
+SAYS_ALIVE_S: Final = 1.0
+
+
+class LogRequest(msgspec.Struct, frozen=True):
+    """A log to read, by the settings of its server; `digests` is a file to write a line per partition to."""
+
+    settings: Settings
+    upto: int
+    compare: bool = False
+    partition: str | None = None
+    digests: str = ""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """`stories`: names and files of JSON lines. `shift_s`: how far off the clock is. `elsewhere`: run in `/`."""
+
+    model: str
+    timeout_s: float
+    stories: list[tuple[str, str]] = []
+    probe: Probe = Probe()
+    log: LogRequest | None = None
+    shift_s: float = 0.0
+    elsewhere: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The last one has a report, or an error; those before it tell how far the reading of a log is."""
+
+    progress: Progress | None = None
+    report: Report | None = None
+    review: Review | None = None
+    marks: list[Mark] = []
+    states: dict[str, Any] = {}
+    error: str = ""
+
+
+class Digests:
+    """Follows the reading of a log: a digest per partition into a file, or marks of one partition."""
+
+    def __init__(self, file: TextIO | None, probe: Probe) -> None:
+        self.marks: list[Mark] = []
+        self.states: dict[str, Any] = {}
+        self._file = file
+        self._probe = probe
+        self._place = 0
+        self._said = hashlib.sha256()
+        self._last: tuple[str, tuple[str | None, ...]] = "", ()
+
+    def took(
+        self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
+    ) -> None:
+        self._place += 1
+        if any(said):
+            self._said.update(repr((record.committed_id, said)).encode())
+        if self._probe.due(self._place):
+            kind = f"event {record.committed_id} in {partition!r}"
+            self.marks.append(self._mark(partition, state, kind, said))
+
+    def left(self, partition: str, state: PartitionState) -> None:
+        mark = self._mark(partition, state, "", ())
+        if self._file is not None:
+            line = [partition, self._place, mark.digest]
+            self._file.write(msgspec.json.encode(line).decode() + "\n")
+        else:
+            self.states[partition] = state.dump()
+        self._place, self._said = 0, hashlib.sha256()
+
+    def _mark(self, partition: str, state: PartitionState, kind: str, said: tuple[str | None, ...]) -> Mark:
+        dump = state.dump()
+        digest = self._said.copy()
+        digest.update(state_digest(partition, dump))
+        states = {partition: dump} if self._probe.states else None
+        return Mark(self._place, digest.hexdigest(), kind, states, tuple(each for each in said if each))
+
+
+def run(request: Request, tell: Any, watch: Watch) -> Answer:
+    """Do what is asked for."""
+    if request.elsewhere:
+        os.chdir("/")
+    if request.shift_s:
+        shift_clock(request.shift_s)
+    watch.loading()
+    if request.log is None:
+        with ExitStack() as stack:
+            stories: Mapping[str, BinaryIO] = {
+                name: stack.enter_context(Path(path).open("rb")) for name, path in request.stories
+            }
+            return Answer(
+                report=check_model(Path(request.model), stories=stories, probe=request.probe, watch=watch)
+            )
+    log = request.log
+    model = load_model(Path(request.model), accept_init=log.settings.accept_init)
+    watch.rest()
+    with ExitStack() as stack:
+        file = stack.enter_context(Path(log.digests).open("w")) if log.digests else None
+        digests = Digests(file, request.probe)
+        review = review_log(
+            log.settings,
+            model,
+            tell,
+            watch,
+            compare=log.compare,
+            upto=log.upto,
+            partition=log.partition,
+            observer=digests,
+        )
+    return Answer(review=review, marks=digests.marks, states=digests.states)
+
+
+def shift_clock(by_s: float) -> None:
+    """Let whatever is imported from now on believe that it is another time."""
+    clock = time.time
+    by_ns = int(by_s * 1e9)
+    nanoseconds, gmtime, localtime, strftime = time.time_ns, time.gmtime, time.localtime, time.strftime
+    time.time = lambda: clock() + by_s
+    time.time_ns = lambda: nanoseconds() + by_ns
+    time.gmtime = lambda seconds=None: gmtime(clock() + by_s if seconds is None else seconds)
+    time.localtime = lambda seconds=None: localtime(clock() + by_s if seconds is None else seconds)
+    time.strftime = lambda form, at=None: strftime(form, time.localtime() if at is None else at)
+    delta = datetime.timedelta(seconds=by_s)
+    moment, day = datetime.datetime, datetime.date
+
+    class LikeMoment(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, moment)
+
+    class LikeDay(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, day)
+
+    class Shifted(datetime.datetime, metaclass=LikeMoment):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return moment.now(tz) + delta
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return moment.now(datetime.UTC).replace(tzinfo=None) + delta
+
+        @classmethod
+        def today(cls) -> Any:
+            return moment.now() + delta
+
+    class ShiftedDay(datetime.date, metaclass=LikeDay):
+        @classmethod
+        def today(cls) -> Any:
+            return (moment.now() + delta).date()
+
+    datetime.datetime, datetime.date = Shifted, ShiftedDay  # type: ignore[misc]
+
+
+def main() -> None:
+    """The process."""
+    out = Lines()
+    told = time.monotonic()
+
+    def tell(answer: Answer) -> None:
+        try:
+            out.send(msgspec.json.encode(answer))
+        except BrokenPipeError:
+            os._exit(1)  # whoever asked is gone
+
+    def overdue(error: str) -> NoReturn:
+        tell(Answer(error=error))
+        os._exit(0)
+
+    def alive() -> None:
+        nonlocal told
+        if time.monotonic() - told > SAYS_ALIVE_S:
+            told = time.monotonic()
+            tell(Answer())
+
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    watch = Watch(overdue, request.timeout_s, named=_named, alive=alive)
+    try:
+        tell(run(request, lambda progress: tell(Answer(progress)), watch))
+    except (ModelError, StoreUnusable, StorageError, ArchiveFailed, OSError) as error:
+        tell(Answer(error=str(error)))
+
+
+def _named(where: str, number: int) -> str:
+    return f"line {number} of {where or 'the events'}"
+
+
+if __name__ == "__main__":
+    main()

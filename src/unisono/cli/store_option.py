@@ -1,0 +1,55 @@
+"""What commands on a shared log have in common: the option that names it, the driver, and what is told of errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from unisono.store.copy import CopyRefused
+from unisono.store.port import StorageError, StoreUnusable
+
+EXIT_UNUSABLE = 2
+
+
+@contextmanager
+def needing_driver() -> Iterator[None]:
+    """Around an import: the PostgreSQL driver is installed only where it is used."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs the PostgreSQL driver: pip install 'unisono[postgres]' ({error})"
+        ) from None
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """End with what is in the way instead of a traceback."""
+    try:
+        yield
+    except (StoreUnusable, StorageError, CopyRefused) as error:
+        click.echo(f"unisono: {error}", err=True)
+        sys.exit(EXIT_UNUSABLE)
+
+
+def store_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--store",
+        required=required,
+        envvar="UNISONO_STORE",
+        metavar="DSN",
+        callback=_only_postgres,
+        help="The database, postgresql://…; the variable UNISONO_STORE keeps a password out of sight.",
+    )
+
+
+def _only_postgres(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.startswith(("postgresql://", "postgres://")):
+        raise click.BadParameter(
+            "must be postgresql://…; an embedded log is a directory, which `unisono serve` makes"
+        )
+    return value

@@ -1,0 +1,156 @@
+"""Drafts: what this client has said and the server has not answered yet, or has refused (CLIENT-01, -03).
+
+Kept in memory as they are in the store, in draft_clock order. Writing a draft waits until it is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import apsw
+import msgspec
+
+from unisono.client.errors import StoreFull
+from unisono.client.store.checksums import damaged, row_checksum, told
+from unisono.client.sync.inputs_effects import Refused
+from unisono.vocabulary import FieldError
+
+
+class DraftRecord(msgspec.Struct, frozen=True):
+    """One draft as it is stored; `event` is canonical JSON. What follows `created_at` is set once it is rejected."""
+
+    draft_clock: int
+    id: str
+    partitions: tuple[str, ...]
+    event: bytes
+    created_at: int
+    reason: str | None = None
+    errors: tuple[FieldError, ...] = ()
+    status_updated_at: int | None = None
+
+
+_encode = msgspec.json.encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_errors = msgspec.json.Decoder(tuple[FieldError, ...]).decode
+
+
+class Outbox:
+    """The drafts of one store.
+
+    Invariant: outside of a write, `pending` and `rejected` are exactly what the table holds, in draft_clock order.
+    """
+
+    def __init__(self, connection: apsw.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self.pending: dict[str, DraftRecord] = {}
+        self.rejected: dict[str, DraftRecord] = {}
+        try:
+            for *row, checksum in connection.execute("SELECT * FROM drafts ORDER BY draft_clock"):
+                if checksum != row_checksum(*row):
+                    raise damaged(path, f"draft {row[0]} is not what was stored")
+                draft = _draft(row)
+                (self.pending if draft.reason is None else self.rejected)[draft.id] = draft
+            given = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'drafts'").get
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise told(path, "reading drafts", error) from error
+        drafts = [*self.pending.values(), *self.rejected.values()]
+        self._clock = max(int(given or 0), *(draft.draft_clock for draft in drafts), 0)
+
+    def find(self, id: str) -> DraftRecord | None:
+        return self.pending.get(id) or self.rejected.get(id)
+
+    def of(self, partition: str) -> Iterator[DraftRecord]:
+        return (draft for draft in self.pending.values() if partition in draft.partitions)
+
+    def next_clock(self) -> int:
+        """A draft_clock above all that were ever given (CLIENT-01)."""
+        self._clock += 1
+        return self._clock
+
+    def add(self, drafts: Sequence[DraftRecord], replacing: Sequence[str] = ()) -> None:
+        """Store drafts so that a power cut loses none of them, all or none.
+
+        `replacing` names rejected drafts that go in the same moment: they are tried again.
+        """
+        connection = self._connection
+        rows = [
+            (draft.draft_clock, draft.id, _encode(draft.partitions).decode(), draft.event, draft.created_at)
+            for draft in drafts
+        ]
+        try:
+            # FULL syncs the WAL at the commit; it cannot be chosen within a transaction.
+            connection.pragma("synchronous", "full")
+            try:
+                with connection:
+                    connection.executemany("DELETE FROM drafts WHERE id = ?", [(id,) for id in replacing])
+                    connection.executemany(
+                        "INSERT INTO drafts (draft_clock, id, partitions, event, status, created_at)"
+                        " VALUES (?, ?, ?, ?, 'pending', ?)",
+                        rows,
+                    )
+            finally:
+                connection.pragma("synchronous", "normal")
+        except apsw.FullError as error:
+            raise StoreFull(f"there is no room for the draft: {error}") from error
+        except apsw.Error as error:
+            raise told(self._path, "storing the draft", error) from error
+        for id in replacing:
+            self.rejected.pop(id, None)
+        self.pending.update((draft.id, draft) for draft in drafts)
+
+    def discard(self, id: str) -> DraftRecord:
+        """Forget a rejected draft."""
+        try:
+            self._connection.execute("DELETE FROM drafts WHERE id = ? AND status = 'rejected'", (id,))
+        except apsw.Error as error:
+            raise told(self._path, "removing the draft", error) from error
+        return self.rejected.pop(id)
+
+    # -- within the store's transaction; `forget` and `keep` follow once it is committed -----------------------
+
+    def write_settled(self, id: str) -> None:
+        self._connection.execute("DELETE FROM drafts WHERE id = ?", (id,))
+
+    def write_refused(self, refused: Refused) -> DraftRecord | None:
+        draft = self.pending.get(refused.id)
+        if draft is None:
+            return None
+        self._connection.execute(
+            "UPDATE drafts SET status = 'rejected', reason = ?, errors = ?, status_updated_at = ? WHERE id = ?",
+            (refused.reason, _encode(refused.errors).decode(), refused.status_updated_at, refused.id),
+        )
+        return msgspec.structs.replace(
+            draft,
+            reason=refused.reason,
+            errors=refused.errors,
+            status_updated_at=refused.status_updated_at,
+        )
+
+    def forget(self, id: str) -> None:
+        self.pending.pop(id, None)
+        self.rejected.pop(id, None)
+
+    def keep(self, rejected: DraftRecord) -> None:
+        self.pending.pop(rejected.id, None)
+        self.rejected[rejected.id] = rejected
+
+
+def _draft(row: Sequence[apsw.SQLiteValue]) -> DraftRecord:
+    clock, id, partitions, event, status, reason, errors, created_at, status_updated_at = row
+    assert isinstance(clock, int)
+    assert isinstance(id, str)
+    assert isinstance(partitions, str)
+    assert isinstance(event, bytes)
+    assert isinstance(created_at, int)
+    rejected = status == "rejected"
+    return DraftRecord(
+        clock,
+        id,
+        _decode_names(partitions),
+        event,
+        created_at,
+        str(reason) if rejected else None,
+        _decode_errors(errors) if isinstance(errors, str) else (),
+        status_updated_at if isinstance(status_updated_at, int) else None,
+    )

@@ -1,0 +1,204 @@
+"""All views of a client: opened from the store, brought up to date after each step, read by any thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from unisono.client.errors import UnknownPartition
+from unisono.client.store.outbox import DraftRecord
+from unisono.client.store.store import Applied, Snapshot, Store
+from unisono.client.sync.bootstrap import label
+from unisono.client.view.partition import Entry, Key, PartitionView, committed_key, draft_key, parse
+from unisono.model.forest import Malformed
+from unisono.model.model import Model
+from unisono.model.pack import unpack
+from unisono.model.partition import PartitionState
+from unisono.vocabulary import FieldError, Json, JsonObject
+
+log = logging.getLogger("unisono.client")
+
+
+class Amendment(msgspec.Struct):
+    """What a view has yet to take in."""
+
+    added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
+    removed: set[Key] = msgspec.field(default_factory=set)
+    became: dict[Key, Key] = msgspec.field(default_factory=dict)
+    anew: bool = False
+
+
+class Views:
+    """The views of the partitions the store follows.
+
+    The engine's thread alone changes them; `dump` may be called from any thread and sees a view between two
+    changes.
+    """
+
+    def __init__(self, store: Store, model: Model, snapshot_every: int, profile: str) -> None:
+        self._store = store
+        self._profile = profile
+        self._snapshot_every = snapshot_every
+        self._lock = threading.Lock()
+        self._views: dict[str, PartitionView] = {}
+        self._waiting: dict[str, Amendment] = {}
+        self.model = model
+        self.revisions: dict[str, int] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Which model folds snapshots now."""
+        return label(self._profile, self.model)
+
+    # -- which there are -----------------------------------------------------------------------------------
+
+    def open(self, partition: str) -> None:
+        """From the newest snapshot or the partition's base, the events after it, and the pending drafts."""
+        store, known = self._store, self._store.places[partition].known
+        view = self._from_snapshot(partition) or self._from_base(partition) or PartitionView(self.model)
+        view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
+        above = [
+            Entry(committed_key(event.committed_id), parse(event.event))
+            for event in store.events(partition, max(known, view.folded))
+        ]
+        drafts = [
+            Entry(draft_key(draft.draft_clock, draft.id), parse(draft.event))
+            for draft in store.outbox.of(partition)
+        ]
+        view.amend(known, above + drafts)
+        with self._lock:
+            self._views[partition] = view
+            self.revisions[partition] = self.revisions.get(partition, 0) + 1
+
+    def _from_snapshot(self, partition: str) -> PartitionView | None:
+        snapshot = self._store.snapshot(partition, self.fingerprint)
+        if snapshot is None:
+            return None
+        try:
+            state = PartitionState.load(msgspec.json.decode(snapshot.state))
+        except (ValueError, Malformed):
+            log.warning(
+                "the snapshot of %r cannot be read; folding its events instead", partition, exc_info=True
+            )
+            return None
+        return PartitionView(self.model, state, snapshot.committed_id)
+
+    def _from_base(self, partition: str) -> PartitionView | None:
+        """From what stands for the events that are not stored.
+
+        One of another model is being fetched anew. Until that has come, its tree half is shown, which means the
+        same in every model.
+        """
+        base = self._store.base(partition)
+        if base is None:
+            return None
+        try:
+            value = unpack(base.state)
+            if base.model_version != self.fingerprint:
+                value["data"] = {}
+            state = PartitionState.load(value)
+        except (ValueError, TypeError):
+            log.warning("the base of %r cannot be read; fetching it again", partition, exc_info=True)
+            self._store.fetch_again(partition)
+            return None
+        return PartitionView(self.model, state, base.committed_id)
+
+    def drop(self, partition: str) -> None:
+        with self._lock:
+            del self._views[partition]
+            self._waiting.pop(partition, None)
+
+    def open_all_anew(self, model: Model | None = None) -> None:
+        """The committed data, or the meaning of events, is another now."""
+        if model is not None:
+            self.model = model
+        self._waiting.clear()
+        for partition in list(self._views):
+            self.open(partition)
+
+    # -- what changes --------------------------------------------------------------------------------------
+
+    def draft(self, draft: DraftRecord) -> None:
+        """Show a new draft at once."""
+        for partition in draft.partitions:
+            if partition in self._views:
+                place = draft_key(draft.draft_clock, draft.id)
+                self._amendment(partition).added.append((place, draft.event))
+        self.refresh()
+
+    def undraft(self, drafts: Sequence[DraftRecord]) -> None:
+        for draft in drafts:
+            for partition in draft.partitions:
+                if partition in self._views:
+                    self._amendment(partition).removed.add(draft_key(draft.draft_clock, draft.id))
+
+    def note(self, applied: Applied) -> None:
+        """Remember what a transaction changed, to be taken in by `refresh`."""
+        for partition in applied.started:
+            self._amendment(partition).anew = True
+        for partition, events in applied.events.items():
+            amendment = self._amendment(partition)
+            amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
+        self.undraft([settled.draft for settled in applied.settled])
+        self.undraft(applied.rejected)
+        for settled in applied.settled:
+            place = draft_key(settled.draft.draft_clock, settled.draft.id)
+            for partition in settled.draft.partitions:
+                if partition in applied.events:
+                    self._amendment(partition).became[place] = committed_key(settled.committed_id)
+
+    def _amendment(self, partition: str) -> Amendment:
+        return self._waiting.setdefault(partition, Amendment())
+
+    def refresh(self) -> None:
+        """Bring every view up to date with the store."""
+        waiting, self._waiting = self._waiting, {}
+        for partition, amendment in waiting.items():
+            if amendment.anew:
+                self.open(partition)
+                continue
+            view, known = self._views[partition], self._store.places[partition].known
+            added = [Entry(place, parse(event)) for place, event in amendment.added]
+            with self._lock:
+                taken = view.amend(known, added, amendment.removed, amendment.became)
+                if taken:
+                    self.revisions[partition] += 1
+            if not taken:
+                self.open(partition)
+            elif view.snapshot_due(self._snapshot_every):
+                self._write(partition, view)
+
+    # -- what they say -------------------------------------------------------------------------------------
+
+    def dump(self, partition: str, profile: str) -> Json:
+        with self._lock:
+            view = self._views.get(partition)
+            if view is None:
+                raise UnknownPartition(partition)
+            return view.dump(profile)
+
+    def refusals(self, profile: str, partitions: Sequence[str], event: JsonObject) -> list[FieldError]:
+        """What speaks against an event in the first partition that has something against it."""
+        for partition in partitions:
+            view = self._views.get(partition)
+            if view is not None and (errors := view.refusals(profile, event)):
+                return errors
+        return []
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def _write(self, partition: str, view: PartitionView) -> None:
+        with self._lock:
+            base = view.base(self._store.places[partition].known)
+        if base is not None:
+            committed_id, state = base
+            self._store.put_snapshot(partition, Snapshot(committed_id, self.fingerprint, state))
+
+    def close(self) -> None:
+        """Store what would take longer to fold at the next start than it takes to write now."""
+        for partition, view in self._views.items():
+            if view.worth_storing(self._store.places[partition].known):
+                self._write(partition, view)

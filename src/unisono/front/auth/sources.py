@@ -1,0 +1,252 @@
+"""Where verification keys come from: a shared secret, a PEM file, a JWKS file or URL (AUTH-02).
+
+Time is an argument. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from unisono.front.auth.keys import (
+    ALGORITHMS,
+    KEY_FILE_BYTES_MAX,
+    Key,
+    KeySourceError,
+    listed,
+    pem_key,
+    read_file,
+    read_key_set,
+    read_secret,
+    secret_key,
+)
+from unisono.protocol.errors import AuthFailed
+
+log = logging.getLogger(__name__)
+
+URL_TIMEOUT_S = 5.0
+"""Shorter than any handshake window, so that a hanging key host answers as `auth_failed`, not as a hang."""
+
+URL_REFRESH_MIN_S = 10.0
+"""How soon an unknown key id may ask the URL again: garbage ids cost the host six requests a minute."""
+
+URL_AGE_MAX_S = 600.0
+"""How long a key that its host has withdrawn is still honoured."""
+
+FILE_REFRESH_MIN_S = 1.0
+FILE_AGE_MAX_S = 60.0
+"""As for the URL; reading a local file again is cheap."""
+
+
+class KeySource(ABC):
+    """Where verification keys come from."""
+
+    @property
+    @abstractmethod
+    def algorithms(self) -> frozenset[str]:
+        """Every algorithm that a key of this source serves, as far as they are known now."""
+
+    @abstractmethod
+    async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:
+        """The key a token names, or `AuthFailed`."""
+
+    async def prepare(self, now_s: float) -> None:  # noqa: B027  (nothing to prepare is the usual case)
+        """Load what is loaded lazily; `KeySourceError` when that fails. For the start of a node."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Give up what is under way."""
+
+
+class _OneKey(KeySource):
+    """A source of exactly one key: there is nothing to choose, so a token's `kid` is not looked at."""
+
+    def __init__(self, key: Key, origin: str) -> None:
+        self._key = key
+        self._origin = origin
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._origin}: {listed(self.algorithms)}>"
+
+    @property
+    def algorithms(self) -> frozenset[str]:
+        return self._key.algorithms
+
+    async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:  # noqa: ARG002
+        if algorithm not in self._key.algorithms:
+            raise AuthFailed("the token's algorithm does not fit the key")
+        return self._key
+
+
+class SharedSecret(_OneKey):
+    """An HMAC secret."""
+
+    def __init__(self, secret: bytes, *, origin: str = "shared secret") -> None:
+        super().__init__(secret_key(secret, origin), origin)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> SharedSecret:
+        return cls(read_secret(path), origin=str(path))
+
+
+class PemPublicKey(_OneKey):
+    """A public key in PEM."""
+
+    def __init__(self, pem: bytes, *, origin: str = "public key") -> None:
+        super().__init__(pem_key(pem, origin), origin)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> PemPublicKey:
+        return cls(read_file(path), origin=str(path))
+
+
+class _KeySet(KeySource):
+    """A JWK Set, held in memory and loaded again when it is old or lacks the key id a token names.
+
+    Invariants
+    - At most one load is under way; whoever needs it waits for that one, and a waiter that goes away
+      does not take it along.
+    - Between two loads lie at least `refresh_min_s`, whatever tokens arrive.
+    - A load that fails leaves the keys as they were.
+    """
+
+    def __init__(self, origin: str, keys: tuple[Key, ...], *, refresh_min_s: float, age_max_s: float) -> None:
+        self._origin = origin
+        self._keys = keys
+        self._refresh_min_s = refresh_min_s
+        self._age_max_s = age_max_s
+        self._tried_at_s: float | None = None
+        self._failure: str | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._origin}: {len(self._keys)} keys>"
+
+    @property
+    def algorithms(self) -> frozenset[str]:
+        return frozenset[str]().union(*(key.algorithms for key in self._keys)) if self._keys else ALGORITHMS
+
+    @abstractmethod
+    async def _read(self) -> bytes:
+        """The JWK Set as it is now, or `KeySourceError`."""
+
+    async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:
+        await self._refresh(now_s, self._age_max_s)
+        key = self._lookup(kid, algorithm)
+        if key is None:
+            await self._refresh(now_s, self._refresh_min_s)
+            key = self._lookup(kid, algorithm)
+        if key is not None:
+            return key
+        if self._failure is not None:
+            raise AuthFailed(
+                "no key is known for this token, and the signing keys are unavailable at the moment"
+            )
+        raise AuthFailed("unknown key id (kid)" if kid is not None else "no key is known for this token")
+
+    async def prepare(self, now_s: float) -> None:
+        await self._refresh(now_s, self._refresh_min_s)
+        if self._failure is not None:
+            raise KeySourceError(self._failure)
+
+    async def close(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
+            self._loading = None
+
+    def _lookup(self, kid: str | None, algorithm: str) -> Key | None:
+        named = [key for key in self._keys if kid is None or key.kid == kid]
+        fitting = [key for key in named if algorithm in key.algorithms]
+        if len(fitting) > 1:
+            raise AuthFailed("the token's key id (kid) is missing or fits several keys")
+        if named and not fitting and kid is not None:
+            raise AuthFailed("the token's algorithm does not fit the key it names")
+        return fitting[0] if fitting else None
+
+    async def _refresh(self, now_s: float, interval_s: float) -> None:
+        if self._loading is None or self._loading.done():
+            # A negative distance means the clock was set back; waiting for it to return could take hours.
+            if self._tried_at_s is not None and 0 <= now_s - self._tried_at_s < interval_s:
+                return
+            self._tried_at_s = now_s
+            self._loading = asyncio.create_task(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        try:
+            self._keys = read_key_set(await self._read(), self._origin)
+        except KeySourceError as error:
+            self._failure = str(error)
+            log.warning("signing keys not refreshed, %d in use: %s", len(self._keys), error)
+        else:
+            self._failure = None
+
+
+class JwksFile(_KeySet):
+    """A JWK Set in a file. It must be usable at the start; later it may be replaced at any time."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        refresh_min_s: float = FILE_REFRESH_MIN_S,
+        age_max_s: float = FILE_AGE_MAX_S,
+    ) -> None:
+        self._path = Path(path)
+        keys = read_key_set(read_file(path), str(path))
+        super().__init__(str(path), keys, refresh_min_s=refresh_min_s, age_max_s=age_max_s)
+
+    async def _read(self) -> bytes:
+        return await asyncio.to_thread(read_file, self._path)
+
+
+class JwksUrl(_KeySet):
+    """A JWK Set behind a URL. Redirects are not followed: keys come from where the operator said."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = URL_TIMEOUT_S,
+        refresh_min_s: float = URL_REFRESH_MIN_S,
+        age_max_s: float = URL_AGE_MAX_S,
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise KeySourceError("the JWKS URL must be http://host/path or https://host/path")
+        # User, password and query may be credentials, so only the rest is ever shown.
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        super().__init__(shown, (), refresh_min_s=refresh_min_s, age_max_s=age_max_s)
+        self._url = url
+        self._timeout_s = timeout_s
+
+    async def _read(self) -> bytes:
+        body = bytearray()
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        headers = {"Accept": "application/jwk-set+json, application/json"}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+                session.get(self._url, allow_redirects=False) as response,
+            ):
+                if response.status != 200:
+                    raise KeySourceError(f"{self._origin} answered with status {response.status}, not 200")
+                async for chunk in response.content.iter_chunked(16 * 1024):
+                    body += chunk
+                    if len(body) > KEY_FILE_BYTES_MAX:
+                        raise KeySourceError(f"{self._origin} answered more than {KEY_FILE_BYTES_MAX} bytes")
+        except TimeoutError:
+            raise KeySourceError(f"{self._origin} gave no answer within {self._timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+            raise KeySourceError(f"{self._origin} cannot be fetched: {reason}") from None
+        return bytes(body)

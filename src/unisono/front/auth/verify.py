@@ -1,0 +1,220 @@
+"""Token to identity: who a connection is, proven by a signed JWT (AUTH).
+
+Invariants
+- A token is verified only with an algorithm that is on the operator's list and on the key's.
+- The texts of `AuthFailed` are fixed sentences. Nothing of a token or a key is in them, in a log line or
+  in a repr (AUTH-08).
+- Time is an argument. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jwt
+import msgspec
+
+from unisono.front.auth.keys import ALGORITHMS, HMAC_SECRET_BYTES_MIN, Key, KeySourceError, listed
+from unisono.front.auth.sources import KeySource, SharedSecret
+from unisono.protocol.errors import AuthFailed
+from unisono.protocol.identities import client_id_fault
+from unisono.protocol.partitions import normal_start
+
+TOKEN_BYTES_MAX = 16 * 1024
+"""Room for some hundred partition names; beyond it a token only costs work before it is refused."""
+
+LEEWAY_S = 0.0
+"""Clocks kept by NTP differ by far less; every second of leeway is a second more for a dead token."""
+
+
+NBF_LEEWAY_S = 10.0
+"""Least leeway for `nbf`: an issuer stamps the moment of issue there, by a clock that may be ahead of this one."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a connection is, and what its token lets it touch.
+
+    `has_scope` tells a token that grants nothing (an empty list) from one that is silent (AUTHZ-02).
+    """
+
+    client_id: str
+    expires_at_s: float
+    partitions: frozenset[str]
+    prefixes: tuple[str, ...]
+    has_scope: bool
+
+
+_JWS = jwt.PyJWS(algorithms=sorted(ALGORITHMS), options={"enforce_minimum_key_length": True})
+
+
+class Verifier:
+    """Turns a token into an identity, or says why not."""
+
+    def __init__(
+        self,
+        keys: KeySource,
+        *,
+        issuer: str | None = None,
+        audience: str | None = None,
+        leeway_s: float = LEEWAY_S,
+        algorithms: Sequence[str] | None = None,
+    ) -> None:
+        if not (math.isfinite(leeway_s) and leeway_s >= 0):
+            raise KeySourceError("the clock leeway must be zero or more seconds")
+        self.keys = keys
+        self.issuer = issuer
+        self.audience = audience
+        self.leeway_s = leeway_s
+        self._accepted = _accepted(keys, algorithms)
+
+    async def verify(self, token: str, claimed_client_id: str, now_s: float) -> Identity:
+        """The identity `token` proves for `claimed_client_id` at `now_s`; otherwise `AuthFailed`."""
+        kid, algorithm = _header(token)
+        if algorithm not in self._accepted:
+            raise AuthFailed("the token's algorithm is not accepted here")
+        key = await self.keys.find(kid, algorithm, now_s)
+        claims = _signed_claims(token, key, algorithm)
+        expires_at_s = self._check_times(claims, now_s)
+        self._check_origin(claims)
+        return Identity(
+            client_id=_client_id(claims, claimed_client_id),
+            expires_at_s=expires_at_s,
+            partitions=frozenset(_names(claims, "allowed_partitions")),
+            prefixes=_names(claims, "allowed_partition_prefixes"),
+            has_scope="allowed_partitions" in claims or "allowed_partition_prefixes" in claims,
+        )
+
+    def _check_times(self, claims: Mapping[str, object], now_s: float) -> float:
+        if "exp" not in claims:
+            raise AuthFailed("the token has no exp claim")
+        expires_at_s = _seconds(claims, "exp")
+        if now_s >= expires_at_s + self.leeway_s:
+            raise AuthFailed("the token has expired")
+        if "nbf" in claims and _seconds(claims, "nbf") > now_s + max(self.leeway_s, NBF_LEEWAY_S):
+            raise AuthFailed("the token is not valid yet (nbf)")
+        return expires_at_s
+
+    def _check_origin(self, claims: Mapping[str, object]) -> None:
+        if self.issuer is not None and claims.get("iss") != self.issuer:
+            raise AuthFailed("the token's issuer (iss) is not the one expected here")
+        if self.audience is not None:
+            audience = claims.get("aud")
+            if self.audience not in (audience if isinstance(audience, list) else [audience]):
+                raise AuthFailed("the token's audience (aud) does not include this server")
+
+
+def sign_token(
+    secret: bytes,
+    client_id: str,
+    *,
+    partitions: Sequence[str] | None = None,
+    prefixes: Sequence[str] | None = None,
+    ttl_s: float,
+    now_s: float,
+    algorithm: str = "HS256",
+    issuer: str | None = None,
+    audience: str | None = None,
+) -> str:
+    """A token signed with a shared secret. `None` leaves a claim out; an empty list grants nothing."""
+    _accepted(SharedSecret(secret), [algorithm])
+    optional = {
+        "allowed_partitions": None if partitions is None else list(partitions),
+        "allowed_partition_prefixes": None if prefixes is None else list(prefixes),
+        "iss": issuer,
+        "aud": audience,
+    }
+    claims: dict[str, object] = {"client_id": client_id, "iat": now_s, "exp": now_s + ttl_s}
+    claims |= {name: value for name, value in optional.items() if value is not None}
+    return jwt.encode(claims, secret, algorithm=algorithm)
+
+
+def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[str]:
+    """The algorithms the operator accepts, once it is clear that the keys serve at least one of them."""
+    if algorithms is None:
+        return ALGORITHMS
+    for name in algorithms:
+        if name.lower() == "none":
+            raise KeySourceError("the algorithm `none` means unsigned tokens and is never accepted")
+        if name not in ALGORITHMS:
+            raise KeySourceError(f"unknown algorithm {name!r}; known are {listed(ALGORITHMS)}")
+    accepted = frozenset(algorithms)
+    if not accepted:
+        raise KeySourceError(f"the list of accepted algorithms is empty; known are {listed(ALGORITHMS)}")
+    if not accepted & keys.algorithms:
+        advice = ""
+        if isinstance(keys, SharedSecret):
+            lengths = ", ".join(f"{name} {size}" for name, size in HMAC_SECRET_BYTES_MIN.items())
+            advice = f" (bytes a secret needs: {lengths})"
+        raise KeySourceError(f"{listed(accepted)} accepted, but {keys!r} serves none of these{advice}")
+    return accepted
+
+
+def _header(token: str) -> tuple[str | None, str]:
+    """The `kid` and `alg` a token claims, nothing of it proven."""
+    if len(token) > TOKEN_BYTES_MAX:
+        raise AuthFailed(f"the token is longer than {TOKEN_BYTES_MAX} bytes")
+    if not token.isascii():
+        raise AuthFailed("the token is not a JWT")
+    try:
+        header: dict[str, object] = _JWS.get_unverified_header(token)
+    except jwt.PyJWTError:
+        raise AuthFailed("the token is not a JWT") from None
+    kid, algorithm = header.get("kid"), header.get("alg")
+    if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)):
+        raise AuthFailed("the token's header is not valid")
+    return kid, algorithm
+
+
+def _signed_claims(token: str, key: Key, algorithm: str) -> Mapping[str, object]:
+    try:
+        payload: bytes = _JWS.decode(token, key.material, algorithms=[algorithm])
+    except jwt.InvalidSignatureError:
+        raise AuthFailed("the token's signature is not valid") from None
+    except jwt.PyJWTError:
+        raise AuthFailed("the token is not a JWT that can be verified here") from None
+    try:
+        claims: object = msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise AuthFailed("the token's claims are not valid JSON") from None
+    if not isinstance(claims, dict):
+        raise AuthFailed("the token's claims are not a JSON object")
+    return claims
+
+
+def _seconds(claims: Mapping[str, object], name: str) -> float:
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AuthFailed(f"the token's {name} claim must be a number")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise AuthFailed(f"the token's {name} claim is out of range")
+    return seconds
+
+
+def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
+    client_id = claims.get("client_id")
+    if not isinstance(client_id, str) or not client_id:
+        raise AuthFailed("the token's client_id claim must be a non-empty string")
+    if (fault := client_id_fault(client_id)) is not None:
+        raise AuthFailed(f"the token's client_id claim {fault}")
+    if client_id != claimed_client_id:
+        raise AuthFailed("the token was issued for another client_id")
+    return client_id
+
+
+def _names(claims: Mapping[str, object], claim: str) -> tuple[str, ...]:
+    """The names or prefixes of a claim; one that no partition can have grants nothing and is left out."""
+    values = claims.get(claim, [])
+    if not isinstance(values, list):
+        raise AuthFailed(f"the token's {claim} claim must be an array of strings")
+    names: list[str] = []
+    for value in values:
+        if not isinstance(value, str):
+            raise AuthFailed(f"the token's {claim} claim must be an array of strings")
+        if (name := normal_start(value)) is not None:
+            names.append(name)
+    return tuple(names)

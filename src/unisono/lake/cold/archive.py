@@ -1,0 +1,328 @@
+"""Cold history: what has left the hot log, read from the lake page by page, and readers that span both (DUR-06).
+
+Nothing of a lake is imported before a page of it is needed, so a server whose log is whole never loads those
+packages. A reader that spans both gives exactly the pages the whole log would give, wherever the seam is and while
+it moves: what leaves the log is in the archive before it leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from unisono.store.port import (
+    NO_FLOORS,
+    Behind,
+    CommitLog,
+    Extent,
+    Known,
+    LogReader,
+    Page,
+    Pruned,
+    Record,
+    Snapshot,
+    StoreUnusable,
+)
+from unisono.vocabulary import LogIdentity
+
+if TYPE_CHECKING:
+    from unisono.lake.cold.pages import LakePages
+
+CACHE_BYTES: Final = 128 * 1024 * 1024
+"""What is kept of files that were read: a few hundred neighbouring pages."""
+
+COLD_SETS_MAX: Final = 1_000
+"""Sets of partitions remembered as being read from the archive: about as many as clients that catch up at once."""
+
+COLD_NAMES_MAX: Final = 100_000
+"""Names in those sets, some 20 MB."""
+
+NO_BYTES_MAX: Final = 1 << 62
+
+
+class ArchiveFailed(Exception):
+    """Archived history cannot be read, now or at all; the text says why. Trying again later may help."""
+
+
+class Archive:
+    """The lake that has what left one log; may be used by several threads, one at a time reads.
+
+    `location` is the lake the operator named, and rules over the one the log names.
+    """
+
+    def __init__(
+        self,
+        location: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._chosen = location
+        self._options = dict(options or {})
+        self._cache_bytes = cache_bytes
+        self._lock = threading.Lock()
+        self._location: str | None = None
+        self._pages: LakePages | None = None
+        self._stale = False
+
+    def page(
+        self,
+        held: Extent,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        """As `LogReader.page`, of events that have left the log that holds `held`; raises ArchiveFailed."""
+        return self._read(held, partitions, since, upto, limit, bytes_max, floors)
+
+    def scan(self, held: Extent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        """As `LogReader.scan`, of events that have left the log that holds `held`; raises ArchiveFailed."""
+        return self._read(held, None, since, upto, limit, NO_BYTES_MAX).records
+
+    def require(self, held: Extent) -> Record | None:
+        """The last event that has left the log, if any has; raises StoreUnusable when it cannot be read here."""
+        if held.pruned_to == 0:
+            return None
+        try:
+            last = self.scan(held, held.pruned_to - 1, held.pruned_to, limit=1)
+        except ArchiveFailed as error:
+            raise StoreUnusable(str(error)) from error
+        if [record.committed_id for record in last] != [held.pruned_to]:
+            raise StoreUnusable(f"the archive at {self._location} has no event {held.pruned_to}")
+        return last[0]
+
+    def require_of(self, log: CommitLog) -> None:
+        """Raise StoreUnusable unless what has left this log can be read here, and is of this log and no other."""
+        last = self.require(log.extent())
+        if last is None:
+            return
+        known = _known(log, last.id)
+        if known is None or (known.committed_id, known.hash) != (last.committed_id, last.hash):
+            raise StoreUnusable(
+                f"the archive at {self._location} is of another log: its event {last.committed_id} has the id "
+                f"{last.id!r}, which is not the id of event {last.committed_id} here"
+            )
+
+    def look_again(self) -> None:
+        """Read nothing from an older version of the lake than there is now: text was erased. Waits for nobody."""
+        self._stale = True
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pages is not None:
+                self._pages.close()
+                self._pages = None
+
+    def _read(
+        self,
+        held: Extent,
+        partitions: Sequence[str] | None,
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        location = self._chosen or held.archive
+        if location is None:
+            raise ArchiveFailed(
+                f"events up to {held.pruned_to} have left the log and it names no archive: "
+                "set `archive` to the lake that has them"
+            )
+        with self._lock:
+            try:
+                from unisono.lake.cold.pages import LakePages
+                from unisono.lake.errors import LakeError
+                from unisono.lake.lake import Lake
+            except ImportError as error:
+                raise ArchiveFailed(
+                    f"events up to {held.pruned_to} have left the log, and reading them at {location} needs "
+                    f"more packages ({error}): pip install 'unisono[archive]'"
+                ) from error
+            try:
+                if self._pages is None or location != self._location:
+                    if self._pages is not None:
+                        self._pages.close()
+                    self._location, self._pages = location, None
+                    self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
+                elif self._stale:
+                    self._look_at(self._pages)
+                return self._pages.page(
+                    partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors
+                )
+            except LakeError as error:
+                raise ArchiveFailed(
+                    f"events up to {held.pruned_to} have left the log, and the archive at {location} "
+                    f"cannot be read: {error} (where it is elsewhere now, set `archive` to that place)"
+                ) from error
+
+    def _look_at(self, pages: LakePages) -> None:
+        """The order matters: text that is erased during the look must lead to another one."""
+        self._stale = False
+        try:
+            pages.look()
+        except BaseException:
+            self._stale = True
+            raise
+
+
+class ColdSets:
+    """Up to which id the history of some partitions was found to have left the log, the newest findings only.
+
+    Who reads on in such a history looks into the archive first, and is spared a look into the log in vain.
+    """
+
+    def __init__(self) -> None:
+        self._upto: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        self._names = 0
+
+    def note(self, names: tuple[str, ...], upto: int) -> None:
+        if names not in self._upto:
+            self._names += len(names)
+        self._upto[names] = upto
+        self._upto.move_to_end(names)
+        while len(self._upto) > COLD_SETS_MAX or self._names > COLD_NAMES_MAX:
+            self._names -= len(self._upto.popitem(last=False)[0])
+
+    def upto(self, names: tuple[str, ...]) -> int:
+        return self._upto.get(names, 0)
+
+
+class ArchivedReader:
+    """A reader of the whole history: the hot log, and the archive for what has left it.
+
+    Invariant: what has left the log according to `_held` has left it for ever; more may have left since.
+    """
+
+    def __init__(self, log: LogReader, archive: Archive) -> None:
+        self._log = log
+        self._archive = archive
+        self._held = Extent(0, 0)
+        self._cold = ColdSets()
+
+    def head(self) -> int:
+        return self._log.head()
+
+    def identity(self) -> LogIdentity:
+        return self._log.identity()
+
+    def extent(self) -> Extent:
+        return self._log.extent()
+
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        """As `LogReader.page`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
+        if limit < 1:
+            return Page((), has_more=False)
+        records: list[Record] = []
+        left = bytes_max
+        while True:
+            room = max(1, limit - len(records))
+            part, at = self._part(partitions, floors, since, upto, room, max(0, left))
+            if records and part.records and (len(records) == limit or len(part.records[0].event) > left):
+                return Page(records, has_more=True)
+            records.extend(part.records)
+            if part.has_more or at >= upto:
+                return Page(records, has_more=part.has_more)
+            left -= sum(len(record.event) for record in part.records)
+            since = at
+
+    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        """As `LogReader.scan`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
+        records: list[Record] = []
+        while since < upto and len(records) < limit:
+            left = limit - len(records)
+            try:
+                return [*records, *self._log.scan(since, upto, limit=left)]
+            except Pruned as pruned:
+                self._look(pruned.upto)
+            end = min(upto, self._held.pruned_to)
+            records.extend(self._archive.scan(self._held, since, end, limit=left))
+            since = end
+        return records
+
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        return self._log.last_before(time_ms, now_ms, upto)
+
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
+        return self._log.snapshot(partition, model_version, model_digest)
+
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Mapping[str, tuple[int, int]]:
+        return self._log.snapshot_sizes(partitions, model_version, model_digest)
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Sequence[Snapshot]:
+        return self._log.snapshots_of(partitions, model_version, model_digest)
+
+    def reopen(self) -> None:
+        self._log.reopen()
+
+    def close(self) -> None:
+        self._archive.close()
+        self._log.close()
+
+    def _part(
+        self,
+        partitions: Sequence[str],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+    ) -> tuple[Page, int]:
+        """What one of the two has of a page, and up to which id it was asked."""
+        names = tuple(partitions)
+        cold = self._cold.upto(names)
+        if since >= cold:
+            try:
+                page = self._log.page(names, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
+            except Pruned as pruned:
+                self._look(pruned.upto)
+                cold = self._held.pruned_to
+                self._cold.note(names, cold)
+            else:
+                return page, upto
+        end = min(upto, cold)
+        try:
+            page = self._archive.page(
+                self._held, names, since, end, limit=limit, bytes_max=bytes_max, floors=floors
+            )
+        except ArchiveFailed:
+            self._look(self._held.pruned_to)  # the archive may have another name by now
+            raise
+        return page, end
+
+    def _look(self, pruned_to: int) -> None:
+        """Ask the log again, of which events up to `pruned_to` are known to have left."""
+        held = self._log.extent()
+        self._held = msgspec.structs.replace(held, pruned_to=max(held.pruned_to, pruned_to))
+
+
+def _known(log: CommitLog, id: str) -> Known | None:
+    """What the log remembers of an event id, wherever the event is."""
+    while True:
+        try:
+            known = log.begin([id]).known.get(id)
+        except Behind:
+            continue
+        log.abandon()
+        return known

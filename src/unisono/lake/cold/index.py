@@ -1,0 +1,336 @@
+"""What is held of a lake while its history is served: an index of its files, and what was last read of them.
+
+A file of `by_partition` is sorted by partition and committed_id, one of `log` by committed_id. Nothing is read
+beyond what a page needs, and what was read is kept for the next page within one bound of bytes:
+
+    footer   where the row groups of a file begin and end
+    layout   of one row group: which rows each partition has there, and their ids
+    piece    some neighbouring rows of one row group, all columns of a record
+
+A row group is decoded whole, about 4 ms for 8,192 events, so reading a history page by page decodes each group once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.columns import bucket_of
+from unisono.lake.file_checks import Order, require_footer
+from unisono.lake.lake import View
+from unisono.lake.scan import runs_of
+from unisono.lake.storage import BY_PARTITION, Storage
+from unisono.lake.write import FRESH, DataFile
+from unisono.store.port import Record
+
+T = TypeVar("T")
+
+OPEN_FILES_MAX: Final = 32
+"""Files open at once. A page of many partitions reads 16 buckets' worth of them, and opening one again is cheap."""
+
+PIECE_ROWS_MAX: Final = 1_024
+PIECE_BYTES: Final = 512 * 1024
+"""What is kept of a row group at the least: 64 partitions at once then need some 30 MB, whatever their size."""
+
+GROUP_COST_BYTES: Final = 256
+"""What one row group of a footer takes in memory, about."""
+
+RECORD_COLUMNS: Final = (
+    "committed_id", "id", "client_id", "partitions", "event", "hash", "status_updated_at",
+)  # fmt: skip
+
+EVERYTHING: Final = b""
+"""Stands for the name of the partition in the table `log`, which has none: every row is of it."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A file, and the first and last partition in it as bytes, which is how they are ordered."""
+
+    file: DataFile
+    first: bytes
+    last: bytes
+
+    @classmethod
+    def of(cls, file: DataFile) -> Place:
+        if file.first_partition is None or file.last_partition is None:
+            return cls(file, EVERYTHING, EVERYTHING)
+        return cls(file, file.first_partition.encode(), file.last_partition.encode())
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Files whose ids interleave; runs of one bucket follow each other."""
+
+    first_id: int
+    last_id: int
+    places: tuple[Place, ...]
+
+    def of(self, name: bytes) -> list[Place]:
+        """The files that may have rows of a partition, in the order of its ids.
+
+        A partition that goes on in the next file ends its file and begins the next. Files with nothing but
+        this partition lie between the two, and are ordered by their ids.
+        """
+        found = [place for place in self.places if place.first <= name <= place.last]
+        return sorted(found, key=lambda place: (place.first, place.last, place.file.first_id))
+
+
+class Runs(msgspec.Struct, frozen=True):
+    """All runs that one bucket's partitions can be in, by id."""
+
+    runs: list[Run]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile]) -> Runs:
+        runs = [
+            Run(
+                min(file.first_id for file in group),
+                max(file.last_id for file in group),
+                tuple(map(Place.of, group)),
+            )
+            for group in runs_of(files)
+        ]
+        return cls(runs, [run.last_id for run in runs])
+
+    def within(self, since: int, upto: int) -> Iterator[Run]:
+        """Those with ids in `(since, upto]`, ascending."""
+        later = self.runs[bisect_left(self.ends, since + 1) :]
+        return takewhile(lambda run: run.first_id <= upto, later)
+
+
+class Index:
+    """The files of one version of the lake, by bucket and ids."""
+
+    def __init__(self, view: View) -> None:
+        self.head = view.head
+        self._buckets = view.buckets
+        self._by_bucket: dict[int, list[DataFile]] = {}
+        for file in view.partition_files:
+            assert file.bucket is not None
+            self._by_bucket.setdefault(file.bucket, []).append(file)
+        self._log_files = view.log_files
+        self._runs: dict[int, Runs] = {}
+        self._log: Runs | None = None
+        self.paths = {(f.table, f.path) for f in (*view.partition_files, *view.log_files)}
+
+    def runs(self, name: str | None) -> Runs:
+        """Where a partition's rows can be; None: everybody's, in the table `log`."""
+        if name is None:
+            if self._log is None:
+                self._log = Runs.of(self._log_files)
+            return self._log
+        bucket = bucket_of(name, self._buckets)
+        if bucket not in self._runs:
+            own = (*self._by_bucket.get(bucket, ()), *self._by_bucket.get(FRESH, ()))
+            self._runs[bucket] = Runs.of(own)
+        return self._runs[bucket]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One row group, as the footer of its file tells."""
+
+    number: int
+    rows: int
+    first_id: int
+    last_id: int
+    first: bytes
+    last: bytes
+    piece_rows: int
+
+
+class Footer(msgspec.Struct, frozen=True):
+    """The row groups of a file, in its order."""
+
+    groups: list[Group]
+    lasts: list[bytes]
+
+    def of(self, name: bytes, since: int, upto: int) -> Iterator[Group]:
+        """The groups that may have rows of a partition with ids in `(since, upto]`."""
+        for group in self.groups[bisect_left(self.lasts, name) :]:
+            if group.first > name:
+                return
+            if group.last_id > since and group.first_id <= upto:
+                yield group
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Which rows of a row group belong to which partition, and the ids of all rows."""
+
+    ids: Any
+    names: Any | None
+    ends: Any
+
+    def rows(self, name: bytes) -> tuple[int, int]:
+        """Where a partition begins and ends; an empty range when it is not there."""
+        names = self.names
+        if names is None:
+            return 0, len(self.ids)
+        place = bisect_left(range(len(names)), name, key=lambda number: names[number].as_py())
+        if place == len(names) or names[place].as_py() != name:
+            return 0, 0
+        return (int(self.ends[place - 1]) if place else 0), int(self.ends[place])
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Neighbouring rows of a row group: `start` is the first one's place in it."""
+
+    start: int
+    rows: Any
+
+    @property
+    def end(self) -> int:
+        return self.start + int(self.rows.num_rows)
+
+    def records(self, start: int, end: int) -> list[Record]:
+        """Those at these places of the row group."""
+        some = self.rows.slice(start - self.start, end - start)
+        columns = [some.column(name).to_pylist() for name in RECORD_COLUMNS]
+        columns[3] = map(tuple, columns[3])
+        return [Record(*row) for row in zip(*columns, strict=True)]
+
+
+class Kept:
+    """What was read, the least recently used let go first; never more than `bytes_max`, but for the newest."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._items: OrderedDict[tuple[str, ...], tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, ...]) -> Any:
+        found = self._items.get(key)
+        if found is None:
+            return None
+        self._items.move_to_end(key)
+        return found[0]
+
+    def put(self, key: tuple[str, ...], value: T, size: int) -> T:
+        self._forget(key)
+        self._items[key] = value, size
+        self._bytes += size
+        while self._bytes > self.bytes_max and len(self._items) > 1:
+            self._forget(next(iter(self._items)))
+        return value
+
+    def keep_only(self, wanted: Callable[[tuple[str, ...]], bool]) -> None:
+        for key in [key for key in self._items if not wanted(key)]:
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, ...]) -> None:
+        found = self._items.pop(key, None)
+        if found is not None:
+            self._bytes -= found[1]
+
+
+class Files:
+    """Reads footers, layouts and pieces, and keeps what it read."""
+
+    def __init__(self, storage: Storage, bytes_max: int) -> None:
+        self._storage = storage
+        self._kept = Kept(bytes_max)
+        self._open: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def keep_only(self, paths: set[tuple[str, str]]) -> None:
+        """Let go of what was read of all other files; they have been replaced, or are gone."""
+        self._kept.keep_only(lambda key: (key[0], key[1]) in paths)
+        for path in [path for path in self._open if path not in paths]:
+            self._open.pop(path).close(force=True)
+
+    def close(self) -> None:
+        self.keep_only(set())
+
+    def footer(self, file: DataFile) -> Footer:
+        key = (file.table, file.path)
+        found: Footer | None = self._kept.get(key)
+        if found is None:
+            groups = list(_groups(self._parquet(file).metadata, file.table))
+            found = Footer(groups, [group.last for group in groups])
+            self._kept.put(key, found, len(groups) * GROUP_COST_BYTES)
+        return found
+
+    def layout(self, file: DataFile, group: Group) -> Layout:
+        key = (file.table, file.path, "layout", str(group.number))
+        found: Layout | None = self._kept.get(key)
+        if found is None:
+            found = self._read_layout(file, group)
+            self._kept.put(key, found, 8 * len(found.ids) + 40 * len(found.ends))
+        return found
+
+    def piece(self, file: DataFile, group: Group, row: int, share: float) -> Piece:
+        """The piece with this row. Of the rest of the group, `share` of all that may be kept is kept too."""
+        number = row // group.piece_rows
+        found: Piece | None = self._kept.get(_piece_key(file, group, number))
+        return self._read_pieces(file, group, number, share) if found is None else found
+
+    def _read_layout(self, file: DataFile, group: Group) -> Layout:
+        own = ("partition",) if file.table == BY_PARTITION else ()
+        rows = self._read(file, group, (*own, "committed_id"))
+        ids = np.asarray(rows.column("committed_id"))
+        Order(file).follow(ids, rows.column("partition") if own else None)
+        if not own:
+            return Layout(ids, None, np.array([len(ids)]))
+        runs = pc.run_end_encode(rows.column("partition").combine_chunks())
+        return Layout(ids, runs.values.cast(pa.binary()), np.asarray(runs.run_ends))
+
+    def _read_pieces(self, file: DataFile, group: Group, wanted: int, share: float) -> Piece:
+        rows = self._read(file, group, RECORD_COLUMNS)
+        count = -(-group.rows // group.piece_rows)
+        fitting = int(share * self._kept.bytes_max * count / rows.nbytes)
+        # The wanted one last and the others in the order they will be: the least needed is let go first.
+        for after in reversed(range(max(1, min(count, fitting)))):
+            number = (wanted + after) % count
+            piece = _piece(rows, group, number)
+            self._kept.put(_piece_key(file, group, number), piece, piece.rows.nbytes)
+        return piece
+
+    def _read(self, file: DataFile, group: Group, columns: Sequence[str]) -> Any:
+        return self._parquet(file).read_row_group(group.number, columns=list(columns), use_threads=False)
+
+    def _parquet(self, file: DataFile) -> Any:
+        key = (file.table, file.path)
+        found = self._open.get(key)
+        if found is not None:
+            self._open.move_to_end(key)
+            return found
+        source = self._storage.read(file.table, file.path)
+        opened = self._storage.decoding(source)
+        require_footer(file, opened.metadata)
+        self._open[key] = opened
+        if len(self._open) > OPEN_FILES_MAX:
+            self._open.popitem(last=False)[1].close(force=True)
+        return opened
+
+
+def _piece_key(file: DataFile, group: Group, number: int) -> tuple[str, ...]:
+    return file.table, file.path, "piece", str(group.number), str(number)
+
+
+def _piece(rows: Any, group: Group, number: int) -> Piece:
+    """A copy, so that the rest of the group is not kept with it."""
+    start = number * group.piece_rows
+    end = min(start + group.piece_rows, group.rows)
+    own = rows.take(pa.array(np.arange(start, end))).combine_chunks()
+    texts = own.column("event").cast(pa.binary())
+    return Piece(start, own.set_column(own.column_names.index("event"), "event", texts))
+
+
+def _groups(metadata: Any, table: str) -> Iterator[Group]:
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        ids = group.column(places["committed_id"]).statistics
+        first = last = EVERYTHING
+        if table == BY_PARTITION:
+            names = group.column(places["partition"]).statistics
+            first, last = names.min.encode(), names.max.encode()
+        fitting = group.num_rows * PIECE_BYTES // max(1, group.total_byte_size)
+        piece_rows = max(1, min(PIECE_ROWS_MAX, fitting))
+        yield Group(number, group.num_rows, ids.min, ids.max, first, last, piece_rows)

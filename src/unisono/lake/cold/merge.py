@@ -1,0 +1,161 @@
+"""The rows of several partitions in the order of their ids, found as far as they are needed and no further.
+
+A merge that has more to give is kept, so that the next page of the same history goes on where it stands.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from unisono.lake.cold.index import Group
+from unisono.lake.write import DataFile
+from unisono.store.port import Record
+
+CHUNK_ROWS: Final = 2_048
+"""Rows whose ids are taken out of a row group at a time."""
+
+CURSORS_KEPT_MAX: Final = 4_096
+"""Cursors in the merges that are kept: each holds on to the ids of a chunk, 16 kB at most, and some records."""
+
+_NO_MORE: Final = 1 << 62
+
+Key = tuple[tuple[str | None, ...], tuple[tuple[str, int], ...], int, int]
+"""Of which partitions, above which floors, after which id, up to which."""
+
+
+class Chunk:
+    """Neighbouring rows of one partition in one row group, from `start` on, with their ids in ascending order."""
+
+    __slots__ = ("at", "file", "group", "ids", "records", "start")
+
+    def __init__(self, file: DataFile, group: Group, start: int, ids: Any) -> None:
+        self.file = file
+        self.group = group
+        self.start = start
+        self.ids = ids
+        self.at = start
+        self.records: list[Record] = []
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.ids)
+
+
+class Cursor:
+    """One partition on its way through the files.
+
+    Invariant: all of its rows with ids below `bound` have been found; those that were not taken are in `_chunks`, of
+    the first of which `_taken` rows were taken.
+    """
+
+    def __init__(self, ahead: Iterator[tuple[int, Chunk | None]]) -> None:
+        self._ahead = ahead
+        self._chunks: deque[Chunk] = deque()
+        self._taken = 0
+        self.bound = 0
+
+    def advance(self) -> int | None:
+        """Look a step further; how many rows were found there, None when there is nothing more."""
+        step = next(self._ahead, None)
+        if step is None:
+            return None
+        self.bound, chunk = step
+        if chunk is None:
+            return 0
+        self._chunks.append(chunk)
+        return len(chunk.ids)
+
+    def take(self, before: int) -> Iterator[tuple[Chunk, int, Any]]:
+        """The rows with ids below `before` that were not taken yet: their chunk, the first of them, their ids."""
+        while self._chunks:
+            chunk, taken = self._chunks[0], self._taken
+            end = int(chunk.ids.searchsorted(before))
+            if taken < end:
+                yield chunk, chunk.start + taken, chunk.ids[taken:end]
+            if end < len(chunk.ids):
+                self._taken = end
+                return
+            self._chunks.popleft()
+            self._taken = 0
+
+
+class Merge:
+    """The rows of all cursors by id; an event in several of the partitions comes once."""
+
+    def __init__(self, cursors: list[Cursor]) -> None:
+        self.cursors = cursors
+        self._ahead = [(cursor.bound, number) for number, cursor in enumerate(cursors)]
+        self._found: list[tuple[Chunk, int]] = []
+        self._pending = 0
+
+    def first(self, count: int) -> list[tuple[Chunk, int]]:
+        """Where the next `count` events are, or as many as there are: a chunk, and a row of its group."""
+        while self._ahead and len(self._found) < count:
+            self._advance(1 + len(self.cursors) // 4)
+            if len(self._found) + self._pending >= count or not self._ahead:
+                self._collect(self._ahead[0][0] if self._ahead else _NO_MORE)
+        return self._found[:count]
+
+    def drop(self, count: int) -> None:
+        """The next `count` events have been read."""
+        del self._found[:count]
+
+    def _advance(self, steps: int) -> None:
+        """Some steps, always of the cursor that is furthest behind. To collect after each would cost more."""
+        ahead = self._ahead
+        for _ in range(steps):
+            if not ahead:
+                return
+            number = ahead[0][1]
+            cursor = self.cursors[number]
+            found = cursor.advance()
+            if found is None:
+                heapq.heappop(ahead)
+            else:
+                self._pending += found
+                heapq.heapreplace(ahead, (cursor.bound, number))
+
+    def _collect(self, before: int) -> None:
+        """Everything below an id up to which all cursors have been."""
+        taken = [some for cursor in self.cursors for some in cursor.take(before)]
+        self._pending -= sum(len(ids) for _, _, ids in taken)
+        if len(taken) == 1:
+            chunk, start, ids = taken[0]
+            self._found += [(chunk, row) for row in range(start, start + len(ids))]
+        elif taken:
+            sizes = [len(ids) for _, _, ids in taken]
+            rows = np.concatenate([np.arange(start, start + len(ids)) for _, start, ids in taken])
+            numbers = np.repeat(np.arange(len(taken)), sizes)
+            _, places = np.unique(np.concatenate([ids for _, _, ids in taken]), return_index=True)
+            pairs = zip(numbers[places].tolist(), rows[places].tolist(), strict=True)
+            self._found += [(taken[number][0], row) for number, row in pairs]
+
+
+class Merges:
+    """Merges that have more to give, the least recently used let go first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Key, Merge] = OrderedDict()
+        self._cursors = 0
+
+    def take(self, key: Key) -> Merge | None:
+        merge = self._kept.pop(key, None)
+        if merge is not None:
+            self._cursors -= len(merge.cursors)
+        return merge
+
+    def put(self, key: Key, merge: Merge) -> None:
+        self.take(key)
+        self._kept[key] = merge
+        self._cursors += len(merge.cursors)
+        while self._cursors > CURSORS_KEPT_MAX:
+            self.take(next(iter(self._kept)))
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._cursors = 0

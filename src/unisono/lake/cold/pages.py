@@ -1,0 +1,187 @@
+"""Pages of history out of a lake, without Spark.
+
+The ids of a page are found first, from the layouts of row groups alone; then its records are read, and no others.
+A page's cost does not grow with the lake: the files that can hold a partition are found in an index in memory, and
+the row groups in them by their statistics. A partition that is rare in every file costs a look at each run of the
+range, which compaction keeps few.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from unisono.lake.cold.index import EVERYTHING, Files, Index
+from unisono.lake.cold.merge import CHUNK_ROWS, Chunk, Cursor, Merge, Merges
+from unisono.lake.errors import LakeError, LakeUnusable
+from unisono.lake.lake import Lake, View
+from unisono.store.port import NO_FLOORS, Page, Record
+
+log = logging.getLogger("unisono.archive")
+
+LOOK_S: Final = 5.0
+"""Between two looks whether the lake has a newer version: so long can text that was erased there still be served."""
+
+TRIES: Final = 4
+"""A page is read again when its files were replaced and removed meanwhile; more often than this is no accident."""
+
+RECORDS_AT_ONCE: Final = 128
+"""Rows made into records at a time, for this page and the next ones."""
+
+RECORDS_AHEAD_MAX: Final = 8_192
+"""Records of all partitions of one history together that are made for the next pages: fewer of each of many."""
+
+READ_ERRORS: Final = (OSError, ValueError, pa.ArrowException, DeltaError)
+"""What reading a file that is gone, out of reach or damaged can raise."""
+
+
+class LakePages:
+    """One lake, read page by page; not to be used by two threads at once."""
+
+    def __init__(self, lake: Lake, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lake = lake
+        self._clock = clock
+        self._files = Files(lake.storage, bytes_max)
+        self._view = lake.view()
+        self._index = Index(self._view)
+        self._looked_at = clock()
+        self._merges = Merges()
+
+    @property
+    def head(self) -> int:
+        """The last event that is known to be in the lake."""
+        return self._index.head
+
+    def page(
+        self,
+        names: Sequence[str] | None,
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        """As `LogReader.page`; of all partitions when `names` is None. `upto` must be in the lake."""
+        wanted: tuple[str | None, ...] = (None,) if names is None else tuple(dict.fromkeys(names))
+        if since >= upto or limit < 1 or not wanted:
+            return Page((), has_more=False)
+        if self._clock() - self._looked_at > LOOK_S:
+            self._look_if_possible()
+        if upto > self.head:
+            self.look()
+        if upto > self.head:
+            raise LakeUnusable(f"the lake ends at {self.head} and {upto} was asked for")
+        for _ in range(TRIES):
+            version = self._version
+            try:
+                return self._read(wanted, floors, since, upto, limit, bytes_max)
+            except READ_ERRORS as error:
+                self.close()
+                self.look()
+                if self._version == version:
+                    raise LakeUnusable(str(error)) from error
+        raise LakeUnusable("its files are replaced faster than they can be read")
+
+    def close(self) -> None:
+        self._merges.clear()
+        self._files.close()
+
+    # -- the version that is read --------------------------------------------------------------------------
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        return self._view.log.version, self._view.by_partition.version
+
+    def look(self) -> None:
+        """Go on to the lake's newest version, if there is a newer one; raises LakeError."""
+        self._looked_at = self._clock()
+        newest = self._lake.view(checked=False)
+        if (newest.log.version, newest.by_partition.version) != self._version:
+            self._use(newest)
+
+    def _look_if_possible(self) -> None:
+        try:
+            self.look()
+        except LakeError as error:
+            log.warning("no look at a newer version of the lake: %s", error)
+
+    def _use(self, view: View) -> None:
+        self._index = Index(view)
+        self._view = view
+        self._merges.clear()
+        self._files.keep_only(self._index.paths)
+
+    # -- one page ------------------------------------------------------------------------------------------
+
+    def _read(
+        self,
+        names: tuple[str | None, ...],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+    ) -> Page:
+        fixed = tuple(floors.items())
+        merge = self._merges.take((names, fixed, since, upto))
+        if merge is None:
+            after = [since if name is None else max(since, floors.get(name, 0)) for name in names]
+            walks = [self._walk(name, start, upto) for name, start in zip(names, after, strict=True)]
+            merge = Merge([Cursor(walk) for walk in walks])
+        ahead = max(1, min(RECORDS_AT_ONCE, RECORDS_AHEAD_MAX // len(names)))
+        page = self._records(merge.first(limit + 1), limit, bytes_max, ahead)
+        if page.has_more:
+            merge.drop(len(page.records))
+            self._merges.put((names, fixed, page.records[-1].committed_id, upto), merge)
+        return page
+
+    def _walk(self, name: str | None, since: int, upto: int) -> Iterator[tuple[int, Chunk | None]]:
+        """A partition's rows in `(since, upto]`, some at a time, each time with what the next id is at least."""
+        own, reached = EVERYTHING if name is None else name.encode(), 0
+        for run in self._index.runs(name).within(since, upto):
+            yield run.first_id, None
+            for place in run.of(own):
+                for group in self._files.footer(place.file).of(own, since, upto):
+                    layout = self._files.layout(place.file, group)
+                    first, last = layout.rows(own)
+                    start = first + int(np.searchsorted(layout.ids[first:last], since, "right"))
+                    end = first + int(np.searchsorted(layout.ids[first:last], upto, "right"))
+                    if start < end:
+                        if layout.ids[start] <= reached:
+                            raise LakeUnusable(
+                                f"event {layout.ids[start]} is out of order in {place.file.path}"
+                            )
+                        reached = int(layout.ids[end - 1])
+                    for row in range(start, end, CHUNK_ROWS):
+                        ids = layout.ids[row : min(end, row + CHUNK_ROWS)].copy()  # not to keep all of them
+                        yield int(ids[-1]) + 1, Chunk(place.file, group, row, ids)
+
+    def _records(self, places: list[tuple[Chunk, int]], limit: int, bytes_max: int, ahead: int) -> Page:
+        """The records at `places`, in this order, as far as they fit; at least one of them."""
+        share = 1 / max(1, len({(chunk.file.path, chunk.group.number) for chunk, _ in places}))
+        records: list[Record] = []
+        left = bytes_max
+        for chunk, row in places:
+            place = row - chunk.at
+            if not 0 <= place < len(chunk.records):
+                self._fill(chunk, row, share, ahead)
+                place = 0
+            record = chunk.records[place]
+            left -= len(record.event)
+            if records and (len(records) == limit or left < 0):
+                return Page(records, has_more=True)
+            records.append(record)
+        return Page(records, has_more=False)
+
+    def _fill(self, chunk: Chunk, row: int, share: float, ahead: int) -> None:
+        """Some records of a chunk, from `row` on: of many partitions a page has only a few of each."""
+        piece = self._files.piece(chunk.file, chunk.group, row, share)
+        chunk.at = row
+        chunk.records = piece.records(row, min(row + ahead, chunk.end, piece.end))

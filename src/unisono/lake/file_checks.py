@@ -1,0 +1,171 @@
+"""What readers rely on in the tables' files, checked as they are listed, opened and read.
+
+Other programs can write to a Delta table. A file that this program did not write may have its rows in any order, and
+a commit that lost a line lacks rows; both would give other answers with nothing said. So
+
+- a file is ours by its name, which tells the ids that its statistics tell. Any other is refused;
+- the rows of all files add up to what was committed, which the table itself records; `log` has each id once;
+- the footer of a file tells what the table tells of it;
+- rows ascend, by partition and committed_id or by committed_id alone, as they are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
+from unisono.lake.write import DataFile
+
+_OWN_NAME: Final = re.compile(r"(?:[\w=-]+/)*(\d{12,})-(\d{12,})-[0-9a-f]{32}\.parquet")
+
+_ANEW: Final = {
+    LOG: "put the table back from a backup of the lake, or, while the server's log has all events, remove the lake "
+    "and export again",
+    BY_PARTITION: f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew from {LOG}",
+    SNAPSHOTS: f"remove the directory {SNAPSHOTS}, and `unisono lake snapshot` makes it anew",
+    ERASURES: "put the table back from a backup of the lake",
+}
+
+
+def has_own_name(file: DataFile) -> bool:
+    return _OWN_NAME.fullmatch(file.path) is not None
+
+
+def is_own(file: DataFile) -> bool:
+    """Whether this program wrote a file: its name tells what the table's statistics tell of it."""
+    told = _OWN_NAME.fullmatch(file.path)
+    return (
+        told is not None and (int(told[1]), int(told[2])) == (file.first_id, file.last_id) and file.rows > 0
+    )
+
+
+def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
+    """Refuse files of other programs."""
+    strange = [file.path for file in files if not is_own(file)]
+    if not strange:
+        return
+    more = f" and {len(strange) - 1} more files" if len(strange) > 1 else ""
+    remedy = (
+        _ANEW[table]
+        if table == ERASURES
+        else "`unisono lake compact` checks what it holds and writes it anew, in order"
+    )
+    raise LakeUnusable(
+        f"another program wrote {uri}/{strange[0]}{more}, or what the table says of it, so its rows can be in any "
+        f"order: {remedy}"
+    )
+
+
+def require_all_rows(table: str, uri: str, files: Sequence[DataFile], head: int, rows: int | None) -> None:
+    """Refuse a table whose files do not add up to what was committed to it; `rows`: as it records, if it does."""
+    present = sum(file.rows for file in files)
+    if rows is not None and present != rows:
+        raise LakeUnusable(
+            f"{uri} names files with {present} rows and {rows} were committed: another program changed the table, or "
+            f"a commit has lost a line; {_ANEW[table]}"
+        )
+    if table in (LOG, BY_PARTITION) and (beyond := [file for file in files if file.last_id > head]):
+        raise LakeUnusable(
+            f"{uri} ends at event {head} by its transactions and {beyond[0].path} goes on to {beyond[0].last_id}: "
+            f"another program changed the table; {_ANEW[table]}"
+        )
+    if table == LOG:
+        _require_each_id_once(uri, files, head)
+
+
+def _require_each_id_once(uri: str, files: Sequence[DataFile], head: int) -> None:
+    reached = 0
+    for file in files:
+        if file.first_id != reached + 1 or file.rows != file.last_id - reached:
+            break
+        reached = file.last_id
+    if reached != head:
+        raise LakeUnusable(
+            f"{uri} does not have each event up to {head} once, first after {reached}: another program changed the "
+            f"table, or a commit has lost a line; {_ANEW[LOG]}"
+        )
+
+
+@contextmanager
+def opened(storage: Storage, file: DataFile) -> Iterator[Any]:
+    """A data file, its footer held against what the table says of it; damage in what is read is an error."""
+    with storage.read(file.table, file.path) as source, storage.decoding(source) as parquet:
+        require_footer(file, parquet.metadata)
+        yield parquet
+
+
+def require_footer(file: DataFile, metadata: Any) -> None:
+    """Refuse a file whose row groups are not, by their statistics, what the table says and in order."""
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    known = [group.column(places["committed_id"]).statistics for group in groups]
+    sound = (
+        bool(groups)
+        and metadata.num_rows == sum(group.num_rows for group in groups) == file.rows
+        and all(each is not None and each.has_min_max for each in known)
+        and (min(each.min for each in known), max(each.max for each in known))
+        == (file.first_id, file.last_id)
+    )
+    if sound and "partition" in places:
+        names = [group.column(places["partition"]).statistics for group in groups]
+        sound = all(each is not None and each.has_min_max for each in names)
+        edges = [edge.encode() for each in names for edge in (each.min, each.max)] if sound else []
+        ends = (file.first_partition or "").encode(), (file.last_partition or "").encode()
+        sound = sound and edges == sorted(edges) and (edges[0], edges[-1]) == ends
+    elif sound:
+        ids = [edge for each in known for edge in (each.min, each.max)]
+        sound = ids == sorted(ids)
+    if not sound:
+        raise LakeUnusable(
+            f"the footer of {file.table}/{file.path} is not what the table says of it: the file is damaged or was "
+            "replaced (`unisono lake audit` tells more)"
+        )
+
+
+class Order:
+    """Follows the rows of one file as they are read; every row must come after the one before.
+
+    `repeats`: a row may also be where the one before it is.
+    """
+
+    def __init__(self, file: DataFile, *, repeats: bool = False) -> None:
+        self._file = file
+        self._repeats = repeats
+        self._last: tuple[bytes, int] = (b"", -1)
+
+    def follow(self, ids: Any, names: Any | None = None) -> None:
+        """The next rows: their committed ids, and their partitions where the table is sorted by these first."""
+        if not len(ids):
+            return
+        ids = np.asarray(ids)
+        rising = ids[1:] >= ids[:-1] if self._repeats else ids[1:] > ids[:-1]
+        first = last = b""
+        if names is not None:
+            # In sorted rows names come up in their order, so each is numbered by its rank.
+            names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+            encoded = names.dictionary_encode()
+            values = [name.encode() for name in encoded.dictionary.to_pylist()]
+            ranks = np.asarray(encoded.indices)
+            rising = (ranks[1:] > ranks[:-1]) | ((ranks[1:] == ranks[:-1]) & rising)
+            first, last = values[ranks[0]], values[ranks[-1]]
+            if values != sorted(values):
+                self._refuse(int(ids[0]))
+        start = first, int(ids[0])
+        if start < self._last or (start == self._last and not self._repeats):
+            self._refuse(int(ids[0]))
+        if not rising.all():
+            self._refuse(int(ids[int(np.argmin(rising)) + 1]))
+        self._last = last, int(ids[-1])
+
+    def _refuse(self, committed_id: int) -> None:
+        raise LakeUnusable(
+            f"the rows of {self._file.table}/{self._file.path} are not in their order, at event {committed_id}: "
+            "`unisono lake audit` tells more"
+        )

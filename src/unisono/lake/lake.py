@@ -1,0 +1,153 @@
+"""The lake: an exact copy of the log, in two Delta tables that any Delta reader can read, and what was made of it.
+
+    log           one row per event, sorted by committed_id
+    by_partition  one row per (partition, event), bucketed by partition, sorted by partition and committed_id
+    snapshots     states of partitions; there once the first was folded
+
+What always holds:
+
+- `head` is the last committed_id exported to `log`, held in the table itself. The lake has every event up to
+  it, once, in both tables: `by_partition` is committed first, and rows of it beyond the head are not read;
+- a `View` is the lake at one moment. Its files stay until a vacuum, whatever is exported or compacted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from unisono.lake.columns import bucket_of
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.scan import COLUMNS, scan_log, scan_partitions
+from unisono.lake.storage import BY_PARTITION, LOG, Storage
+from unisono.lake.table import BUCKETS, BUCKETS_MAX, Table
+from unisono.lake.write import FRESH, DataFile
+
+__all__ = ["FRESH", "Lake", "View", "bucket_of"]
+
+
+class Lake:
+    """A lake at a place; opens its tables anew for every question."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @classmethod
+    def at(cls, location: str, storage_options: Mapping[str, str] | None = None) -> Lake:
+        """`location`: a directory, or a URL with the options that delta-rs takes for it."""
+        return cls(Storage.at(location, storage_options))
+
+    def make(self, buckets: int = BUCKETS) -> None:
+        """Make the tables that are not there yet; `buckets` is fixed from then on."""
+        if not 1 <= buckets <= BUCKETS_MAX:
+            raise LakeUnusable(f"a lake has 1 to {BUCKETS_MAX} buckets, not {buckets}")
+        Table.make(self.storage, LOG, buckets)
+        Table.make(self.storage, BY_PARTITION, buckets)
+
+    def exists(self) -> bool:
+        return Table.open(self.storage, LOG) is not None
+
+    def table(self, name: str) -> Table:
+        """One table as it is now."""
+        found = Table.open(self.storage, name)
+        if found is None:
+            raise LakeUnusable(
+                f"there is no lake at {self.storage.location} (its table {name} is missing): "
+                "`unisono lake export` makes one"
+            )
+        return found
+
+    def find(self, name: str) -> Table | None:
+        """One table as it is now; None when there is none."""
+        return Table.open(self.storage, name)
+
+    def view(self, *, checked: bool = True) -> View:
+        """The lake as it is now; LakeUnusable unless both tables are whole and ours. Unchecked, they are looked at
+        when their files are asked for."""
+        log = self.table(LOG)  # first: what it holds, by_partition has already
+        view = View(self.storage, log, self.table(BY_PARTITION))
+        if checked:
+            view.require_whole()
+        return view
+
+    def head(self) -> int:
+        """The last committed_id in the lake, 0 while it is empty."""
+        return self.table(LOG).head
+
+    def scan_arrow(
+        self,
+        names: Sequence[str] | None = None,
+        since: int = 0,
+        upto: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        return self.view().scan_arrow(names, since, upto, columns, limit)
+
+
+class View:
+    """The lake at one moment: one version of each table."""
+
+    def __init__(self, storage: Storage, log: Table, by_partition: Table) -> None:
+        self.storage = storage
+        self.log = log
+        self.by_partition = by_partition
+        self.head = log.head
+        self.buckets = by_partition.described().buckets
+
+    def require_whole(self) -> None:
+        """Refuse a lake that another program changed, or that has lost rows."""
+        _ = self.log_files, self._all_partition_files
+
+    @cached_property
+    def log_files(self) -> list[DataFile]:
+        return self.log.files()
+
+    @cached_property
+    def _all_partition_files(self) -> list[DataFile]:
+        return self.by_partition.files()
+
+    @property
+    def partition_files(self) -> list[DataFile]:
+        if self.by_partition.head < self.head:
+            raise LakeUnusable(
+                f"the table {BY_PARTITION} ends at {self.by_partition.head} and {LOG} at {self.head}: "
+                "`unisono lake export` completes it from the log's files"
+            )
+        return self._all_partition_files
+
+    def scan_arrow(
+        self,
+        names: Sequence[str] | None = None,
+        since: int = 0,
+        upto: int | None = None,
+        columns: Sequence[str] = COLUMNS,
+        limit: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
+        `names`. Reads only row groups that may hold some.
+        """
+        last = self.last(upto)
+        if names is None:
+            return _limited(scan_log(self.storage, self.log_files, since, last, columns), limit)
+        return scan_partitions(
+            self.storage, self.partition_files, self.buckets, names, since, last, columns, limit
+        )
+
+    def last(self, upto: int | None) -> int:
+        """Where a read up to `upto` ends."""
+        return self.head if upto is None else min(upto, self.head)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+        elif left > 0:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+        else:
+            return

@@ -1,0 +1,172 @@
+"""Files that are each sorted by partition and committed_id, read side by side as one.
+
+What comes out is in that order again, with one batch of each file in memory: the histories of all partitions, one
+after the other, however long they are. The files are runs of `by_partition` (or generations of `snapshots`), given
+in the order of their ids, which never overlap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.columns import bucket_of
+from unisono.lake.file_checks import Order, opened
+from unisono.lake.scan import BATCH_ROWS, Span, runs_of
+from unisono.lake.storage import Storage
+from unisono.lake.write import FRESH, DataFile
+
+FILES_MERGED_MAX: Final = 256
+"""Files open at once, each with a batch of rows in memory."""
+
+ROWS_HELD: Final = 32 * 1_024
+BATCH_ROWS_MIN: Final = 512
+"""Rows in memory, over all files that are read side by side. More make a worker larger and no faster."""
+
+EVERY_ID: Final = Span(-1, (1 << 53) - 1)
+
+Piece: TypeAlias = tuple[bytes, int, Any, int, int]
+"""Rows of one partition from one file: its name, the file's number, what the batch was made into, from, to."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Some of the partitions: those of some buckets (None: of all), with names from `low` to before `high`."""
+
+    buckets_in_all: int
+    buckets: tuple[int, ...] | None = None
+    low: bytes | None = None
+    high: bytes | None = None
+
+    def holds(self, name: str) -> bool:
+        return self._in_range(name.encode()) and (
+            self.buckets is None or bucket_of(name, self.buckets_in_all) in self.buckets
+        )
+
+    def _in_range(self, name: bytes) -> bool:
+        return (self.low is None or name >= self.low) and (self.high is None or name < self.high)
+
+    def may_be_in(self, file: DataFile) -> bool:
+        """Whether a file can have rows of this share."""
+        assert file.first_partition is not None
+        assert file.last_partition is not None
+        ours = self.buckets is None or file.bucket == FRESH or file.bucket in self.buckets
+        return ours and self.meets(file.first_partition, file.last_partition)
+
+    def meets(self, first: str, last: str) -> bool:
+        """Whether names from `first` to `last` can be among its names."""
+        return (self.low is None or last.encode() >= self.low) and (
+            self.high is None or first.encode() < self.high
+        )
+
+    def holds_range(self, first: str, last: str) -> bool:
+        """Whether all names from `first` to `last` are within its bounds, whatever their buckets."""
+        return self._in_range(first.encode()) and self._in_range(last.encode())
+
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = batch.column("partition").dictionary_encode()
+        ours = [self.holds(name) for name in names.dictionary.to_pylist()]
+        return batch if all(ours) else batch.filter(pa.array(ours, pa.bool_()).take(names.indices))
+
+
+def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
+    """Files such that of each partition the earlier events are in the earlier file.
+
+    Runs by their ids. Within a run a partition may go on from one file of its bucket to the next, each of which may
+    begin or end with other partitions, whose ids say nothing.
+    """
+
+    def place(file: DataFile) -> tuple[bytes, bytes, int]:
+        return str(file.first_partition).encode(), str(file.last_partition).encode(), file.first_id
+
+    return [file for run in runs_of(files) for file in sorted(run, key=place)]
+
+
+def rows_at_a_time(files: int) -> int:
+    """Rows in a batch of one file, when so many are read side by side."""
+    return max(BATCH_ROWS_MIN, min(BATCH_ROWS, ROWS_HELD // max(1, files)))
+
+
+def in_order(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
+    """The pieces of all files by name, and of one name by file."""
+    return heapq.merge(*sources) if len(sources) != 1 else sources[0]
+
+
+def pieces(
+    number: int, batches: Iterable[pa.RecordBatch], made: Callable[[pa.RecordBatch], Any]
+) -> Iterator[Piece]:
+    """The rows of file `number`, cut where the partition changes; `made` says what becomes of a batch."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        runs = pc.run_end_encode(batch.column("partition"))
+        rows = made(batch)
+        start = 0
+        for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield name.encode(), number, rows, start, end
+            start = end
+
+
+def scan_share(
+    storage: Storage,
+    file: DataFile,
+    share: Share,
+    span: Span,
+    columns: Sequence[str],
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that are of this share and in this span of ids, in the file's order, which is checked."""
+    read = list(dict.fromkeys((*columns, "partition", "committed_id")))
+    mixed = file.bucket == FRESH and share.buckets is not None
+    order = Order(file)
+    with opened(storage, file) as parquet:
+        for group, bounds in row_groups(parquet):
+            if not (bounds.meets(span) and share.meets(bounds.first_name, bounds.last_name)):
+                continue
+            partly = not bounds.within(span)
+            if partly and not _any_within(parquet, group, span):
+                continue
+            whole = not mixed and share.holds_range(bounds.first_name, bounds.last_name)
+            for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=read):
+                order.follow(batch.column("committed_id"), batch.column("partition"))
+                rows = batch.filter(span.expression()) if partly else batch
+                rows = rows if whole else share.filter(rows)
+                if rows.num_rows:
+                    yield rows.select(list(columns))
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What a row group's statistics tell."""
+
+    first_id: int
+    last_id: int
+    first_name: str
+    last_name: str
+
+    def meets(self, span: Span) -> bool:
+        return self.last_id > span.since and self.first_id <= span.upto
+
+    def within(self, span: Span) -> bool:
+        return self.first_id > span.since and self.last_id <= span.upto
+
+
+def row_groups(parquet: Any) -> Iterator[tuple[int, Bounds]]:
+    """The row groups of a file sorted by partition, with their bounds."""
+    metadata = parquet.metadata
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        ids = group.column(places["committed_id"]).statistics
+        names = group.column(places["partition"]).statistics
+        yield number, Bounds(ids.min, ids.max, names.min, names.max)
+
+
+def _any_within(parquet: Any, group: int, span: Span) -> bool:
+    """Whether any row of a group is in the span: of a long run, few groups have news, and ids are read quickly."""
+    ids = parquet.read_row_group(group, columns=["committed_id"]).column("committed_id")
+    there = pc.and_(pc.greater(ids, span.since), pc.less_equal(ids, span.upto))
+    return bool(pc.any(there).as_py())

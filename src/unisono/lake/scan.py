@@ -1,0 +1,194 @@
+"""Reading the lake's files without Spark: few row groups, flat memory, committed_id order.
+
+Used by executors, and good for a server that serves cold history page by page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.columns import LOG_SCHEMA, bucket_of
+from unisono.lake.file_checks import Order, opened
+from unisono.lake.storage import LOG, Storage
+from unisono.lake.write import FRESH, DataFile
+
+BATCH_ROWS: Final = 8_192
+COLUMNS: Final = tuple(LOG_SCHEMA.names)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Which rows of a file are wanted: committed ids in `(since, upto]`, of one partition or of all."""
+
+    since: int
+    upto: int
+    partition: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("committed_id",) if self.partition is None else ("committed_id", "partition")
+
+    def expression(self) -> Any:
+        wanted = (pc.field("committed_id") > self.since) & (pc.field("committed_id") <= self.upto)
+        return wanted if self.partition is None else wanted & (pc.field("partition") == self.partition)
+
+
+def scan_log(
+    storage: Storage, files: Iterable[DataFile], since: int, upto: int, columns: Sequence[str] = COLUMNS
+) -> Iterator[pa.RecordBatch]:
+    """The events of `(since, upto]`, ascending; `files` are of the table `log`, by first id."""
+    for file in files:
+        if file.last_id > since and file.first_id <= upto:
+            yield from scan_file(storage, file, Span(since, upto), columns)
+
+
+def scan_partitions(
+    storage: Storage,
+    files: Iterable[DataFile],
+    buckets: int,
+    names: Sequence[str],
+    since: int,
+    upto: int,
+    columns: Sequence[str] = COLUMNS,
+    limit: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The events of `(since, upto]` in any of `names`, ascending, each once, at most `limit`.
+
+    Holds one run's rows of these partitions at a time, and with a limit no more than that many of each.
+    """
+    wanted = sorted(set(names))
+    read = list(dict.fromkeys((*columns, "committed_id")))
+    left = limit
+    for run in runs_of(pertinent(files, buckets, wanted, since, upto)):
+        if left == 0:
+            return
+        parts = [
+            batch
+            for file in run
+            for name in wanted
+            if may_hold(file, name, buckets)
+            for batch in _first(scan_file(storage, file, Span(since, upto, name), read), left)
+        ]
+        if parts:
+            rows = _each_once(pa.Table.from_batches(parts))
+            if left is not None:
+                rows = rows.slice(0, left)
+                left -= rows.num_rows
+            yield from rows.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def scan_file(
+    storage: Storage, file: DataFile, span: Span, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file in `span`, in the file's order, from those row groups that may hold any.
+
+    Ids ascend in `log` and within a partition: LakeUnusable where they do not.
+    """
+    read = list(dict.fromkeys((*columns, *span.columns)))
+    order = Order(file) if file.table == LOG or span.partition is not None else None
+    # A row group at a time: from an object store its columns are fetched together, and no more than that.
+    with opened(storage, file) as parquet:
+        for group in _groups(parquet.metadata, span):
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=read):
+                rows = batch.filter(span.expression())
+                if order is not None:
+                    order.follow(rows.column("committed_id"))
+                if rows.num_rows:
+                    yield rows.select(list(columns))
+
+
+def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """Files grouped into runs, in id order: those whose ids interleave belong to one run."""
+    run: list[DataFile] = []
+    last = 0
+    for file in sorted(files, key=lambda file: file.first_id):
+        if run and file.first_id > last:
+            yield run
+            run = []
+        run.append(file)
+        last = max(last, file.last_id)
+    if run:
+        yield run
+
+
+def side_by_side(files: Iterable[DataFile]) -> int:
+    """How many of these files may have to be open at once to read a partition, or a bucket, in order."""
+    counts = Counter(file.bucket for file in files)
+    fresh = counts.pop(FRESH, 0)
+    return fresh + max(counts.values(), default=0)
+
+
+def pertinent(
+    files: Iterable[DataFile], buckets: int, names: Sequence[str], since: int, upto: int
+) -> list[DataFile]:
+    """The files of `by_partition` that may hold rows of `names` in `(since, upto]`."""
+    return [
+        file
+        for file in files
+        if file.last_id > since
+        and file.first_id <= upto
+        and any(may_hold(file, name, buckets) for name in names)
+    ]
+
+
+def may_hold(file: DataFile, name: str, buckets: int) -> bool:
+    """Whether a file of `by_partition` can have rows of this partition."""
+    assert file.first_partition is not None
+    assert file.last_partition is not None
+    return file.bucket in (FRESH, bucket_of(name, buckets)) and _between(
+        file.first_partition, name, file.last_partition
+    )
+
+
+def _groups(metadata: Any, span: Span) -> list[int]:
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    return [
+        number
+        for number in range(metadata.num_row_groups)
+        if _group_may_hold(metadata.row_group(number), places, span)
+    ]
+
+
+def _group_may_hold(group: Any, places: dict[str, int], span: Span) -> bool:
+    ids = group.column(places["committed_id"]).statistics
+    if ids.max <= span.since or ids.min > span.upto:
+        return False
+    if span.partition is None:
+        return True
+    names = group.column(places["partition"]).statistics
+    return _between(names.min, span.partition, names.max)
+
+
+def _between(first: str, name: str, last: str) -> bool:
+    """Partition names are ordered by their UTF-8 bytes, everywhere."""
+    return first.encode() <= name.encode() <= last.encode()
+
+
+def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Up to `limit` rows; the rest is not read."""
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """In committed_id order; an event in several of the partitions asked for came once for each."""
+    ids = np.asarray(rows.column("committed_id"))
+    _, places = np.unique(ids, return_index=True)
+    return rows if len(places) == len(ids) and _ascending(ids) else rows.take(pa.array(places))
+
+
+def _ascending(ids: Any) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())

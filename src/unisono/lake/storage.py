@@ -1,0 +1,158 @@
+"""Where a lake's files are: a directory, or the URL of an object store with the options delta-rs takes for it.
+
+Data files go through here and nowhere else, so that what a table names is on disk before it is named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+
+from unisono.lake.errors import LakeUnusable
+
+LOG: Final = "log"
+BY_PARTITION: Final = "by_partition"
+SNAPSHOTS: Final = "snapshots"
+ERASURES: Final = "erasures"
+
+_SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+"""What delta-rs does not take literally in a directory's name."""
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """One lake's place; small and picklable, so that it travels to executors.
+
+    `attempt`: of a job, whose new files have it in their names.
+    """
+
+    location: str
+    options: dict[str, str] = {}
+    attempt: str = ""
+
+    @classmethod
+    def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
+        """A directory is made absolute: executors have working directories of their own."""
+        if location.startswith("file:"):
+            location = _directory(unquote(urlsplit(location).path))
+        elif "://" not in location:
+            if _SCHEME.match(location):
+                raise LakeUnusable(
+                    f"{location} is neither a directory nor a URL: write ./{location}, or s3://… and the like"
+                )
+            location = _directory(location)
+        return cls(location.rstrip("/") or "/", dict(options or {}))
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.location
+
+    def table(self, name: str) -> str:
+        """The URI of one of the lake's tables."""
+        return f"{self.location}/{name}"
+
+    def uri(self, table: str, path: str) -> str:
+        """The full name of a data file, as Spark reads it."""
+        return f"{self.table(table)}/{path}"
+
+    def new_name(self, first_id: int, last_id: int) -> str:
+        """For a new data file with these ids: no two are alike."""
+        return f"{first_id:012d}-{last_id:012d}-{(self.attempt + uuid.uuid4().hex)[:32]}.parquet"
+
+    def write(self, table: str, path: str, content: pa.Buffer) -> None:
+        """Store one new data file; in a directory it survives power loss when this returns."""
+        if self.is_local:
+            _write_durably(Path(self.table(table)) / path, content)
+            return
+        # Arrow's wrapper of this stream hands over its own buffers, which delta-rs does not take.
+        stream = self._handler(table)._handler.open_output_stream(path)
+        try:
+            stream.write(memoryview(content).tobytes())
+        finally:
+            stream.close()
+
+    def read(self, table: str, path: str) -> Any:
+        """A data file for random access: a native file of Arrow."""
+        if self.is_local:
+            return pa.OSFile(self.uri(table, path))
+        return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
+
+    def remove(self, path: str) -> None:
+        """Delete a file by its path under the lake; one that is gone already is no matter."""
+        if self.is_local:
+            (Path(self.location) / path).unlink(missing_ok=True)
+        else:
+            DeltaStorageHandler(self.location, self.options).delete_file(path)
+
+    def decoding(self, source: Any) -> pq.ParquetFile:
+        """What decodes a data file that was opened: damage in what it reads is an error, and never other rows."""
+        return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
+
+    def settle_commits(self, table: str) -> None:
+        """Make a directory's newest commits survive power loss; an object store's do when it answers."""
+        if self.is_local:
+            folder = Path(self.table(table)) / "_delta_log"
+            newest = sorted(folder.glob("*.json"))[-2:]
+            checkpoints = sorted(folder.glob("*.checkpoint*.parquet"))[-1:]
+            for path in (*newest, *checkpoints, *folder.glob("_last_checkpoint"), folder):
+                _sync(path)
+
+    def settle_folders(self, table: str) -> None:
+        """Make a new table's directories survive power loss, and those above that were made for it."""
+        if self.is_local:
+            folder = Path(self.table(table))
+            for path in (folder, folder.parent, folder.parent.parent):
+                _sync(path)
+
+    def _handler(self, table: str) -> Any:
+        return DeltaStorageHandler(self.table(table), self.options)
+
+
+def _directory(path: str) -> str:
+    """An absolute path; refused where delta-rs would take it for another one."""
+    path = os.path.abspath(path)  # noqa: PTH100
+    if _MISREAD.search(path):
+        raise LakeUnusable(
+            f"{path!r} cannot be a lake's directory: no %XX, backslash or control character may be in its name"
+        )
+    return path
+
+
+def _write_durably(path: Path, content: pa.Buffer) -> None:
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sync(path.parent.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0, closefd=False) as file:
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+        os.fsync(descriptor)
+    except BaseException as error:
+        path.unlink(missing_ok=True)  # of a full disk, half a file takes what is left
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        os.close(descriptor)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

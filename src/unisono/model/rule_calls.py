@@ -1,0 +1,236 @@
+"""Calling an operator's rules: each is timed and limited, none can end the process, and what goes wrong is counted.
+
+This is the one place of the model that looks at a clock. While an event is judged its rules have `timeout_s` seconds,
+in all its partitions together; then the one that is running is stopped and the event refused. An event of the log is
+replayed without a limit: what was accepted once means the same everywhere, however long a machine takes over it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from time import perf_counter
+from typing import Any, Protocol
+
+from unisono.model.freeze import FORGETFUL, Copies
+from unisono.model.journal import Journal, TrackedDict
+from unisono.model.registry import ERRORS_MAX
+from unisono.model.rule_timeout import Limit, RuleTimeout, Spent, limit_of_this_thread
+from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
+from unisono.model.values import copied, packed, unpacked
+from unisono.vocabulary import FieldError, JsonObject
+
+RULE_BUDGET_MS = 50.0
+"""How long one rule may take before it is called slow: commits of everyone wait for it."""
+
+LEAST_S = 0.001
+"""What a rule gets when the rules before it have used up nearly all the time of their event."""
+
+LOG_INTERVAL_S = 10.0
+"""One line per rule and kind of trouble in this time; the line tells how many were left out."""
+
+log = logging.getLogger("unisono.model")
+
+
+class Watch(Protocol):
+    """Is told which rule runs, so that somebody else can end a process whose rule cannot be stopped."""
+
+    def begin(self, rule: str, limited: bool) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Judged:
+    """One event while rules are called for it, in one partition or in many.
+
+    Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
+    that no rule can change what others see. `copies` are what reducers put of it into the states.
+    """
+
+    __slots__ = ("_packed", "copies", "payload", "spent_s")
+
+    def __init__(self, payload: JsonObject) -> None:
+        self.payload = payload
+        self.spent_s = 0.0
+        self.copies = Copies()
+        self._packed = packed(payload)
+
+    def event(self) -> Event:
+        """The payload as the next rule sees it; a copy where it cannot be compared."""
+        return _event(self.payload if self._packed is not None else copied(self.payload))
+
+    def called(self) -> None:
+        """A rule had the event in its hands."""
+        if self._packed is not None and packed(self.payload) != self._packed:
+            before = unpacked(self._packed)
+            for key in ("data", "meta"):
+                shown = self.payload.get(key)
+                if isinstance(shown, dict):
+                    shown.clear()
+                    shown.update(before[key])
+                elif isinstance(shown, list):
+                    shown[:] = before[key]
+
+
+class RuleCalls:
+    """Runs the rules of one model against states, and keeps count per rule label.
+
+    `running` names the rule being called, and `watch` is told of every call. `quiet`: what goes wrong is counted and
+    not logged.
+    """
+
+    def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
+        self.rules = rules
+        self.budget_ms = budget_ms
+        self.clock: Callable[[], float] = perf_counter
+        self.timeout_s: float | None = None
+        self.slow: dict[str, int] = {}
+        self.failed: dict[str, int] = {}
+        self.stopped: dict[str, int] = {}
+        self.running: str | None = None
+        self.watch: Watch | None = None
+        self.quiet = False
+        self._limit: Limit | None = None
+        self._judged: Judged | None = None
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def refusals(self, state: TrackedDict, journal: Journal, payload: JsonObject) -> list[FieldError]:
+        """What the checks of the payload's schema say; the state is left as it was."""
+        found: list[FieldError] = []
+        for rule in self.rules.checks(_schema(payload)):
+            mark = journal.mark()
+            over = False
+            try:
+                found += self._judge(rule, state, journal, payload)
+            except RuleTimeout:
+                found.append(self._stopped("check", rule))
+                over = True
+            except (Exception, SystemExit):
+                self._failure(rule)
+                found.append(FieldError(SCHEMA_FIELD, _says("check", rule)))
+            if journal.mark() != mark:
+                journal.rollback(mark)
+                self._report(rule, "meddling", "the check %s changed the state; undone", exc_info=False)
+            if over:
+                break
+        return found[:ERRORS_MAX]
+
+    def reduce(
+        self, state: TrackedDict, journal: Journal, payload: JsonObject, *, replay: bool = False
+    ) -> None:
+        """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
+        rule = self.rules.reducer(_schema(payload))
+        if rule is None:
+            return
+        mark = journal.mark()
+        try:
+            if replay:
+                returned = self._timed(rule, None, None, state, _event(copied(payload)))
+            else:
+                returned = self._judge(rule, state, journal, payload)
+            if returned is not None:
+                raise TypeError("a reducer changes the state in place and returns nothing")
+        except RuleTimeout as error:
+            journal.rollback(mark)
+            raise RuleFailed(self._stopped("reducer", rule).message) from error
+        except (Exception, SystemExit) as error:
+            journal.rollback(mark)
+            self._failure(rule)
+            raise RuleFailed(_says("reducer", rule)) from error
+
+    def _judge(self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject) -> Any:
+        """Call a rule for an event that is being judged."""
+        judged = self._judged
+        if judged is None or judged.payload is not payload:
+            judged = self._judged = Judged(payload)
+        event = judged.event()
+        left_s = spent = None
+        if self.timeout_s is not None:
+            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), Spent()
+        journal.copies = judged.copies
+        try:
+            return self._timed(rule, left_s, spent, state, event)
+        finally:
+            if spent is not None and left_s is not None:
+                judged.spent_s += spent.counted_s(left_s)
+            journal.copies = FORGETFUL
+            judged.called()
+
+    def _timed(
+        self, rule: Rule, limit_s: float | None, spent: Spent | None, state: TrackedDict, event: Event
+    ) -> Any:
+        self.running = rule.label
+        if self.watch is not None:
+            self.watch.begin(rule.label, limit_s is not None)
+        started = self.clock()
+        try:
+            if limit_s is None or spent is None:
+                return _call(rule, state, event)
+            if self._limit is None:
+                self._limit = limit_of_this_thread()
+            return self._limit.run(limit_s, spent, _call, rule, state, event)
+        finally:
+            took_ms = (self.clock() - started) * 1000
+            self.running = None
+            if self.watch is not None:
+                self.watch.end()
+            if took_ms > self.budget_ms:
+                self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
+                says = f"the rule %s took {took_ms:.0f} ms; its budget is {self.budget_ms:g} ms"
+                self._report(rule, "slow", says, exc_info=False)
+
+    def _failure(self, rule: Rule) -> None:
+        self.failed[rule.label] = self.failed.get(rule.label, 0) + 1
+        self._report(rule, "failed", "the rule %s failed; its event is refused", exc_info=True)
+
+    def _stopped(self, kind: str, rule: Rule) -> FieldError:
+        self.stopped[rule.label] = self.stopped.get(rule.label, 0) + 1
+        says = f"the rule %s was stopped, its event has had {self.timeout_s:g} s; the event is refused"
+        self._report(rule, "stopped", says, exc_info=True)
+        return FieldError(
+            SCHEMA_FIELD,
+            f"the {kind} {rule.name!r} of {rule.schema!r} was stopped: the rules of one event have"
+            f" {self.timeout_s:g} s in all its partitions together (rule_timeout_s)",
+        )
+
+    def _report(self, rule: Rule, trouble: str, says: str, exc_info: bool) -> None:
+        if self.quiet:
+            return
+        now = perf_counter()
+        last, left_out = self._logged.get((rule.label, trouble), (None, 0))
+        if last is not None and now - last < LOG_INTERVAL_S:
+            self._logged[rule.label, trouble] = (last, left_out + 1)
+            return
+        self._logged[rule.label, trouble] = (now, 0)
+        if left_out:
+            says += f" ({left_out} more since the last such line)"
+        log.warning(says, rule.label, exc_info=exc_info)
+
+
+def _call(rule: Rule, state: TrackedDict, event: Event) -> Any:
+    """All that runs code of the rule: a check may be a generator."""
+    returned = rule.function(state, event)
+    return _complaints(returned) if rule.kind == "check" else returned
+
+
+def _event(payload: Any) -> Event:
+    return Event(payload["schema"], payload["data"], payload.get("meta") or {})
+
+
+def _schema(payload: JsonObject) -> str:
+    schema = payload["schema"]
+    assert isinstance(schema, str), "the shape was checked before"
+    return schema
+
+
+def _complaints(returned: Any) -> list[FieldError]:
+    found = [] if returned is None else list(islice(returned, ERRORS_MAX))
+    for each in found:
+        if not isinstance(each, FieldError):
+            raise TypeError(f"a check gives FieldErrors, not {type(each).__name__!r}; see refuse()")
+    return found
+
+
+def _says(kind: str, rule: Rule) -> str:
+    return f"the {kind} {rule.name!r} of {rule.schema!r} failed on this event; the server's log says why"

@@ -1,0 +1,199 @@
+"""How long a rule may run: it is interrupted from outside, wherever it is, but never in the middle of a change.
+
+In the main thread of a process the kernel's timer sends SIGALRM, which also ends a sleep, a regular expression that
+backtracks and the multiplication of huge integers. In any other thread a watching thread raises the exception there,
+which happens between two steps of Python code only. Both look at what the thread is doing first:
+
+- Where it is within a function that is `whole`, changing a container and its journal together, they come again a
+  little later. So the state can always be rolled back exactly.
+- Where the rule is not running at all, because it has just returned, they do nothing.
+
+The time of a rule is the CPU time of its thread: a machine that is busy with other things, or stands still, must not
+make the server refuse what is right. A rule that waits is stopped after about `PATIENCE` times its time.
+
+A rule that catches the exception gets it again every few milliseconds. One that never leaves C code, or catches it in
+an endless loop, cannot be interrupted; whoever runs the server ends the process (`unisono.authority.stuck_rules`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, Final, Protocol, TypeVar
+
+AGAIN_S: Final = 0.005
+"""Between two attempts to interrupt a rule that caught the first, or was in the middle of a change."""
+
+PATIENCE: Final = 2
+"""How much longer than its time a rule may take that waits more than it works."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_whole_codes: set[CodeType] = set()
+
+
+class RuleTimeout(BaseException):
+    """The time of a rule is over. No `Exception`, so that a rule does not take it for one of its own."""
+
+
+def whole(function: F) -> F:
+    """A function that no limit interrupts: it is done at once, and calls nothing of a rule."""
+    _whole_codes.add(function.__code__)
+    return function
+
+
+def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
+    """Whether a thread at `frame` is in the function that was called at `boundary`, and in nothing whole."""
+    if frame is boundary:
+        return False
+    while frame is not None and frame is not boundary:
+        if frame.f_code in _whole_codes:
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+class Spent:
+    """The time a thread has used since this was made."""
+
+    __slots__ = ("_cpu_s", "_wall_s")
+
+    def __init__(self) -> None:
+        self._cpu_s = time.thread_time()
+        self._wall_s = time.monotonic()
+
+    def cpu_s(self, thread: int | None = None) -> float:
+        """`thread`: which one it is, when another one asks."""
+        return (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+
+    def wall_s(self) -> float:
+        return time.monotonic() - self._wall_s
+
+    def counted_s(self, seconds: float) -> float:
+        """What counts of it where `seconds` were allowed; time in which the machine stood still does so in part."""
+        return max(self.cpu_s(), min(self.wall_s(), seconds) / PATIENCE)
+
+
+def _cpu_time_of(thread: int) -> float:
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+class AlarmLimit:
+    """For the main thread: the kernel's timer. It takes SIGALRM for itself."""
+
+    def __init__(self) -> None:
+        self._boundary: FrameType | None = None
+        self._seconds = 0.0
+        self._spent = Spent()
+        self._rings = 0
+        self._raised = False
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
+        self._rings, self._raised = 0, False
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+        try:
+            returned = function(*arguments)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._boundary = None
+        if self._raised:
+            raise RuleTimeout  # the rule caught it
+        return returned
+
+    def _ring(self, _signal: int, frame: FrameType | None) -> None:
+        self._rings += 1
+        over = self._spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
+        if self._boundary is not None and over and _may_interrupt(frame, self._boundary):
+            self._raised = True
+            raise RuleTimeout
+
+
+def _waited(rings: int, seconds: float) -> bool:
+    """Whether a rule that works little has had its time, told by how often it was looked at since the first time.
+
+    The clock on the wall would also count the time in which the process stood still.
+    """
+    return rings * AGAIN_S >= seconds * (PATIENCE - 1)
+
+
+class ThreadLimit:
+    """For any other thread: one that watches it, started with the first call and ending with the process.
+
+    What was raised in the thread and has not come when the rule returned is taken back: it comes nowhere else.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._armed = threading.Event()
+        self._call: tuple[int, FrameType, float, Spent] | None = None
+        self._rings = 0
+        self._raised = False
+        threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
+
+    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._rings, self._raised = 0, False
+        try:
+            self._armed.set()
+            self._call = threading.get_ident(), sys._getframe(), seconds, spent
+            try:
+                returned = function(*arguments)
+            finally:
+                self._disarm()
+            if self._raised:
+                raise RuleTimeout  # the rule caught it, or it came too late for it
+        except RuleTimeout:
+            while self._call is not None:  # it came while this was being disarmed
+                try:
+                    self._disarm()
+                except RuleTimeout:
+                    continue
+            raise
+        return returned
+
+    @whole
+    def _disarm(self) -> None:
+        with self._lock:
+            self._call = None
+        self._armed.clear()
+        if self._raised:
+            _raise_in(threading.get_ident(), None)
+
+    def _watch(self) -> None:
+        while True:
+            self._armed.wait()
+            time.sleep(AGAIN_S)
+            with self._lock:
+                if self._call is None:
+                    continue
+                thread, boundary, seconds, spent = self._call
+                self._rings += spent.wall_s() > seconds
+                if spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
+                    continue
+                if _may_interrupt(sys._current_frames().get(thread), boundary):
+                    self._raised = True
+                    _raise_in(thread, RuleTimeout)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+class Limit(Protocol):
+    """Runs a function until `spent` says so many seconds; `RuleTimeout` then."""
+
+    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
+def limit_of_this_thread() -> Limit:
+    """The one that fits where it is called."""
+    if threading.current_thread() is threading.main_thread():
+        return AlarmLimit()
+    return ThreadLimit()

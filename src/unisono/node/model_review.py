@@ -1,0 +1,338 @@
+"""The log read through another model before it is put into force, in a process of its own beside the authority.
+
+Commits go on meanwhile: the process reads the log as a reader does, one partition after the other, and events that
+have left the log from their archive. It runs the operator's rules, so it watches itself: a rule that does not return
+ends the review and is named.
+
+What goes in is a `Request` on standard input; what comes out are lines of JSON, `Progress` and at the end `Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import orjson
+
+from unisono.config import Settings
+from unisono.lake.cold.archive import ArchivedReader, ArchiveFailed
+from unisono.model.load import ModelError, load_files, load_model
+from unisono.model.model import Model
+from unisono.model.partition import PartitionState
+from unisono.model.replay import Review, Reviewer
+from unisono.node.open_log import open_archive, open_reader
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.cluster import ModelBundle
+from unisono.store.port import LogReader, Record, StorageError, StoreUnusable
+
+EVENT_TIMEOUT_S: Final = 10.0
+"""One event under one model. Far more than any rule may take, so that a busy machine is not mistaken for a loop."""
+
+LOAD_TIMEOUT_S: Final = 60.0
+"""Reading a model: a schema of a hundred thousand properties takes some seconds."""
+
+LOADING: Final = -1
+"""In the place of an event's number."""
+
+SILENCE_MAX_S: Final = 120.0
+"""Without a word for so long the process is taken for stuck where it cannot watch itself."""
+
+PROGRESS_S: Final = 0.5
+NICENESS: Final = 10
+"""Whoever commits comes first."""
+
+PAGE_EVENTS: Final = 1_000
+PAGE_BYTES: Final = 4 << 20
+ARCHIVE_CACHE_BYTES: Final = 64 << 20
+LINE_BYTES_MAX: Final = 16 << 20
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Which log, by the settings of its server, and which model directory."""
+
+    settings: Settings
+    model: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="is"):
+    """How far the review is, in events of the log."""
+
+    events: int
+    of: int
+
+
+class Outcome(msgspec.Struct, frozen=True, tag="outcome", tag_field="is"):
+    """The review and the content of the model it is of; or why there is none."""
+
+    review: Review | None = None
+    digest: str = ""
+    error: str = ""
+
+
+Told = Progress | Outcome
+
+
+class ReviewFailed(Exception):
+    """The log could not be reviewed; the text says why."""
+
+
+class Observer(Protocol):
+    """Hears of every event that was taken, and of the state it left; and when the last of a partition was."""
+
+    def took(
+        self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
+    ) -> None: ...
+
+    def left(self, partition: str, state: PartitionState) -> None: ...
+
+
+class NamedReader(LogReader, Protocol):
+    """A reader that knows its partitions, and which model its server judges by."""
+
+    def partition_names(self) -> Iterator[str]: ...
+
+    def model_in_force(self) -> ModelBundle | None: ...
+
+
+# -- in the process ------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Calls `overdue` from a thread when one event takes too long; `at` is to be told of every event."""
+
+    def __init__(
+        self,
+        overdue: Callable[[str], None],
+        timeout_s: float = EVENT_TIMEOUT_S,
+        *,
+        named: Callable[[str, int], str] = lambda partition, id: f"event {id} in {partition!r}",
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`named`: what is said of a place. `alive` is called now and then, as long as threads get their turn."""
+        self._overdue = overdue
+        self._timeout_s = timeout_s
+        self._named = named
+        self._alive = alive
+        self._at: tuple[float, str, int] | None = None
+        self._models: list[Model] = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def of(self, *models: Model | None) -> None:
+        self._models = [model for model in models if model is not None]
+
+    def at(self, where: str, number: int) -> None:
+        self._at = time.monotonic(), where, number
+
+    def loading(self) -> None:
+        """The model is being read: its schemas may be large, and its module may never come to its end."""
+        self._at = time.monotonic() + max(0.0, LOAD_TIMEOUT_S - self._timeout_s), "", LOADING
+
+    def rest(self) -> None:
+        """No event is at work."""
+        self._at = None
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(min(1.0, self._timeout_s / 20))
+            self._alive()
+            at = self._at
+            if at is not None and time.monotonic() - at[0] > self._timeout_s:
+                running = [m.canonical.running_rule for m in self._models if m.canonical is not None]
+                rule = next((label for label in running if label is not None), None)
+                if at[2] == LOADING:
+                    limit_s = max(LOAD_TIMEOUT_S, self._timeout_s)
+                    self._overdue(f"the model could not be loaded within {limit_s:g} s")
+                    continue
+                what = f"the rule {rule}" if rule else "the model"
+                place = self._named(at[1], at[2])
+                self._overdue(f"{what} did not return within {self._timeout_s:g} s on {place}")
+
+
+def review_log(
+    settings: Settings,
+    model: Model,
+    tell: Callable[[Progress], None],
+    watch: Watch,
+    *,
+    compare: bool = True,
+    upto: int | None = None,
+    partition: str | None = None,
+    observer: Observer | None = None,
+) -> Review:
+    """What a model makes of a log up to `upto`, or of one partition; with `compare`, beside the model in force there.
+
+    Memory holds the states of one partition and a page of its events.
+    """
+    for_names, for_pages = _open(settings), _open(settings)
+    archive = open_archive(settings, ARCHIVE_CACHE_BYTES)
+    try:
+        bundle = for_names.model_in_force() if compare else None
+        before = None if bundle is None else load_files(bundle.files, accept_init=settings.accept_init)
+        for each in (model, before):
+            if each is not None and each.canonical is not None:
+                each.canonical.silence()
+        watch.of(model, before)
+        reviewer = Reviewer(model, before, for_names.head() if upto is None else upto)
+        whole = ArchivedReader(for_pages, archive)
+        told = 0.0
+        for name in for_names.partition_names() if partition is None else (partition,):
+            for records in _pages(whole, name, reviewer.review.upto):
+                _take(reviewer, name, records, watch, observer)
+                if time.monotonic() - told > PROGRESS_S:
+                    told = time.monotonic()
+                    tell(Progress(reviewer.review.events, reviewer.review.upto))
+            if observer is not None and reviewer.partition == name:
+                observer.left(name, reviewer.state)
+    finally:
+        archive.close()
+        for_pages.close()
+        for_names.close()
+    return reviewer.review
+
+
+def _open(settings: Settings) -> NamedReader:
+    reader = open_reader(settings)
+    assert hasattr(reader, "partition_names")
+    return reader  # type: ignore[return-value]
+
+
+def _pages(log: ArchivedReader, partition: str, upto: int) -> Iterator[list[Record]]:
+    since, more = 0, True
+    while more:
+        page = log.page((partition,), since, upto, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES)
+        if page.records:
+            yield list(page.records)
+            since = page.records[-1].committed_id
+        more = page.has_more
+
+
+def _take(
+    reviewer: Reviewer, partition: str, records: list[Record], watch: Watch, observer: Observer | None
+) -> None:
+    reviewer.go_on(partition)
+    for record in records:
+        if is_tombstone(record.event):
+            reviewer.skip(record.partitions)
+            continue
+        watch.at(partition, record.committed_id)
+        said = reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions)
+        if observer is not None:
+            observer.took(partition, record, reviewer.state, said)
+    watch.rest()
+
+
+class Lines:
+    """Standard output for this process alone, a line at a time: what a rule prints goes to standard error.
+
+    Signals to the process group are left to the parent, which ends this process.
+    """
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "wb")
+        self._lock = threading.Lock()
+        os.dup2(2, 1)
+        for name in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)
+
+    def send(self, line: bytes) -> None:
+        with self._lock:
+            self._out.write(line + b"\n")
+            self._out.flush()
+
+
+def main() -> None:
+    """The process: nothing but lines of JSON goes to its standard output, whatever a rule prints."""
+    out = Lines()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+
+    def tell(told: Told) -> None:
+        out.send(msgspec.json.encode(told))
+
+    def overdue(error: str) -> None:
+        tell(Outcome(error=error))
+        os._exit(0)
+
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    try:
+        watch = Watch(overdue)
+        watch.loading()
+        model = load_model(Path(request.model), accept_init=request.settings.accept_init)
+        watch.rest()
+        review = review_log(request.settings, model, tell, watch)
+    except (ModelError, StoreUnusable, StorageError, ArchiveFailed) as error:
+        tell(Outcome(error=str(error)))
+    except BrokenPipeError:
+        os._exit(1)  # whoever asked is gone
+    else:
+        tell(Outcome(review, model.digest))
+
+
+# -- in the node ---------------------------------------------------------------------------------------------------
+
+
+async def review_beside(
+    settings: Settings, model: str, tell: Callable[[Progress], None]
+) -> tuple[Review, str]:
+    """The review of this server's log under the model in a directory, and the digest of that model."""
+    decode = msgspec.json.Decoder(Told).decode
+    request = msgspec.json.encode(Request(settings, model))
+    async with contextlib.aclosing(lines_of("unisono.node.model_review", request, SILENCE_MAX_S)) as lines:
+        async for line in lines:
+            told = decode(line)
+            if isinstance(told, Progress):
+                tell(told)
+            elif told.review is None:
+                raise ReviewFailed(told.error)
+            else:
+                return told.review, told.digest
+    raise ReviewFailed("the process that reads the log ended without a result; the server's log says why")
+
+
+async def lines_of(
+    module: str, request: bytes, silence_s: float, **environment: str
+) -> AsyncGenerator[bytes, None]:
+    """What a Python module writes when it is run as a process and given `request`; it ends with the listener.
+
+    ReviewFailed when nothing comes for too long.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+        env={**os.environ, **environment},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+        while True:
+            try:
+                line = await asyncio.wait_for(process.stdout.readline(), silence_s)
+            except TimeoutError:
+                raise ReviewFailed(f"the process did not go on for {silence_s:g} s") from None
+            if not line:
+                return
+            yield line
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+
+
+if __name__ == "__main__":
+    main()

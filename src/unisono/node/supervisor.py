@@ -1,0 +1,347 @@
+"""The node: starts the processes, watches them, and ends them in order.
+
+Start: authority, then reader, then fronts; the ready line is printed when all of them work. End, on SIGTERM or
+SIGINT: fronts drain (stop accepting, finish what is queued, close with 1001), then reader and authority end. A
+child that ends by itself ends the node, non-zero, for its supervisor to start again: recovery is the ordinary
+start. So does a front that authority or reader gave up because it takes nothing: its clients would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Set
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_standing
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth.verify import Verifier
+from unisono.ipc.channel import AskStats, Drain, GaveUp, Message, Order, Ready, Report, Stats
+from unisono.ipc.link import Link
+from unisono.ipc.stats import Snapshot, parse
+from unisono.model.load import Model
+from unisono.node.admin import AdminServer
+from unisono.node.model_reload import Reloads, ReloadWish, Tell
+from unisono.node.processes import (
+    EXIT_FAILED,
+    Child,
+    Nursery,
+    StartFailed,
+    front_role,
+    now_ms,
+    run_authority,
+    run_front,
+    run_reader,
+)
+
+log = logging.getLogger("unisono.node")
+
+ADMIN_FILE: Final = "admin.json"
+"""In the data directory, readable by its owner only: where the admin port is and the token for orders."""
+
+STATS_TIMEOUT_S: Final = 2.0
+"""A process that cannot send its counters within this is left out of the scrape."""
+
+LOOK_EVERY_S: Final = 0.5
+"""How often the node looks whether a rule keeps the authority."""
+
+EXIT_GRACE_S: Final = 2.0
+"""From the end of its control channel to the end of a process there is only clean-up."""
+
+ORDER_TIMEOUT_S: Final = 600.0
+"""A snapshot order may have to fold a long history first."""
+
+
+def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
+    """One listening socket per front on one port; an occupied port is an OSError even among friends."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            # Without SO_REUSEPORT on this one, a second server cannot slip in beside a running one.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            port = probe.getsockname()[1]
+    except OSError as error:
+        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
+    sockets = []
+    for _ in range(fronts):
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if fronts > 1:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sockets.append(sock)
+    return sockets
+
+
+class Node:
+    """One server: its children and its admin port.
+
+    Invariant: a child is in `_links` exactly while its control channel is open.
+    """
+
+    def __init__(
+        self, settings: Settings, children: list[Child], urls: tuple[str, str], calls: CallWatch
+    ) -> None:
+        self._settings = settings
+        self._calls = calls
+        self._children = children
+        self._ws_url, self._admin_url = urls
+        self._links: dict[str, Link] = {}
+        self._ready: set[str] = set()
+        self._tickets = count(1)
+        self._waiting: dict[int, asyncio.Future[Stats | Report]] = {}
+        self._given_up: set[str] = set()
+        self._stopping = False
+        self._changed = asyncio.Event()
+        self._failed = False
+        self.order_token = secrets.token_urlsafe(32)
+        self._reloads = Reloads(settings, self.order)
+
+    async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
+        for child in self._children:
+            self._links[child.role] = await Link.open(
+                child.control,
+                child.role,
+                lambda message, role=child.role: self._heard(role, message),  # type: ignore[misc]
+                lambda role=child.role: self._lost(role),  # type: ignore[misc]
+            )
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        admin = AdminServer(self, Path(self._settings.data))
+        await admin.start(admin_socket)
+        self._ready.update(("authority", "reader"))  # they said so before the fronts were started
+        await self._until(lambda: self.ready or self._stopping)
+        if self.ready:
+            self._write_admin_file()
+            announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
+        watching = loop.create_task(self._watch_rules())
+        await self._until(lambda: self._stopping)
+        self._reloads.stop()
+        watching.cancel()
+        # Before the log is given up: what a successor writes there is its own.
+        (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
+        await self._end()
+        await admin.close()
+        return EXIT_FAILED if self._failed else 0
+
+    async def _watch_rules(self) -> None:
+        (authority,) = (child for child in self._children if child.role == "authority")
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            standing = is_standing(authority.pid)
+            if self._calls.look(time.monotonic(), now_ms(), standing=standing):
+                os.kill(authority.pid, signal.SIGKILL)
+                return
+
+    # -- for the admin port --------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        return not self._stopping and self._ready == {child.role for child in self._children}
+
+    async def stats(self) -> dict[str, Snapshot]:
+        """The counters of every child that answers in time."""
+
+        async def ask(role: str) -> tuple[str, Snapshot | None]:
+            try:
+                answer = await self._ask(role, AskStats, STATS_TIMEOUT_S)
+            except (TimeoutError, ConnectionError):
+                return role, None
+            assert isinstance(answer, Stats)
+            return role, parse(answer.body)
+
+        answers = await asyncio.gather(*(ask(role) for role in list(self._links)))
+        return {role: snapshot for role, snapshot in answers if snapshot is not None}
+
+    async def silent(self) -> list[str]:
+        """The processes that do not answer, and the log if it is out of reach."""
+        answering = await self.stats()
+        silent = [child.role for child in self._children if child.role not in answering]
+        authority = answering.get("authority")
+        if authority is not None and not authority.gauges.get("store_reachable", 1):
+            silent.append("the log")
+        return silent
+
+    async def order(self, command: str, argument: str = "", body: bytes = b"") -> Report:
+        """Hand an order to the authority and wait for what came of it."""
+        answer = await self._ask("authority", lambda t: Order(t, command, argument, body), ORDER_TIMEOUT_S)
+        assert isinstance(answer, Report)
+        return answer
+
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report:
+        """Have the log read through another model, and put it into force if all is well."""
+        return await self._reloads.reload(wish, tell)
+
+    async def _ask(self, role: str, message: Callable[[int], Message], timeout_s: float) -> Stats | Report:
+        link = self._links.get(role)
+        if link is None:
+            raise ConnectionError(f"the {role} is gone")
+        ticket = next(self._tickets)
+        future: asyncio.Future[Stats | Report] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        try:
+            link.send(message(ticket))
+            return await asyncio.wait_for(future, timeout_s)
+        finally:
+            del self._waiting[ticket]
+
+    # -- children ------------------------------------------------------------------------------------------
+
+    def _heard(self, role: str, message: Message) -> None:
+        match message:
+            case Ready():
+                self._ready.add(role)
+                self._changed.set()
+            case Stats() | Report():
+                future = self._waiting.get(message.ticket)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case GaveUp():
+                self._given_up.add(message.role)
+                self._fail(f"the {role} gave up {message.role}: {message.why}")
+            case _:
+                log.error("a node is not told %s by the %s", type(message).__name__, role)
+
+    def _lost(self, role: str) -> None:
+        self._links.pop(role, None)
+        if role == "authority" and not self._stopping:
+            self._calls.ended(time.monotonic(), now_ms())
+        self._fail(f"the {role} ended unexpectedly")
+
+    def _fail(self, why: str) -> None:
+        """Something is wrong that only a new start puts right."""
+        if not self._stopping:
+            log.critical("%s; stopping", why)
+            self._failed = True
+            self._stopping = True
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            log.info("stopping: finishing what is queued")
+        self._stopping = True
+        self._changed.set()
+
+    def _reload(self) -> None:
+        async def reload() -> None:
+            try:
+                report = await self._reloads.reload(ReloadWish())
+            except (TimeoutError, ConnectionError) as error:
+                log.error("reload: no answer from the authority: %s", error)
+                return
+            log.info("reload %s: %s", "done" if report.ok else "refused", report.body.decode())
+
+        self._reloading = asyncio.get_running_loop().create_task(reload())
+
+    async def _end(self) -> None:
+        """Fronts first, then those they depend on; what does not end in time is killed.
+
+        Fronts that lost authority or reader, or were given up by them, end by themselves: a drain that overtook
+        the news would let clients go with 1001 instead of telling them that something failed (DUR-04).
+        """
+        settings = self._settings
+        fronts = {child.role for child in self._children if child.role.startswith("front")}
+        orphaned = not {"authority", "reader"} <= self._links.keys()
+        await self._dismiss(
+            fronts - self._given_up, settings.drain_timeout_s + settings.close_grace_s + 1, tell=not orphaned
+        )
+        await self._dismiss(self._given_up, settings.close_grace_s + 1, tell=False)
+        await self._dismiss({"reader", "authority"}, settings.drain_timeout_s)
+        for child in self._children:
+            code = await self._exit_code(child)
+            if code != 0:
+                log.error("the %s ended with code %d", child.role, code)
+                self._failed = True
+
+    async def _exit_code(self, child: Child) -> int:
+        deadline = asyncio.get_running_loop().time() + EXIT_GRACE_S
+        while (code := child.poll()) is None:
+            if asyncio.get_running_loop().time() > deadline:
+                log.error("the %s does not end; killing it", child.role)
+                os.kill(child.pid, signal.SIGKILL)
+                return child.reap()
+            await asyncio.sleep(0.01)
+        return code
+
+    async def _dismiss(self, roles: Set[str], timeout_s: float, *, tell: bool = True) -> None:
+        for role in roles:
+            if tell and role in self._links:
+                self._links[role].send(Drain())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(
+                self._until(lambda: not any(role in self._links for role in roles)), timeout_s
+            )
+
+    def _write_admin_file(self) -> None:
+        path = Path(self._settings.data) / ADMIN_FILE
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"url": self._admin_url, "token": self.order_token}, file)
+
+
+def serve(
+    settings: Settings,
+    model: Model,
+    make_verifier: Callable[[], Verifier],
+    access: Access,
+    announce: Callable[[str], None],
+) -> int:
+    """Run a node until it is told to stop. Everything that can be wrong with the settings was checked."""
+    listening = listen(settings.host, settings.port, settings.fronts)
+    (admin_socket,) = listen(settings.host, settings.admin_port, 1)
+    Path(settings.data).mkdir(parents=True, exist_ok=True)
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    ws_url = f"ws://{shown}:{listening[0].getsockname()[1]}/sync"
+    admin_url = f"http://{shown}:{admin_socket.getsockname()[1]}"
+
+    stuck = StuckFile(Path(settings.data))
+    running = RunningCall(stuck.load())
+    nursery = Nursery()
+    nursery.own([*listening, admin_socket])
+    to_authority = [nursery.pair() for _ in listening]
+    to_reader = [nursery.pair() for _ in listening]
+    try:
+        ends = [there for _, there in to_authority]
+        nursery.fork(
+            "authority", ends, lambda c: run_authority(settings, model, c, ends, running)
+        ).wait_ready()
+        reader_ends = [there for _, there in to_reader]
+        nursery.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
+        for index, sock in enumerate(listening):
+            authority, reader = to_authority[index][0], to_reader[index][0]
+            nursery.fork(
+                front_role(index),
+                [authority, reader, sock],
+                lambda c, i=index, a=authority, r=reader, s=sock: run_front(  # type: ignore[misc]
+                    i, settings, make_verifier, access, control=c, authority=a, reader=r, listening=[s]
+                ),
+            )
+    except StartFailed as error:
+        nursery.kill()
+        log.error("%s", error)
+        return error.code
+    admin_copy = admin_socket.dup()
+    nursery.let_go()
+    calls = CallWatch(running, stuck, settings.rule_timeout_s)
+    node_main = Node(settings, nursery.children, (ws_url, admin_url), calls)
+    return asyncio.run(node_main.run(admin_copy, announce))

@@ -1,0 +1,57 @@
+"""Do the files of `log`, one after the other, make one history: every id from 1 to the head, once, in order?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unisono.lake.storage import LOG
+from unisono.lake.write import DataFile
+from unisono.pipeline.jobs.audit.findings import KEPT_MAX, Tally
+from unisono.pipeline.jobs.audit.tasks import Extent, Outcome, Scope
+from unisono.store.port import CLOCK_SKEW_MAX_MS
+
+
+def look_at_chain(scope: Scope, outcome: Outcome, files: Sequence[DataFile]) -> None:
+    """What no single file can tell: gaps and overlaps between them, and times that go back from one to the next."""
+    dark = [(part.first_id, part.last_id) for part in outcome.blind if part.file.table == LOG]
+    stretches = sorted(stretch for one in outcome.extents for stretch in one.stretches)
+    _look_at_overlaps(stretches, outcome.tally)
+    _look_at_gaps(sorted([*stretches, *dark]), scope.head, outcome.tally)
+    _look_at_files([one for one in outcome.extents if one.stretches], outcome.tally)
+    if not any(file.table == LOG for file in files) and scope.head:
+        outcome.tally.add("head", f"the table log ends at {scope.head} and has no files")
+
+
+def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: Tally) -> None:
+    reached = 0
+    for first, last in stretches:
+        for id in range(first, min(first + KEPT_MAX, min(last, reached) + 1)):
+            tally.add("duplicate", "it is in more than one file", id)
+        tally.count("duplicate", range(first + KEPT_MAX, min(last, reached) + 1))
+        reached = max(reached, last)
+
+
+def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: Tally) -> None:
+    reached = 0
+    within = [(first, min(last, head)) for first, last in stretches if first <= head]
+    for first, last in [*within, (head + 1, head + 1)]:
+        if first > reached + 2:
+            tally.add("gap", f"it and all events up to {first - 1} are missing", reached + 1)
+        elif first == reached + 2:
+            tally.add("gap", "it is missing", reached + 1)
+        reached = max(reached, last)
+
+
+def _look_at_files(extents: Sequence[Extent], tally: Tally) -> None:
+    """Readers take files by their first id, one after the other, and count on ascending ids."""
+    before: Extent | None = None
+    for extent in sorted(extents, key=lambda one: one.stretches[0]):
+        first = extent.stretches[0][0]
+        if before is not None:
+            if first <= before.stretches[-1][1]:
+                tally.add("order", f"{extent.path} begins before {before.path} ends", first)
+            elif 0 < before.last_time - extent.first_time <= CLOCK_SKEW_MAX_MS:
+                message = f"{extent.first_time} is before {before.last_time}, the time of the event before it"
+                tally.add("time", message, first)
+        if before is None or extent.stretches[-1][1] > before.stretches[-1][1]:
+            before = extent

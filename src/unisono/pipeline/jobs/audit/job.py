@@ -1,0 +1,308 @@
+"""Is the whole history in the lake sound? One job reads every file once; what it leaves in doubt is looked at again.
+
+First pass, a task for some files each: every file of `log` with all its events, every file of `by_partition`, every
+stretch of the server's log where one is named. On the way the ids of all events meet in an exchange between tasks.
+Then, only where sums differ, the rows of those blocks are compared one by one. Last come the snapshots.
+
+Nothing found ends an audit. It reads one version of each table, writes nothing, and may run beside everything else
+but a vacuum of files younger than itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from unisono.lake.file_checks import has_own_name
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
+from unisono.lake.table import Table
+from unisono.lake.write import DataFile
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.compare_copies import (
+    Range,
+    StoreRange,
+    compare_places,
+    compare_store,
+    store_ranges,
+    sum_store,
+    suspects,
+)
+from unisono.pipeline.jobs.audit.duplicate_ids import Shared, accuse, exchanges, look_up, lookups, meet, split
+from unisono.pipeline.jobs.audit.event_checks import EventCheck
+from unisono.pipeline.jobs.audit.file_checks import look_at_log, look_at_places, look_at_snapshots
+from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
+from unisono.pipeline.jobs.audit.pruned_ids import BLOCKS_MAX as PRUNED_BLOCKS_MAX
+from unisono.pipeline.jobs.audit.pruned_ids import Memory, compare_memory, sum_memory
+from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
+from unisono.pipeline.jobs.audit.result import AuditReport, Checked, made
+from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.jobs.audit.tombstones import look_at_erasures, recorded
+from unisono.pipeline.open_log import extent, no_collection
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+SAMPLE: Final = 100
+"""Partitions whose snapshots are replayed unless told otherwise."""
+
+SLICES_PER_CORE: Final = 4
+"""Tasks of the first pass for each core, so that the last one to end leaves the others idle for a short time."""
+
+SLICE_BYTES: Final = 64 << 20
+"""Of files, compressed, for one task: enough to be worth it, and a unit of progress."""
+
+STORE_EVENT_BYTES: Final = 100
+"""What an event of the log weighs beside compressed bytes of files, when work is shared out."""
+
+Say = Callable[[str], None]
+Part = DataFile | StoreRange | Memory
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """How much to look at. `sample`: partitions whose snapshots are replayed; None for all of them.
+
+    `model`: also judge every event by it; that gives warnings only.
+    """
+
+    sample: int | None = SAMPLE
+    model: ShippedModel | None = None
+
+
+def audit(
+    spark: SparkContext,
+    lake: Lake,
+    store: str | None = None,
+    asked: Asked | None = None,
+    say: Say | None = None,
+) -> AuditReport:
+    """Look at everything; the report says what was looked at and what was found."""
+    began, say, asked = time.monotonic(), say or (lambda _: None), asked or Asked()
+    # In this order: what a snapshot was made of is in `log`, and what is in `log` is in `by_partition`.
+    states, log, places = lake.find(SNAPSHOTS), lake.table(LOG), lake.table(BY_PARTITION)
+    tally = Tally(log.head)
+    files = [file for table in (log, places, states) if table is not None for file in listed(table, tally)]
+    scope = scope_of(lake, log, places, store, asked, tally)
+    say(f"auditing {scope.head} events in {len(files)} files")
+    outcome, shared = first_pass(spark, scope, files)
+    outcome.tally.merge(tally)
+    first = time.monotonic()
+    say(f"read {outcome.counts.get('events', 0)} events in {first - began:.1f} s")
+    look_at_chain(scope, outcome, files)
+    look_at_erasures(outcome.erased(), recorded(lake.storage, scope.head, outcome.tally), outcome.tally)
+    _look_at_ids(spark, scope, files, shared, outcome)
+    _compare(spark, scope, files, outcome, say)
+    checked = _checked(scope, outcome, first - began)
+    checked += replay_snapshots(spark, scope, files, states, asked.sample, outcome, say)
+    return made(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
+
+
+def scope_of(lake: Lake, log: Table, places: Table, store: str | None, asked: Asked, tally: Tally) -> Scope:
+    head, places_head = log.head, places.head
+    if places_head < head:
+        tally.add("head", f"by_partition ends at {places_head} and log at {head}", places_head + 1)
+    scope = Scope(
+        lake.storage, head, min(head, places_head), places_head, places.described().buckets, model=asked.model
+    )
+    if store is None:
+        return scope
+    held = extent(store)
+    if held.head < head:
+        message = (
+            f"the lake ends at {head} and the log at {held.head}: the log has lost events, or is another one"
+        )
+        tally.add("copy", message, held.head + 1)
+    upto = min(head, held.head)
+    return msgspec.structs.replace(
+        scope, store=store, store_since=min(held.pruned_to, upto), store_upto=upto, store_head=held.head
+    )
+
+
+def listed(table: Table, tally: Tally) -> list[DataFile]:
+    """The files of a table as its log names them; what it does not say of a file is a finding and taken as 0."""
+    files = table.named()
+    for file in files:
+        if not file.rows or (table.name != LOG and file.first_partition is None):
+            tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)
+        elif not has_own_name(file):
+            remedy = "`unisono lake compact` writes it anew"
+            tally.add("file", f"another program wrote {table.name}/{file.path}: {remedy}", file.first_id)
+    present = sum(file.rows for file in files)
+    if table.rows is not None and present != table.rows:
+        told = f"the table {table.name} names files with {present} rows and {table.rows} were committed"
+        tally.add("head", told, table.head or None)
+    return files
+
+
+def first_pass(spark: SparkContext, scope: Scope, files: Sequence[DataFile]) -> tuple[Outcome, list[Shared]]:
+    """Every file and every stretch of the log, once; the ids that met."""
+    parts = first_parts(scope, files)
+    if not parts:
+        return Outcome(scope), []
+    cores = max(1, spark.defaultParallelism)
+    slices = shared_out(parts, cores)
+    exchange = exchanges(scope.head, cores)
+    found = (
+        spark.parallelize(slices, len(slices))
+        .flatMap(partial(look, scope, exchange))
+        .partitionBy(exchange + 1, _home)
+        .mapPartitionsWithIndex(partial(gather, scope))
+        .collect()
+    )
+    (outcome,) = (one for one in found if isinstance(one, Outcome))
+    return outcome, [one for one in found if isinstance(one, Shared)]
+
+
+def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
+    """Everything that is read once."""
+    parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
+    return parts if scope.store is None else [*parts, Memory(scope.store_since)]
+
+
+def _home(key: int) -> int:
+    return key
+
+
+def shared_out(parts: Sequence[Part], cores: int) -> list[list[Part]]:
+    """The work in tasks of like size, the largest parts first."""
+    total = sum(map(_weight, parts))
+    count = min(len(parts), max(cores * SLICES_PER_CORE, -(-total // SLICE_BYTES)))
+    slices: list[list[Part]] = [[] for _ in range(count)]
+    weights = [(0, number) for number in range(count)]
+    for part in sorted(parts, key=_weight, reverse=True):
+        weight, number = weights[0]
+        slices[number].append(part)
+        heapq.heapreplace(weights, (weight + _weight(part), number))
+    return slices
+
+
+def _weight(part: Part) -> int:
+    if isinstance(part, DataFile):
+        return part.bytes
+    events = part.events if isinstance(part, Memory) else part.upto - part.since
+    return events * STORE_EVENT_BYTES
+
+
+def look(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[int, Any]]:
+    """On an executor: some files and stretches. What was found goes to part 0, ids to the others by their hash."""
+    outcome = Outcome(scope)
+    check = EventCheck(outcome.tally, None if scope.model is None else scope.model.load())
+    with no_collection():
+        for part in parts:
+            if isinstance(part, StoreRange):
+                sum_store(scope, part, outcome)
+            elif isinstance(part, Memory):
+                sum_memory(scope, outcome)
+            elif part.table == LOG:
+                hashes, ids = look_at_log(scope, part, check, outcome)
+                yield from ((1 + home, blob) for home, blob in split(hashes, ids, exchange))
+            elif part.table == BY_PARTITION:
+                look_at_places(scope, part, outcome)
+            else:
+                look_at_snapshots(scope, part, outcome)
+    outcome.take(check)
+    yield 0, outcome
+
+
+def gather(scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[Outcome | Shared]:
+    """On an executor: all outcomes as one, or one part of the exchange of ids."""
+    if part:
+        yield meet(blob for _, blob in pairs)
+        return
+    whole = Outcome(scope)
+    for _, outcome in pairs:
+        whole.merge(outcome)
+    yield whole
+
+
+def _look_at_ids(
+    spark: SparkContext, scope: Scope, files: Sequence[DataFile], shared: Sequence[Shared], outcome: Outcome
+) -> None:
+    groups = list(chain.from_iterable(part.groups for part in shared))
+    log = [file for file in _reaching(files, outcome) if file.table == LOG]
+    if groups:
+        tasks = lookups(scope.storage, log, groups)
+        found = spark.parallelize(tasks, len(tasks)).flatMap(look_up).collect() if tasks else []
+        accuse(groups, found, outcome.tally)
+    if more := sum(part.more for part in shared):
+        outcome.tally.count("id", [scope.head] * more)
+
+
+def _compare(
+    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: Outcome, say: Say
+) -> None:
+    """Blocks in which copies differ, row by row."""
+    reaching = _reaching(files, outcome)
+    log = [file for file in reaching if file.table == LOG]
+    ranges = outcome.expected.differing(outcome.placed, 0, scope.placed_to)
+    _compare_rows(spark, partial(compare_places, scope), ranges, reaching, outcome, "by_partition", say)
+    if scope.store is not None:
+        # What was pruned while it was read is in the lake's sums and not in the log's.
+        since = max(scope.store_since, outcome.store_pruned_to)
+        ranges = outcome.copied.differing(outcome.stored, since, scope.store_upto)
+        _compare_rows(spark, partial(compare_store, scope), ranges, log, outcome, "copy", say)
+        known = not outcome.memory_dark
+        ranges = outcome.left.differing(outcome.remembered, 0, scope.store_since) if known else []
+        most = PRUNED_BLOCKS_MAX
+        _compare_rows(
+            spark, partial(compare_memory, scope), ranges, log, outcome, "pruned", say, most=most, each=most
+        )
+
+
+def _compare_rows(
+    spark: SparkContext,
+    compare: Callable[[Any], Tally],
+    ranges: Sequence[Range],
+    files: Sequence[DataFile],
+    outcome: Outcome,
+    kind: str,
+    say: Say,
+    **bounds: int,
+) -> None:
+    tasks, rest = suspects(ranges, files, outcome.blind, **bounds)
+    if tasks:
+        say(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
+        for tally in spark.parallelize(tasks, len(tasks)).map(compare).collect():
+            outcome.tally.merge(tally)
+    for low, high in rest:
+        outcome.tally.add(
+            kind, f"events {low + 1} to {high} differ and were not compared one by one", low + 1
+        )
+
+
+def _reaching(files: Sequence[DataFile], outcome: Outcome) -> list[DataFile]:
+    """The files with the ids that they really hold."""
+    return [
+        file
+        if (reach := outcome.reaches.get(file.path)) is None
+        else msgspec.structs.replace(file, first_id=reach[0], last_id=reach[1])
+        for file in files
+    ]
+
+
+def _checked(scope: Scope, outcome: Outcome, seconds: float) -> list[Checked]:
+    counts = outcome.counts
+    checked = [
+        Checked(
+            "events by themselves, their ids and their order", counts.get("events", 0), "events", seconds
+        ),
+        Checked("rows of by_partition against log", counts.get("places", 0), "rows"),
+        Checked("hashes recomputed", counts.get("hashed", 0), "events"),
+    ]
+    if scope.store is not None:
+        ahead = scope.store_head > scope.head
+        note = f"the log goes on to {scope.store_head}, which the lake does not have yet" if ahead else ""
+        checked.append(Checked("the log against the lake", counts.get("stored", 0), "events", note=note))
+    if scope.store_since:
+        what = "what the log remembers of pruned events, against the lake"
+        checked.append(Checked(what, counts.get("remembered", 0), "events"))
+    if counts.get("snapshots"):
+        checked.append(Checked("snapshots against their hashes", counts["snapshots"], "snapshots"))
+    return checked

@@ -1,0 +1,146 @@
+"""What the log remembers of events that have left it, for deduplication: is it what the lake has of them?
+
+The memory is ordered by event id, so it is read whole, in one go, by one task; like the other copies it is compared
+by prints over blocks of committed ids first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+import numpy as np
+
+from unisono.pipeline.jobs.audit.compare_copies import (
+    Cells,
+    Key,
+    Suspects,
+    Words,
+    difference,
+    gathered,
+    rows_within,
+)
+from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.row_fingerprints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
+from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.open_log import extent, sqlite_directory
+from unisono.store.cluster import StoreLost
+from unisono.store.port import StorageError
+from unisono.store.sqlite.files import connect_reader
+
+ROWS_READ: Final = 5_000
+"""In one read: some ten milliseconds, so that a running server's WAL can start over."""
+
+BLOCKS_MAX: Final = 64
+"""Blocks looked at row by row: all in one task, since each look reads the whole memory."""
+
+ID_MAX: Final = (1 << 63) - 1
+"""Also rows are wanted whose committed_id cannot be."""
+
+_PAGE: Final = (
+    "SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned "
+    "WHERE id > ?1 ORDER BY id LIMIT ?2"
+)
+
+_WORDS: Final = Words(
+    "it has left the log, which does not remember it",
+    "the log remembers it and the lake does not have it",
+    "the log remembers it {} times",
+    "what the log remembers of it differs from the lake in {}",
+)
+
+Remembered = tuple[str, int, str, int, bytes]
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The part of the first pass that reads the memory."""
+
+    events: int
+
+
+def sum_memory(scope: Scope, outcome: Outcome) -> None:
+    """On an executor: the prints of what is remembered, and what cannot be, because it has not left."""
+    assert scope.store is not None
+    others: list[Any] = [np.zeros(0, np.int64)]
+    try:
+        for rows in _read(scope.store):
+            ids = np.array([row[1] for row in rows], np.int64)
+            within = (ids > 0) & (ids <= scope.store_since)
+            outcome.remembered.add(ids[within], mix(ids, _row_hashes(rows))[within])
+            outcome.count("remembered", int(within.sum()))
+            others.append(ids[~within])
+    except StoreLost:
+        raise  # as everywhere: the task is tried again
+    except StorageError as error:
+        outcome.tally.add("pruned", f"what the log remembers of pruned events cannot be read: {error}")
+        outcome.memory_dark = True
+    # Asked last: what has left meanwhile is remembered rightly.
+    beyond, pruned_to = np.concatenate(others), extent(scope.store).pruned_to
+    for id in beyond[(beyond < 1) | (beyond > pruned_to)]:
+        outcome.tally.add("pruned", "the log remembers it as gone, and it has not left", int(id))
+
+
+def compare_memory(scope: Scope, task: Suspects) -> Tally:
+    """On an executor: what is remembered against the lake, row by row."""
+    tally = Tally(scope.head)
+    lake: dict[Key, list[Cells]] = {}
+    memory: dict[Key, list[Cells]] = {}
+    for batch in rows_within(scope, task):
+        ids = np.asarray(batch.column("committed_id"))
+        gathered(lake, ids, [None] * len(ids), batch_hashes(batch, REMEMBERED_COLUMNS))
+    assert scope.store is not None
+    for rows in _read(scope.store):
+        ids = np.array([row[1] for row in rows], np.int64)
+        own = [row for row, inside in zip(rows, task.within(ids).tolist(), strict=True) if inside]
+        gathered(memory, np.array([row[1] for row in own], np.int64), [None] * len(own), _row_hashes(own))
+    for key in sorted(lake.keys() | memory.keys(), key=lambda key: key[0]):
+        problem = difference(lake.get(key, []), memory.get(key, []), REMEMBERED_COLUMNS, _WORDS)
+        dark = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.blind)
+        if problem and not dark:
+            tally.add("pruned", problem, key[0])
+    return tally
+
+
+def _row_hashes(rows: Sequence[Remembered]) -> dict[str, Any]:
+    return {
+        "id": hashes([row[0] for row in rows]),
+        "client_id": hashes([row[2] for row in rows]),
+        "status_updated_at": np.array([row[3] for row in rows], np.int64).view("u8"),
+        "hash": hashes([row[4] for row in rows]),
+    }
+
+
+def _read(store: str) -> Iterator[list[Remembered]]:
+    directory = sqlite_directory(store)
+    return _postgres_pages(store) if directory is None else _sqlite_pages(directory)
+
+
+def _sqlite_pages(directory: Path) -> Iterator[list[Remembered]]:
+    after = ""
+    try:
+        with closing(connect_reader(directory)) as connection:
+            while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
+                yield rows
+                after = rows[-1][0]
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise StorageError(str(error)) from error
+
+
+def _rows(found: Any) -> list[Remembered]:
+    return list(found)
+
+
+def _postgres_pages(store: str) -> Iterator[list[Remembered]]:
+    from unisono.store.postgres.reader import open_line
+    from unisono.store.postgres.rows import unescape
+    from unisono.store.postgres.timeouts import Timeouts
+
+    after = ""
+    with closing(open_line(store, Timeouts())) as line:
+        while rows := line.ask("copied_pruned", {"after": after, "upto": ID_MAX, "limit": ROWS_READ}):
+            yield [(unescape(row[0]), row[1], unescape(row[2]), row[3], row[4]) for row in rows]
+            after = rows[-1][0]

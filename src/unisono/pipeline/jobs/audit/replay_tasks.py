@@ -1,0 +1,150 @@
+"""Which snapshots are replayed, by which models, cut into tasks; and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from unisono.lake.merge import Share
+from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
+from unisono.lake.table import Table
+from unisono.lake.write import DataFile
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel, in_force
+from unisono.pipeline.jobs.audit.read_file import UNREADABLE
+from unisono.pipeline.jobs.audit.result import Checked
+from unisono.pipeline.jobs.audit.snapshot_replay import Replayed, StateTask, replay_share
+from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.open_log import open_reader
+from unisono.pipeline.task_planning import cut
+from unisono.store.maintenance import NO_MODEL_VERSION
+from unisono.store.port import StorageError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+EVENTS_PER_SHARE: Final = 1 << 20
+"""Told to `cut` where snapshots are replayed in full: enough for every bucket to be a share of its own."""
+
+
+def replay_snapshots(
+    spark: SparkContext,
+    scope: Scope,
+    files: Sequence[DataFile],
+    states: Table | None,
+    sample: int | None,
+    outcome: Outcome,
+    say: Callable[[str], None],
+) -> list[Checked]:
+    """Replay the snapshots of some partitions, or of all of them (`sample` None), version by version.
+
+    `states`: the table they are in, which says how far all partitions were folded.
+    """
+    if sample == 0:
+        return []
+    own = [file for file in files if file.table == SNAPSHOTS]
+    models, current = _at_hand(scope)
+    checked = []
+    for version in sorted({file.model_version or 0 for file in own} | set(models)):
+        store = None
+        if current is not None and version == current.version and _has_snapshots(scope.store, current):
+            store = scope.store
+        upto = 0 if states is None else states.folded(version)
+        if store is None and not upto and all((file.model_version or 0) != version for file in own):
+            continue
+        digest = "" if current is None else current.stored_digest
+        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
+        say(f"replaying snapshots of model version {version}")
+        parts: list[Replayed] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
+        for part in parts:
+            outcome.tally.merge(part.tally)
+        if any(part.partitions or part.unread for part in parts):
+            checked.append(_checked(version, version in models, parts))
+    return checked
+
+
+def _at_hand(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedModel | None]:
+    """Models by version, and the one that the log's own snapshots are of."""
+    models = {NO_MODEL_VERSION: ShippedModel.open()}
+    current = None
+    if scope.store is not None:
+        try:
+            current = in_force(scope.store)
+        except (PipelineError, StorageError):
+            current = None  # a log that may be read and not kept: its snapshots are not looked at
+        else:
+            models[current.version] = current
+    if scope.model is not None:
+        models[scope.model.version] = scope.model
+    return models, current
+
+
+def _has_snapshots(store: str | None, model: ShippedModel) -> bool:
+    reader: Any = open_reader(str(store))
+    try:
+        return bool(reader.watermarks(model.version, model.stored_digest))
+    except StorageError:
+        return True  # whoever reads them tells
+    finally:
+        reader.close()
+
+
+def _tasks(
+    spark: SparkContext,
+    scope: Scope,
+    files: Sequence[DataFile],
+    version: int,
+    model: ShippedModel | None,
+    sample: int | None,
+    store: str | None,
+    folded: int,
+    digest: str,
+) -> list[StateTask]:
+    events = [file for file in files if file.table == BY_PARTITION]
+    own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
+    shares = _shares(spark, scope, events, sample)
+    return [
+        StateTask(
+            scope.storage,
+            version,
+            model,
+            share,
+            scope.placed_to,
+            tuple(file for file in events if share.may_be_in(file)),
+            tuple(file for file in own if share.may_be_in(file)),
+            None if sample is None else -(-sample // len(shares)),
+            store,
+            folded,
+            digest,
+        )
+        for share in shares
+    ]
+
+
+def _shares(spark: SparkContext, scope: Scope, events: Sequence[DataFile], sample: int | None) -> list[Share]:
+    cores = max(1, spark.defaultParallelism)
+    if sample is None:
+        try:
+            count = max(scope.head, EVENTS_PER_SHARE)
+            return [part.share for part in cut(scope.storage, events, scope.buckets, count, cores)]
+        except (*UNREADABLE, AttributeError):
+            return [Share(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
+    count = min(cores, scope.buckets, sample)
+    return [Share(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)]
+
+
+def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> Checked:
+    partitions, unread = sum(part.partitions for part in parts), sum(part.unread for part in parts)
+    note = f"of {partitions} partitions"
+    if replayed:
+        note += f", {sum(part.events for part in parts)} events"
+    else:
+        note += "; not replayed, for want of that model: give it by --model"
+    if unread:
+        note += f"; {unread} could not be read, or not in full"
+    what = (
+        f"snapshots of model version {version} against a replay"
+        if replayed
+        else f"snapshots of model version {version}"
+    )
+    return Checked(what, sum(part.snapshots for part in parts), "snapshots", note=note)

@@ -1,0 +1,128 @@
+"""What an audit comes to: a verdict, what was looked at, and every finding with its event; as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from unisono.pipeline.jobs.audit.findings import KINDS, WARNINGS, Finding
+from unisono.pipeline.jobs.audit.tasks import Outcome, Scope, Tick
+from unisono.pipeline.open_log import shown
+
+LISTED: Final = 20
+"""Findings of one kind in the text; the JSON has all that were kept."""
+
+ERASED_LISTED: Final = 1_000
+"""Ids of tombstones in the report."""
+
+TICKS_MAX: Final = 2_000
+"""Points of the growth of the log in the report."""
+
+
+class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that was looked at: how many, and how long it took where it was a step of its own."""
+
+    what: str
+    count: int
+    unit: str
+    seconds: float | None = None
+    note: str = ""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How many findings of one kind there are, and in which parts of the history (`places`, of equal length)."""
+
+    kind: str
+    meaning: str
+    count: int
+    warning: bool
+    places: list[int]
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """The verdict. `findings` holds the first of each kind, `kinds` counts them all."""
+
+    lake: str
+    store: str | None
+    sound: bool
+    head: int
+    events: int
+    seconds: float
+    checked: list[Checked]
+    kinds: list[Kind]
+    findings: list[Finding]
+    erased: int
+    erased_ids: list[int]
+    ticks: list[Tick]
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def wrong(self) -> int:
+        """Findings that speak against the history."""
+        return sum(kind.count for kind in self.kinds if not kind.warning)
+
+    def verdict(self) -> str:
+        """One line."""
+        if self.sound:
+            return f"sound, events 1 to {self.head}" if self.head else "sound, and empty"
+        count = "1 finding" if self.wrong == 1 else f"{self.wrong} findings"
+        return f"NOT SOUND, {count} in events 1 to {self.head}"
+
+    def text(self) -> str:
+        """What a person reads: the verdict, what was looked at, then every kind with its first findings."""
+        lines = [f"{self.lake}: {self.verdict()}"]
+        for one in self.checked:
+            note = f" ({one.note})" if one.note else ""
+            lines.append(f"  {one.what}: {one.count} {one.unit}{note}")
+        if self.erased:
+            named = ", ".join(map(str, self.erased_ids[:LISTED]))
+            more = ", …" if self.erased > LISTED else ""
+            lines.append(f"  erased: {self.erased} events, whose hashes cannot be recomputed ({named}{more})")
+        for kind in self.kinds:
+            warning = "warning, " if kind.warning else ""
+            lines.append(f"{kind.kind} ({warning}{kind.count}): {kind.meaning}")
+            told = [finding for finding in self.findings if finding.kind == kind.kind][:LISTED]
+            lines += [f"  {finding.text().partition(': ')[2]}" for finding in told]
+            if kind.count > len(told):
+                lines.append(f"  and {kind.count - len(told)} more")
+        if not self.sound:
+            lines.append("Keep a copy of lake and log as they are before anything else is done with them.")
+        return "\n".join(lines)
+
+    def json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def made(lake: str, scope: Scope, outcome: Outcome, checked: list[Checked], seconds: float) -> AuditReport:
+    tally, erased = outcome.tally, outcome.erased()
+    kinds = [
+        Kind(
+            kind,
+            meaning,
+            tally.counts[kind],
+            kind in WARNINGS,
+            tally.places[kind].tolist() if kind in tally.places else [],
+        )
+        for kind, meaning in KINDS.items()
+        if kind in tally.counts
+    ]
+    ticks = sorted(outcome.ticks, key=lambda tick: tick.committed_id)
+    step = -(-len(ticks) // TICKS_MAX) or 1
+    return AuditReport(
+        lake,
+        None if scope.store is None else shown(scope.store),
+        all(kind.warning for kind in kinds),
+        scope.head,
+        outcome.counts.get("events", 0),
+        seconds,
+        checked,
+        kinds,
+        tally.kept(),
+        len(erased),
+        erased[:ERASED_LISTED].tolist(),
+        ticks[::step] if (len(ticks) - 1) % step == 0 else [*ticks[::step], ticks[-1]],
+    )

@@ -1,0 +1,363 @@
+"""Snapshots beside a replay: each must be, byte for byte, what folding the partition's events from nothing gives.
+
+A task takes a share of the partitions, all of those that have snapshots or a few of them, and folds each once, up to
+its last snapshot, stopping at every one on the way: those of the lake's table, and the one that the server's store
+has. The reducers are those of `folding`; the order of events and the bytes of a state are too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.merge import Piece, Share, in_file_order, in_order, pieces, scan_share
+from unisono.lake.scan import Span
+from unisono.lake.snapshots import Snapshots
+from unisono.lake.storage import Storage
+from unisono.lake.write import DataFile
+from unisono.model.model import Model
+from unisono.model.pack import pack, unpack
+from unisono.model.partition import PartitionState
+from unisono.pipeline.errors import NoSuchRange
+from unisono.pipeline.fold import of_one
+from unisono.pipeline.job_model import OPEN, ShippedModel
+from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.read_file import UNREADABLE
+from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
+from unisono.pipeline.open_log import no_collection, open_reader, read_partitions
+from unisono.store.cluster import StoreLost
+from unisono.store.port import LogReader, StorageError
+from unisono.vocabulary import Json
+
+SETTLE_EVENTS: Final = 1_000
+"""Events between two settles of a state, so that what it could undo stays small."""
+
+_COLUMNS: Final = ("partition", "committed_id", "event")
+_UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
+"""Also what a file without statistics or a column makes of a reader that counts on them."""
+
+
+class StateTask(msgspec.Struct, frozen=True):
+    """One executor's part: snapshots of one model version, of a share of the partitions or `sample` of them.
+
+    `model` is None where the model of that version is not at hand: then states are looked at and not replayed.
+    `folded`: up to there every event is in a snapshot of each of its partitions, by what the table says. `digest` is
+    that of the model in force at the store, whose snapshots are looked at.
+    """
+
+    storage: Storage
+    version: int
+    model: ShippedModel | None
+    share: Share
+    head: int
+    events: tuple[DataFile, ...]
+    snapshots: tuple[DataFile, ...]
+    sample: int | None
+    store: str | None = None
+    folded: int = 0
+    digest: str = ""
+
+
+class Replayed(msgspec.Struct):
+    """What a task did and found. `unread`: partitions whose history or snapshots could not be read, or not all."""
+
+    tally: Tally
+    partitions: int = 0
+    snapshots: int = 0
+    events: int = 0
+    unread: int = 0
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A snapshot to be compared, from wherever it is; `events` and `skipped` where it tells them."""
+
+    where: str
+    committed_id: int
+    state: bytes
+    sealed: bytes | None = None
+    events: int | None = None
+    skipped: int | None = None
+    model_digest: str | None = None
+
+
+def replay_share(task: StateTask) -> Replayed:
+    """On an executor."""
+    done = Replayed(Tally(task.head))
+    with no_collection(), ExitStack() as stack:
+        try:
+            held = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
+            names = dict(held.found(task.share))
+        except _UNREADABLE:
+            done.unread += 1
+            return done  # what is wrong with the file was found where its rows were looked at
+        _look_at_folded(task, names, done.tally)
+        reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
+        marks = {} if reader is None else _marks(reader, task, done.tally)
+        chosen = _chosen(set(names) | set(marks), task)
+        try:
+            for name, history in _histories(task, chosen):
+                stored = [
+                    *_of_lake(held, name, names.get(name, ()), done),
+                    *_of_store(reader, name, marks, task, done.tally),
+                ]
+                _look_at_partition(task, name.decode(), history, stored, reader, done)
+        except _UNREADABLE:
+            done.unread += len(chosen) - done.partitions
+    return done
+
+
+def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: Tally) -> None:
+    """A run folds only what came after `folded`: an event up to there that no snapshot has is lost to all states."""
+    span, lost = Span(0, min(task.folded, task.head)), dict[bytes, int]()
+    for file in task.events:
+        try:
+            for batch in scan_share(task.storage, file, task.share, span, ("partition", "committed_id")):
+                encoded = batch.column("partition").cast(pa.binary()).dictionary_encode()
+                values = encoded.dictionary.to_pylist()
+                newest = np.array([names[name][-1] if name in names else 0 for name in values], np.int64)
+                ids, places = np.asarray(batch.column("committed_id")), np.asarray(encoded.indices)
+                for row in np.flatnonzero(ids > newest[places]):
+                    name, id = values[places[row]], int(ids[row])
+                    lost[name] = min(id, lost.get(name, id))
+        except _UNREADABLE:
+            continue  # a finding already, of the file
+    for name, id in lost.items():
+        message = (
+            f"no snapshot of model version {task.version} has it, and the table says that all events up to "
+        )
+        tally.add("snapshot", f"{message}{task.folded} are folded", id, name.decode(errors="replace"))
+
+
+def _look_at_partition(
+    task: StateTask,
+    name: str,
+    history: Iterable[Piece],
+    stored: Sequence[_Stored],
+    reader: Any,
+    done: Replayed,
+) -> None:
+    done.partitions += 1
+    sound = [one for one in stored if _look_at_state(one, name, done)]
+    if reader is None:
+        sound = [one for one in sound if one.committed_id <= task.head]
+    if task.model is None or not sound:
+        return
+    stops = sorted({one.committed_id for one in sound})
+    beyond = _beyond(reader, name, task.head, stops[-1]) if reader is not None else ()
+    try:
+        for stop, state, events in replay(task.model.load(), chain(history, beyond), stops):
+            done.events = done.events + events if stop == stops[-1] else done.events
+            if (problem := fault(state)) is not None:
+                done.tally.add(
+                    "tree", f"a replay up to it gives a tree that is not well formed: {problem}", stop, name
+                )
+            packed = pack(state.dump())
+            for one in sound:
+                if one.committed_id == stop:
+                    _compare(one, packed, events, state.skipped, task.model, name, done.tally)
+    except StoreLost:
+        raise
+    except (*_UNREADABLE, StorageError, NoSuchRange):
+        done.unread += 1
+
+
+def _look_at_state(one: _Stored, name: str, done: Replayed) -> bool:
+    """A snapshot by itself; whether there is any use in replaying it."""
+    done.snapshots += 1
+    if one.sealed is not None and hashlib.sha256(one.state).digest() != one.sealed:
+        return False  # a finding already, of the row
+    if (problem := stored_fault(one.state)) is not None:
+        done.tally.add("tree", f"{one.where}: {problem}", one.committed_id, name)
+        return False
+    return True
+
+
+def _compare(
+    one: _Stored, packed: bytes, events: int, skipped: int, model: ShippedModel, name: str, tally: Tally
+) -> None:
+    if one.model_digest is not None and one.model_digest != model.digest:
+        message = f"{one.where}: it was folded by another content of model version {model.version}"
+        tally.add("snapshot", message, one.committed_id, name)
+        return
+    if one.state != packed:
+        place = _first_difference(unpack(one.state), unpack(packed))
+        tally.add("snapshot", f"{one.where}: a replay gives another state{place}", one.committed_id, name)
+    for what, said, found in (("events", one.events, events), ("skipped", one.skipped, skipped)):
+        if said is not None and said != found:
+            message = f"{one.where}: it counts {said} {what}, a replay {found}"
+            tally.add("snapshot", message, one.committed_id, name)
+
+
+def replay(
+    model: Model, history: Iterable[Piece], stops: Sequence[int]
+) -> Iterator[tuple[int, PartitionState, int]]:
+    """The state after every event up to each of `stops`, which ascend, and how many events that were."""
+    state, count, left = PartitionState(), 0, list(reversed(stops))
+    for _, _, (ids, events), start, end in history:
+        begin = start
+        while left and ids[end - 1] > left[-1]:
+            until = bisect_right(ids, left[-1], begin, end)
+            _apply(model, state, events[begin:until])
+            count += until - begin
+            begin = until
+            yield left.pop(), state, count
+        if not left:
+            return
+        _apply(model, state, events[begin:end])
+        count += end - begin
+    while left:
+        yield left.pop(), state, count
+
+
+def _apply(model: Model, state: PartitionState, events: Sequence[bytes]) -> None:
+    for begin in range(0, len(events), SETTLE_EVENTS):
+        for text in events[begin : begin + SETTLE_EVENTS]:
+            try:
+                event = orjson.loads(text)
+            except ValueError:
+                event = None  # a finding already, of the event
+            model.apply_committed(state, event if isinstance(event, dict) else {})
+        state.settle()
+
+
+def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[tuple[bytes, Iterable[Piece]]]:
+    """Each chosen partition with its history, by name; all of a share come from one pass over its files."""
+    if task.sample is not None:
+        for name in chosen:
+            yield name, chain.from_iterable(_sources(task, of_one(name.decode(), task.share.buckets_in_all)))
+    else:
+        yield from _merged(task, chosen)
+
+
+def _merged(task: StateTask, chosen: list[bytes]) -> Iterator[tuple[bytes, Iterable[Piece]]]:
+    wanted: Iterator[bytes | None] = chain(chosen, (None,))
+    name = next(wanted)
+    for found, history in groupby(in_order(_sources(task, task.share)), itemgetter(0)):
+        while name is not None and name < found:
+            yield name, ()
+            name = next(wanted)
+        if name is None:
+            return
+        if found == name:
+            yield name, history
+            name = next(wanted)
+    while name is not None:
+        yield name, ()
+        name = next(wanted)
+
+
+def _sources(task: StateTask, share: Share) -> list[Iterator[Piece]]:
+    files = [
+        file for file in in_file_order(task.events) if file.first_id <= task.head and share.may_be_in(file)
+    ]
+    return [
+        pieces(number, scan_share(task.storage, file, share, Span(0, task.head), _COLUMNS), _lists)
+        for number, file in enumerate(files)
+    ]
+
+
+def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes]]:
+    events: Any = batch.column("event").cast(pa.binary())
+    return batch.column("committed_id").to_pylist(), events.to_pylist()
+
+
+def _beyond(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:
+    """What the log has of a partition after the lake's head: the store's snapshots may be ahead of the lake."""
+    for records in read_partitions(reader, (name,), head, upto) if upto > head else ():
+        ids = [record.committed_id for record in records]
+        yield name.encode(), 0, (ids, [record.event for record in records]), 0, len(ids)
+
+
+def _chosen(names: set[bytes], task: StateTask) -> list[bytes]:
+    """All, or a few that chance picks, other ones when the history has grown."""
+    if task.sample is None:
+        return sorted(names)
+    seed = b"%d/" % task.head
+    return sorted(heapq.nsmallest(task.sample, names, key=lambda name: hashlib.sha256(seed + name).digest()))
+
+
+def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int], done: Replayed) -> Iterator[_Stored]:
+    for committed_id in ids:
+        try:
+            row = held.at(name, committed_id)
+        except _UNREADABLE:
+            done.unread += 1
+            return
+        yield _Stored(
+            "the lake's snapshot",
+            committed_id,
+            row.state,
+            row.hash,
+            row.events,
+            row.skipped,
+            row.model_digest,
+        )
+
+
+def _of_store(
+    reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask, tally: Tally
+) -> Iterator[_Stored]:
+    if name not in marks:
+        return
+    partition = name.decode()
+    try:
+        found = reader.snapshot(partition, task.version, task.digest)
+        head = reader.head()
+    except StoreLost:
+        raise
+    except StorageError as error:
+        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", marks[name], partition)
+        return
+    if found is not None and found.committed_id > head:
+        message = f"the log's snapshot: it goes past the log's head {head}"
+        tally.add("snapshot", message, found.committed_id, partition)
+    elif found is not None:
+        digest = found.model_digest or OPEN
+        yield _Stored("the log's snapshot", found.committed_id, found.state, model_digest=digest)
+
+
+def _marks(reader: Any, task: StateTask, tally: Tally) -> dict[bytes, int]:
+    """The partitions of the share of which the store has a snapshot."""
+    try:
+        found: dict[str, int] = reader.watermarks(task.version, task.digest)
+    except StoreLost:
+        raise
+    except StorageError as error:
+        tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
+        return {}
+    return {name.encode(): committed_id for name, committed_id in found.items() if task.share.holds(name)}
+
+
+class _Opened:
+    def __init__(self, store: str) -> None:
+        self._reader = open_reader(store)
+
+    def __enter__(self) -> LogReader:
+        return self._reader
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+
+def _first_difference(one: Json, other: Json) -> str:
+    """Where two states part, as a path; empty when only the order of keys differs."""
+    path: list[str] = []
+    while isinstance(one, dict) and isinstance(other, dict):
+        differing = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
+        if not differing:
+            return ", though only in the order of keys"
+        path.append(differing[0])
+        one, other = one.get(differing[0]), other.get(differing[0])
+    return f" (at {'.'.join(path)[:80]})"

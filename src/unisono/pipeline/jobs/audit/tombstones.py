@@ -1,0 +1,40 @@
+"""Erased events: every tombstone is one that the lake's record of erasures names, and every one named is one.
+
+A lake without that record has no erasures to hold its tombstones against; they are counted and listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from unisono.lake.storage import ERASURES, Storage
+from unisono.pipeline.jobs.audit.findings import Tally
+
+
+def recorded(storage: Storage, head: int, tally: Tally) -> Any:
+    """The ids that the record names, ascending; None where the lake has no record."""
+    try:
+        table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
+        ids = table.to_pyarrow_table(columns=["committed_id"]).column("committed_id")
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError, KeyError) as error:
+        tally.add("erasure", f"the table {ERASURES} cannot be read: {str(error).partition(chr(10))[0]}")
+        return None
+    found = np.unique(np.asarray(pc.drop_null(ids.combine_chunks()), np.int64))
+    return found[found <= head]
+
+
+def look_at_erasures(erased: Any, record: Any, tally: Tally) -> None:
+    """`erased`: the ids of all tombstones; both ascending."""
+    if record is None:
+        return
+    for id in np.setdiff1d(erased, record):
+        tally.add("erasure", "it is a tombstone, and no erasure is recorded for it", int(id))
+    for id in np.setdiff1d(record, erased):
+        tally.add("erasure", "its erasure is recorded, and it is still there", int(id))

@@ -1,0 +1,262 @@
+"""Fewer, larger files: neighbouring runs joined into longer ones, the rows unchanged.
+
+Exporting little and often leaves many small runs. Joining takes neighbours only, so runs still never overlap,
+and joins like with like (an older run at most twice as large as what is joined to it), so that a row is rewritten
+about as often as its run doubles. Readers of an older version go on undisturbed: replaced files stay until a
+vacuum. Killed anywhere, nothing has happened, or a table has been compacted whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from unisono.lake.attempt_files import attempting
+from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.digests import Digest, digest, total
+from unisono.lake.errors import Overtaken
+from unisono.lake.lake import Lake
+from unisono.lake.merge import (
+    EVERY_ID,
+    FILES_MERGED_MAX,
+    Share,
+    in_file_order,
+    in_order,
+    pieces,
+    rows_at_a_time,
+    scan_share,
+)
+from unisono.lake.scan import runs_of, scan_file
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
+from unisono.lake.table import Table, naming
+from unisono.lake.write import (
+    FRESH,
+    FRESH_ROWS_MAX,
+    GROUP_BYTES,
+    GROUP_ROWS,
+    DataFile,
+    FileWriter,
+    memory_given_back,
+)
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.compact import foreign_files as mending
+from unisono.pipeline.jobs.compact import snapshot_compaction as thinning
+from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+ROWS_PER_FILE: Final = 1_000_000
+"""Rows of a full file: some 100 MB."""
+
+FILE_BYTES_MAX: Final = 192 << 20
+"""Compressed bytes of a file, which is made in memory."""
+
+ALWAYS_JOINED_ROWS: Final = 20_000
+"""Runs smaller than this are joined whatever their neighbours' size."""
+
+GROUPS_PER_COMMIT: Final = 16
+"""Groups joined by one commit: what a kill can cost."""
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What compaction did to one table."""
+
+    table: str
+    files_before: int
+    files_after: int
+    rows_rewritten: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (FRESH)."""
+
+    storage: Storage
+    table: str
+    files: tuple[DataFile, ...]
+    rows_per_file: int
+    bucket: int | None = None
+    buckets: int = 1
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """What a task made, and digests of what it read and what it wrote."""
+
+    files: list[DataFile]
+    read: Digest
+    written: Digest
+
+
+def compact(
+    spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, say: mending.Say | None = None
+) -> list[Compacted]:
+    """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
+
+    What other programs wrote is put in order first. Of the snapshots, older ones are thinned out on the way.
+    """
+    mending.mend(spark, lake, say)
+    done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
+    if lake.find(SNAPSHOTS) is not None:
+        done.append(Compacted(SNAPSHOTS, *thinning.thin(spark, lake)))
+    return done
+
+
+def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
+    """Whether there is anything to join, or to put in order."""
+    return (
+        mending.work(lake)
+        or thinning.work(lake)
+        or any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
+    )
+
+
+def vacuum(lake: Lake, hours: int) -> int:
+    """Remove files that no version younger than `hours` names, left-overs of killed jobs among them; how many.
+
+    Whoever still reads an older version than that loses its files, and so does a job that has been writing for
+    longer than that.
+    """
+    return sum(
+        len(table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+        for name in (LOG, BY_PARTITION, SNAPSHOTS)
+        if (table := lake.find(name)) is not None
+    )
+
+
+def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
+    """Join small files of one of the two tables of events."""
+    before, rows, lost = len(lake.table(name).files()), 0, 0
+    while groups := _groups(lake.table(name), rows_per_file):
+        try:
+            for some in _portions(groups, GROUPS_PER_COMMIT):
+                rows += _rewrite(spark, lake.table(name), some, rows_per_file)
+        except Overtaken:
+            lost += 1
+            if lost > OVERTAKEN_MAX:
+                raise
+    return Compacted(name, before, len(lake.table(name).files()), rows)
+
+
+def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
+    """Join each of the groups, and put all that came of it in their place by one commit."""
+    old = [file for group in groups for file in group]
+    rows = sum(file.rows for file in old)
+    with attempting(table.storage) as storage:
+        jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
+        joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
+        read, written = total([part.read for part in joined]), total([part.written for part in joined])
+        if read != written or read.rows != rows:
+            raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
+        new = [file for part in joined for file in part.files]
+        with naming(table.storage, new):
+            table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
+    return rows
+
+
+def _portions(groups: list[list[DataFile]], size: int) -> Iterator[list[list[DataFile]]]:
+    for start in range(0, len(groups), size):
+        yield groups[start : start + size]
+
+
+def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
+    full = rows_per_file if table.name == LOG else rows_per_file * table.described().buckets
+    return choose(list(runs_of(table.files())), full)
+
+
+def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
+    """Which neighbouring runs to join, as the files of each group; from the newest run back."""
+    groups: list[list[list[DataFile]]] = [[]]
+    rows = files = 0
+    for run in reversed(runs):
+        size = sum(file.rows for file in run)
+        alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
+        if groups[-1] and (not alike or rows + size > full or files + len(run) > FILES_MERGED_MAX):
+            groups.append([])
+            rows = files = 0
+        groups[-1].append(run)
+        rows += size
+        files += len(run)
+    return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
+
+
+def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[Job]:
+    if table.name == LOG:
+        return [Job(storage, LOG, tuple(group), rows_per_file)]
+    buckets = table.described().buckets
+    if all(file.bucket == FRESH for file in group) and sum(file.rows for file in group) < FRESH_ROWS_MAX:
+        return [Job(storage, BY_PARTITION, tuple(group), rows_per_file, FRESH, buckets)]
+    return [
+        Job(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
+        for bucket in range(buckets)
+        if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
+    ]
+
+
+@memory_given_back()
+def join(job: Job) -> Joined:
+    """On an executor: read files that are each in the table's order, and write them as one, in that order."""
+    made: list[DataFile] = []
+    written = Digest()
+    counter = _Counter()
+    rows = _in_order(job, counter)
+    writer: FileWriter | None = None
+    for group in _row_groups(rows, LOG_SCHEMA if job.table == LOG else PARTITION_SCHEMA):
+        writer = writer or FileWriter(job.storage, job.table, job.bucket)
+        writer.add(group)
+        if writer.rows >= job.rows_per_file or writer.bytes_made >= FILE_BYTES_MAX:
+            made.append(writer.close())
+            written += writer.digest
+            writer = None
+    if writer is not None:
+        made.append(writer.close())
+        written += writer.digest
+    return Joined(made, counter.digest, written)
+
+
+class _Counter:
+    """Takes the digest of batches on their way."""
+
+    def __init__(self) -> None:
+        self.digest = Digest()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.digest += digest(batch)
+            yield batch
+
+
+def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
+    if job.table == LOG:
+        for file in job.files:
+            yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
+        return
+    share = Share(job.buckets, None if job.bucket in (None, FRESH) else (job.bucket,))
+    columns, batch_rows = PARTITION_SCHEMA.names, rows_at_a_time(len(job.files))
+    sources = [
+        pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _same)
+        for number, file in enumerate(in_file_order(job.files))
+    ]
+    for _, _, batch, start, end in in_order(sources):
+        yield batch.slice(start, end - start)
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: Any) -> Iterator[pa.Table]:
+    """Small pieces gathered into row groups; a piece is never larger than one."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > GROUP_ROWS or size > GROUP_BYTES):
+            yield pa.Table.from_batches(held, schema).combine_chunks()
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield pa.Table.from_batches(held, schema).combine_chunks()

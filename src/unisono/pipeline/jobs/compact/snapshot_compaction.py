@@ -1,0 +1,186 @@
+"""Fewer snapshots: small generations joined into larger ones, and of each partition's older states only some kept.
+
+The newest state is always kept. Of the others the oldest is kept in each stretch of ages from 4^k to 4^(k+1) events
+before the newest, so that a question about the past replays a few times as many events as lie between, and a
+partition has as many rows as its age has digits. Generations are joined like with like, as runs of events are.
+Of model versions the two stay whose snapshots reach furthest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from unisono.lake.attempt_files import attempting
+from unisono.lake.errors import Overtaken
+from unisono.lake.lake import Lake
+from unisono.lake.merge import FILES_MERGED_MAX, Share
+from unisono.lake.scan import runs_of
+from unisono.lake.snapshots import Snapshots, SnapshotWriter, files_of
+from unisono.lake.storage import SNAPSHOTS, Storage
+from unisono.lake.table import Table, naming
+from unisono.lake.write import FRESH, DataFile, memory_given_back
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+AGE_BASE: Final = 4
+
+VERSIONS_KEPT: Final = 2
+"""Model versions whose snapshots stay, of those that reach furthest: the one in use, and another for comparison."""
+
+ALWAYS_JOINED_BYTES: Final = 4 << 20
+"""Generations smaller than this are joined whatever their neighbours' size."""
+
+FRESH_FILES_MAX: Final = 4
+"""Generations with few partitions are one file each, which whoever looks for a state has to open."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One bucket of neighbouring generations, to be joined by one task."""
+
+    storage: Storage
+    files: tuple[DataFile, ...]
+    bucket: int
+    buckets: int
+
+
+class Thinned(msgspec.Struct, frozen=True):
+    """What a task made, and how many rows it read, kept and left out."""
+
+    files: list[DataFile]
+    read: int
+    kept: int
+    dropped: int
+
+
+def kept(ids: Sequence[int]) -> list[int]:
+    """Which snapshots of a partition stay; `ids` ascend, and so does the answer."""
+    stay: dict[int, int] = {}
+    for committed_id in reversed(ids):
+        age = ids[-1] - committed_id
+        stretch = 0
+        while age:
+            age //= AGE_BASE
+            stretch += 1
+        stay[stretch] = committed_id
+    return sorted(stay.values())
+
+
+def work(lake: Lake) -> bool:
+    """Whether there is anything to join or to remove."""
+    table = lake.find(SNAPSHOTS)
+    return table is not None and bool(_outdated(table) or any(_groups(table, _versions(table))))
+
+
+def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
+    """Join and thin what is worth it; files before, files after, rows rewritten."""
+    before, rows = len(lake.table(SNAPSHOTS).files()), 0
+    for attempt in range(OVERTAKEN_MAX + 1):
+        try:
+            rows += _thin(spark, lake)
+            break
+        except Overtaken:
+            if attempt == OVERTAKEN_MAX:
+                raise
+    return before, len(lake.table(SNAPSHOTS).files()), rows
+
+
+def _thin(spark: SparkContext, lake: Lake) -> int:
+    table = lake.table(SNAPSHOTS)
+    if outdated := _outdated(table):
+        # Who comes back to such a model folds from the first event, so nothing counts as folded any more.
+        folded = {file.model_version: 0 for file in outdated if file.model_version is not None}
+        table.put_snapshots([], folded, {"outdated": len(outdated)}, old=outdated)
+    return join_generations(spark, lake, _versions(lake.table(SNAPSHOTS)))
+
+
+def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[int]) -> int:
+    """Join and thin the generations of some model versions; rows rewritten."""
+    table, rows = lake.table(SNAPSHOTS), 0
+    for group in list(_groups(table, model_versions)):
+        with attempting(lake.storage) as storage:
+            jobs = _jobs(storage, group, table.described().buckets)
+            made = spark.parallelize(jobs, len(jobs)).map(join).collect()
+            read = sum(part.read for part in made)
+            if read != sum(file.rows for file in group):
+                raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
+            new = [file for part in made for file in part.files]
+            notes = {"dropped": sum(part.dropped for part in made)}
+            with naming(lake.storage, new):
+                lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
+        rows += read
+    return rows
+
+
+@memory_given_back()
+def join(job: Job) -> Thinned:
+    """On an executor: one bucket of some generations as one, thinned."""
+    first = job.files[0]
+    assert first.model_version is not None
+    writer = SnapshotWriter(job.storage, job.bucket, first.model_version, first.model_digest or "")
+    read = stayed = 0
+    with Snapshots.opened(job.storage, job.files) as held:
+        for name, ids in held.found(Share(job.buckets, (job.bucket,))):
+            read += len(ids)
+            for committed_id in kept(ids):
+                row = held.at(name, committed_id)
+                row.require_sound()
+                writer.add(row)
+                stayed += 1
+    return Thinned(writer.close(), read, stayed, read - stayed)
+
+
+def _outdated(table: Table) -> list[DataFile]:
+    old = _versions(table)[:-VERSIONS_KEPT]
+    return [file for file in table.files() if file.model_version in old]
+
+
+def _versions(table: Table) -> list[int]:
+    """The model versions that there are snapshots of, by how far these reach."""
+    reach: dict[int, int] = {}
+    for file in table.files():
+        assert file.model_version is not None
+        reach[file.model_version] = max(reach.get(file.model_version, 0), file.last_id)
+    return sorted(reach, key=lambda version: (reach[version], version))
+
+
+def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFile]]:
+    """Neighbouring generations to be joined, of each model version; from the newest back, like with like."""
+    files = table.files()
+    for version in model_versions:
+        group: list[DataFile] = []
+        size = 0
+        for run in reversed(list(runs_of(files_of(files, version)))):
+            own = sum(file.bytes for file in run)
+            alike = own <= max(2 * size, ALWAYS_JOINED_BYTES)
+            if group and (not alike or len(group) + len(run) > FILES_MERGED_MAX):
+                if _worthwhile(group):
+                    yield group
+                group, size = [], 0
+            group += run
+            size += own
+        if _worthwhile(group):
+            yield group
+
+
+def _worthwhile(group: Sequence[DataFile]) -> bool:
+    """Whether some bucket has several generations, or there are many that are not spread over the buckets."""
+    buckets: dict[int | None, list[DataFile]] = {}
+    for file in group:
+        buckets.setdefault(file.bucket, []).append(file)
+    if len(buckets.pop(FRESH, [])) >= FRESH_FILES_MAX:
+        return True
+    return any(len(list(runs_of(files))) > 1 for files in buckets.values())
+
+
+def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> list[Job]:
+    return [
+        Job(storage, files, bucket, buckets)
+        for bucket in range(buckets)
+        if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
+    ]

@@ -1,0 +1,92 @@
+"""Every file there is: of a lake, named by its tables or not, and of a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+from deltalake.fs import DeltaStorageHandler
+
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
+
+_DELTA_LOG: Final = "_delta_log"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One file: its path under a lake, or its whole path where it belongs to none."""
+
+    path: str
+    bytes: int
+    storage: Storage | None = None
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.path.endswith(".parquet")
+
+    @property
+    def holds_events(self) -> bool:
+        """Whether it is a data file of one of the lake's tables of events."""
+        return self._is_data_of(LOG, BY_PARTITION)
+
+    @property
+    def holds_states(self) -> bool:
+        """Whether it is a data file of the lake's table of snapshots."""
+        return self._is_data_of(SNAPSHOTS)
+
+    def _is_data_of(self, *tables: str) -> bool:
+        top, _, rest = self.path.partition("/")
+        return (
+            self.storage is not None and top in tables and self.is_parquet and not rest.startswith(_DELTA_LOG)
+        )
+
+    def opened(self) -> Any:
+        """The file for reading: a native file of Arrow."""
+        if self.storage is None:
+            return pa.OSFile(self.path)
+        top, _, rest = self.path.partition("/")
+        return self.storage.read(top, rest) if rest else self.storage.read(".", top)
+
+    def shown(self) -> str:
+        return self.path if self.storage is None else f"{self.storage.location}/{self.path}"
+
+
+def lake_files(storage: Storage) -> list[Place]:
+    """Everything that is under a lake's location, named by its tables or not."""
+    if storage.is_local:
+        return [Place(path, size, storage) for path, size in _walk(Path(storage.location))]
+    files = pa_fs.PyFileSystem(DeltaStorageHandler(storage.location, storage.options))
+    found = files.get_file_info(pa_fs.FileSelector("", recursive=True))
+    return [Place(info.path, info.size, storage) for info in found if info.is_file]
+
+
+def directory_files(directory: Path, beside: Storage | None = None) -> list[Place]:
+    """Everything in a directory, but for a lake that is in it."""
+    lake = None if beside is None or not beside.is_local else Path(beside.location).resolve()
+    found = ((directory / path, size) for path, size in _walk(directory))
+    return [
+        Place(str(path), size)
+        for path, size in found
+        if lake is None or not path.resolve().is_relative_to(lake)
+    ]
+
+
+def _walk(directory: Path) -> Iterator[tuple[str, int]]:
+    for folder, _, names in os.walk(directory):
+        for name in sorted(names):
+            path = Path(folder) / name
+            try:
+                if path.is_file():
+                    yield path.relative_to(directory).as_posix(), path.stat().st_size
+            except FileNotFoundError:
+                continue
+
+
+def remove(place: Place) -> None:
+    """Delete a file of a lake; one that is gone already is no matter."""
+    assert place.storage is not None
+    place.storage.remove(place.path)

@@ -1,0 +1,229 @@
+"""The proof at the end: every file searched, every event in the log looked at, and what was found told apart.
+
+A piece that was found may be part of an event that stays: those are asked, and what they say as well is no trace. Nor
+is what a state makes of them, whose text goes on differently after a value than an event's does: states that came of
+nothing but what stays are asked last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.columns import to_batch
+from unisono.lake.lake import Lake, View
+from unisono.lake.scan import scan_log
+from unisono.lake.storage import SNAPSHOTS, Storage
+from unisono.lake.write import DataFile
+from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
+from unisono.pipeline.jobs.erase.fragments import Hunt, Pieces
+from unisono.pipeline.jobs.erase.rewrite import Erased
+from unisono.pipeline.jobs.erase.search import Trace, search, text_buffers
+from unisono.pipeline.jobs.erase.select import texts_of
+from unisono.pipeline.jobs.export.job import ranges
+from unisono.pipeline.open_log import extent, open_reader, read_range, sqlite_directory
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.port import Snapshot
+from unisono.store.sqlite.copy import SqliteSource
+from unisono.store.sqlite.files import LOG_FILE
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+EVENTS_PER_TASK: Final = 100_000
+
+IDS_PER_TASK: Final = 20_000
+
+STATES_AT_ONCE: Final = 64
+
+TRACES_SHOWN: Final = 10
+
+_KEPT_TEXT: Final = ("id", "client_id", "partitions", "event")
+"""What an erased event keeps as text, and what the others have."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was searched, for how many pieces, of which `common` also stand in events that stay; and what was found.
+
+    `log_events`: events of the log that are still what they were.
+    """
+
+    files: int
+    bytes: int
+    pieces: int
+    common: int
+    traces: list[Trace]
+    log_events: int
+
+    @property
+    def holds(self) -> bool:
+        return not self.traces and not self.log_events
+
+    @property
+    def in_log(self) -> bool:
+        """Whether something was found in the files of an embedded log."""
+        own = [trace.place for trace in self.traces if trace.place.storage is None]
+        return any(Path(place.path).name.startswith(LOG_FILE) for place in own)
+
+    def text(self) -> str:
+        searched = f"{self.files} files ({self.bytes / 1e6:.1f} MB) searched"
+        if self.holds:
+            return f"{searched}, none holds erased content"
+        lines = [f"{searched}, erased content is still there:"]
+        if self.log_events:
+            lines.append(f"  the log: {self.log_events} events")
+        for trace in self.traces[:TRACES_SHOWN]:
+            what = f"{trace.events} events" if trace.events else f"{len(trace.pieces)} pieces"
+            lines.append(f"  {trace.place.shown()}: {what}")
+        if len(self.traces) > TRACES_SHOWN:
+            lines.append(f"  and {len(self.traces) - TRACES_SHOWN} more files")
+        return "\n".join(lines)
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """Which states came of nothing but what stays: of other partitions than these, and those folded since."""
+
+    partitions: frozenset[str]
+    since_ms: int
+
+    def of(self, state: Snapshot) -> bool:
+        return state.partition not in self.partitions or state.created_at >= self.since_ms
+
+    def mask(self, rows: pa.RecordBatch) -> Any:
+        names = pa.array(sorted(self.partitions), pa.string())
+        others = pc.invert(pc.is_in(rows.column("partition"), value_set=names))
+        return pc.or_(others, pc.greater_equal(rows.column("created_at"), self.since_ms))
+
+
+def prove(
+    spark: SparkContext,
+    store: str,
+    lake: Lake,
+    erased: Erased,
+    pieces: Pieces,
+    trust: Trust,
+    also: Sequence[Path],
+) -> Proof:
+    """Search the lake, an embedded log's directory and `also`; ask the log for every one of these events."""
+    places = lake_files(lake.storage)
+    directory = sqlite_directory(store)
+    for other in (*also, *([] if directory is None else [directory])):
+        places += directory_files(other, lake.storage)
+    found = search(spark, places, erased, pieces)
+    doubtful = set().union(*(trace.pieces for trace in found.traces if not trace.events))
+    view, held = lake.view(), extent(store)
+    common = surviving(spark, store, view, held.head, Pieces(doubtful, pieces.salt)) if doubtful else set()
+    if doubtful - common:
+        common |= in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
+    traces = [trace for trace in found.traces if trace.events or trace.pieces - common]
+    left = still_there(spark, store, erased, held.pruned_to)
+    return Proof(found.files, found.bytes, len(pieces), len(common), traces, left)
+
+
+class _Stretch(msgspec.Struct, frozen=True):
+    """Events that stay: those of one file of the lake, or of a stretch of the log."""
+
+    store: str
+    storage: Storage
+    file: DataFile | None
+    since: int
+    upto: int
+    pieces: Any
+
+
+def surviving(spark: SparkContext, store: str, view: View, head: int, pieces: Pieces) -> set[bytes]:
+    """Which of these pieces stand in what stays of events, in the lake and in the log beyond it up to `head`."""
+    shared = spark.broadcast(pieces)
+    try:
+        tasks = [_Stretch(store, view.storage, file, 0, view.head, shared) for file in view.log_files]
+        if head > view.head:
+            beyond = ranges(view.head, head, EVENTS_PER_TASK, max(1, spark.defaultParallelism))
+            tasks += [_Stretch(store, view.storage, None, since, upto, shared) for since, upto in beyond]
+        found = spark.parallelize(tasks, len(tasks)).map(standing).collect() if tasks else []
+    finally:
+        shared.destroy()
+    return set().union(*found)
+
+
+def standing(task: _Stretch) -> set[bytes]:
+    """On an executor."""
+    hunt = Hunt(task.pieces.value)
+    for batch in _rows(task):
+        for name in _KEPT_TEXT:
+            for buffer in text_buffers(batch.column(name)):
+                hunt.look(buffer)
+    return hunt.found
+
+
+def _rows(task: _Stretch) -> Iterator[pa.RecordBatch]:
+    if task.file is not None:
+        yield from scan_log(task.storage, [task.file], task.since, task.upto, _KEPT_TEXT)
+        return
+    with closing(open_reader(task.store)) as reader:
+        yield from map(to_batch, read_range(reader, task.since, task.upto))
+
+
+class _States(msgspec.Struct, frozen=True):
+    """The states in one file of the lake, or those that an embedded log keeps."""
+
+    directory: Path | None
+    storage: Storage
+    file: DataFile | None
+    trust: Any
+    pieces: Any
+
+
+def in_states(spark: SparkContext, store: str, lake: Lake, trust: Trust, pieces: Pieces) -> set[bytes]:
+    """Which of these pieces stand in states that can be trusted, of the lake and of an embedded log."""
+    table, directory = lake.find(SNAPSHOTS), sqlite_directory(store)
+    files: list[DataFile | None] = [] if table is None else [*table.files()]
+    if directory is not None:
+        files.append(None)
+    shared = (spark.broadcast(trust), spark.broadcast(pieces))
+    try:
+        tasks = [_States(directory, lake.storage, file, *shared) for file in files]
+        found = spark.parallelize(tasks, len(tasks)).map(stated).collect() if tasks else []
+    finally:
+        for each in shared:
+            each.destroy()
+    return set().union(*found)
+
+
+def stated(task: _States) -> set[bytes]:
+    """On an executor."""
+    hunt, trust = Hunt(task.pieces.value), task.trust.value
+    if task.file is None:
+        assert task.directory is not None
+        with closing(SqliteSource(task.directory)) as source:
+            for snapshot in filter(trust.of, source.snapshots()):
+                hunt.look(snapshot.state)
+        return hunt.found
+    with task.storage.read(SNAPSHOTS, task.file.path) as source, task.storage.decoding(source) as parquet:
+        for batch in parquet.iter_batches(STATES_AT_ONCE, columns=["partition", "created_at", "state"]):
+            for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
+                hunt.look(buffer)
+    return hunt.found
+
+
+class _Ask(msgspec.Struct, frozen=True):
+    store: str
+    ids: list[int]
+
+
+def still_there(spark: SparkContext, store: str, erased: Erased, pruned_to: int) -> int:
+    """How many of these events the log still has as they were."""
+    ids = erased.ids[erased.ids > pruned_to].tolist()
+    asks = [_Ask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)]
+    return sum(spark.parallelize(asks, len(asks)).map(count_intact).collect()) if asks else 0
+
+
+def count_intact(ask: _Ask) -> int:
+    """On an executor."""
+    with closing(open_reader(ask.store)) as reader:
+        return sum(not is_tombstone(text) for text in texts_of(reader, ask.ids).values())

@@ -1,0 +1,192 @@
+"""Putting tombstones into the lake's tables: files that hold erased events are written anew, all else as it was.
+
+Rows stay where they are, with their ids, partitions, times and hashes, in the same row groups, so every digest of the
+table stays what it was. A commit puts some new files in the place of old ones, or nothing has happened; it is refused
+when a compaction came first, and then looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.attempt_files import attempting
+from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.digests import Digest, digest, total
+from unisono.lake.errors import Overtaken
+from unisono.lake.file_checks import opened
+from unisono.lake.lake import Lake
+from unisono.lake.scan import may_hold
+from unisono.lake.storage import LOG, Storage
+from unisono.lake.table import Table
+from unisono.lake.write import DataFile, FileWriter
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
+from unisono.protocol.tombstones import ERASED_TYPE, tombstone
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+FILES_PER_COMMIT: Final = 64
+"""Files written anew by one commit: what a kill can cost."""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """Events and the times of their tombstones, by committed_id: two arrays of the same length."""
+
+    ids: Any
+    times: Any
+
+    @classmethod
+    def of(cls, times: Mapping[int, int]) -> Erased:
+        ids = np.array(sorted(times), np.int64)
+        return cls(ids, np.array([times[number] for number in ids.tolist()], np.int64))
+
+    def within(self, first: int, last: int) -> Erased:
+        """Those from `first` to `last`."""
+        start, end = np.searchsorted(self.ids, [first, last + 1])
+        return Erased(self.ids[start:end], self.times[start:end])
+
+    def places(self, committed_ids: Any) -> tuple[Any, Any]:
+        """Which rows hold one of these events, and which of these events each of those rows holds."""
+        spots = np.minimum(np.searchsorted(self.ids, committed_ids), len(self.ids) - 1)
+        mask = self.ids[spots] == committed_ids
+        return mask, spots[mask]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One file that may hold erased events."""
+
+    storage: Storage
+    file: DataFile
+    erased: Erased
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """What came of a file: the one that takes its place, None when there was nothing to change in it."""
+
+    old: DataFile
+    new: DataFile | None
+    rows: int
+    read: Digest = Digest()
+    written: Digest = Digest()
+
+
+def rewrite(spark: SparkContext, lake: Lake, name: str, erased: Erased, partitions: Mapping[str, int]) -> int:
+    """Replace what these events said in one table by tombstones; how many rows that changed.
+
+    `partitions`: every partition they are in. Safe beside exports, compactions and readers.
+    """
+    changed = lost = 0
+    clean: set[str] = set()
+    while True:
+        table = lake.table(name)
+        jobs = [job for job in _jobs(table, erased, partitions) if job.file.path not in clean][
+            :FILES_PER_COMMIT
+        ]
+        if not jobs:
+            return changed
+        try:
+            with attempting(lake.storage) as storage:
+                own = [msgspec.structs.replace(job, storage=storage) for job in jobs]
+                done = spark.parallelize(own, len(own)).map(rewrite_file).collect()
+                changed += _commit(table, done)
+        except Overtaken:
+            lost += 1
+            if lost > OVERTAKEN_MAX:
+                raise
+            continue
+        clean.update(part.old.path if part.new is None else part.new.path for part in done)
+
+
+def _jobs(table: Table, erased: Erased, partitions: Mapping[str, int]) -> list[Job]:
+    buckets = table.described().buckets
+    jobs = []
+    for file in table.files():
+        mine = erased.within(file.first_id, file.last_id)
+        if len(mine) and (table.name == LOG or any(may_hold(file, name, buckets) for name in partitions)):
+            jobs.append(Job(table.storage, file, mine))
+    return jobs
+
+
+def _commit(table: Table, done: list[Rewritten]) -> int:
+    fresh = [part for part in done if part.new is not None]
+    if not fresh:
+        return 0
+    read, written = total([part.read for part in fresh]), total([part.written for part in fresh])
+    if read != written:
+        raise Mismatch(
+            f"files of {table.name} held {read} and hold {written} written anew: nothing is replaced"
+        )
+    new = [part.new for part in fresh if part.new is not None]
+    rows = sum(part.rows for part in fresh)
+    notes = {"erased": rows, "digest": msgspec.to_builtins(written)}
+    table.replace([part.old for part in fresh], new, notes, same_rows=False)
+    return rows
+
+
+def rewrite_file(job: Job) -> Rewritten:
+    """On an executor: the file anew, row group by row group; no new one when no row changes."""
+    file = job.file
+    names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
+    with opened(job.storage, file) as parquet:
+        groups = range(parquet.metadata.num_row_groups)
+        if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)
+                   for number in groups if touched(parquet.metadata.row_group(number), job.erased)):  # fmt: skip
+            return Rewritten(file, None, 0)
+        writer = FileWriter(job.storage, file.table, file.bucket)
+        read, changed = Digest(), 0
+        for number in groups:
+            rows = parquet.read_row_group(number, columns=names)
+            read += digest(rows)
+            rows, count = with_tombstones(rows, job.erased)
+            writer.add(rows)
+            changed += count
+    return Rewritten(file, writer.close(), changed, read, writer.digest)
+
+
+def with_tombstones(rows: pa.Table, erased: Erased) -> tuple[pa.Table, int]:
+    """The rows with tombstones for these events, and how many of them said something else."""
+    mask, spots = erased.places(np.asarray(rows.column("committed_id")))
+    changed = len(differing(rows, erased))
+    if not changed:
+        return rows, 0
+    texts = pa.array([tombstone(time) for time in erased.times[spots].tolist()], pa.string())
+    here = pa.array(mask)
+    columns = {
+        "event": pc.replace_with_mask(rows.column("event").combine_chunks(), here, texts),
+        "type": pc.if_else(here, pa.scalar(ERASED_TYPE), rows.column("type")),
+        "schema": pc.if_else(here, pa.scalar(None, pa.string()), rows.column("schema")),
+    }
+    for name, column in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(name), column)
+    return rows, changed
+
+
+def differing(rows: pa.Table, erased: Erased) -> list[bytes]:
+    """What rows of these events say where it is not their tombstone."""
+    mask, spots = erased.places(np.asarray(rows.column("committed_id")))
+    texts = rows.column("event").filter(pa.array(mask)).to_pylist()
+    times = erased.times[spots].tolist()
+    return [
+        text.encode() for text, time in zip(texts, times, strict=True) if text.encode() != tombstone(time)
+    ]
+
+
+def touched(group: Any, erased: Erased) -> bool:
+    """Whether a row group's ids reach over any of these events."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == "committed_id":
+            known = column.statistics
+            return known is None or len(erased.within(known.min, known.max)) > 0
+    return True

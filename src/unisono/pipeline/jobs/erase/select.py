@@ -1,0 +1,277 @@
+"""Which events are meant: all of a client, of a partition, some by their ids or numbers, wherever they are.
+
+The lake has every event up to its head, the log has the rest. Both are read on executors; of the lake only the column
+that decides, and whole rows of those row groups where something was found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.file_checks import opened
+from unisono.lake.lake import View
+from unisono.lake.scan import pertinent
+from unisono.lake.storage import Storage
+from unisono.lake.write import DataFile
+from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
+from unisono.pipeline.jobs.export.job import ranges
+from unisono.pipeline.open_log import open_reader, read_partitions, read_range
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.port import LogReader, Pruned, Record
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+EVENTS_PER_TASK: Final = 100_000
+
+STRETCH_EVENTS: Final = 250
+"""Neighbouring events read from the log at once."""
+
+TEXT_BYTES_MAX: Final = 16 << 20
+"""Event text of which a task takes pieces; of what is beyond, it only counts the events."""
+
+Kind = Literal["client", "id", "partition"]
+
+_COLUMNS: Final[dict[Kind, str]] = {"client": "client_id", "id": "id", "partition": "partition"}
+_READ: Final = ("committed_id", "id", "partitions", "event")
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """What was asked for: events of any of these clients, with any of these ids, or in any of these partitions."""
+
+    kind: Kind
+    names: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"{self.kind} {', '.join(map(repr, self.names))}"
+
+
+class Chosen(msgspec.Struct, frozen=True, array_like=True):
+    """One event. `intact`: the lake or the log still has what it said.
+
+    `erased_at`: what its tombstone says, if the log or else the lake has one.
+    """
+
+    committed_id: int
+    id: str
+    partitions: tuple[str, ...]
+    erased_at: int | None
+    intact: bool
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The events meant, each once, by committed_id.
+
+    `partitions`: the first of them in each partition that has any. `pieces`: tokens of what they still say, made
+    with `salt`.
+    """
+
+    events: list[Chosen]
+    partitions: dict[str, int]
+    pieces: frozenset[bytes]
+    salt: bytes
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """Events by their committed ids, which ascend: those that an erasure was begun of."""
+
+    ids: tuple[int, ...]
+
+    def within(self, first: int, last: int) -> Numbered:
+        return Numbered(self.ids[bisect_left(self.ids, first) : bisect_right(self.ids, last)])
+
+
+class _Look(msgspec.Struct, frozen=True):
+    store: str
+    selector: Selector | Numbered
+    since: int
+    upto: int
+    pruned_to: int
+    pieces_max: int
+    salt: bytes
+    storage: Storage
+    file: DataFile | None = None
+
+
+def select(
+    spark: SparkContext,
+    store: str,
+    view: View,
+    selector: Selector | Numbered,
+    pruned_to: int,
+    head: int,
+    salt: bytes,
+) -> Selection:
+    """The events meant, up to `head` of the log, which has lost those up to `pruned_to`."""
+    files = _files(view, selector)
+    cores = max(1, spark.defaultParallelism)
+    hot = ranges(view.head, head, EVENTS_PER_TASK, cores) if head > view.head else []
+    share = PIECES_MAX // max(1, len(files) + len(hot))
+    spans = [(0, view.head, file) for file in files] + [(since, upto, None) for since, upto in hot]
+    looks = [
+        _Look(
+            store, _part(selector, since, upto, file), since, upto, pruned_to, share, salt, view.storage, file
+        )
+        for since, upto, file in spans
+    ]
+    return joined(spark.parallelize(looks, len(looks)).map(look).collect() if looks else [], salt)
+
+
+def _part(selector: Selector | Numbered, since: int, upto: int, file: DataFile | None) -> Selector | Numbered:
+    """What of it a task has to look for."""
+    if isinstance(selector, Selector):
+        return selector
+    return selector.within(since + 1, upto) if file is None else selector.within(file.first_id, file.last_id)
+
+
+def _files(view: View, selector: Selector | Numbered) -> list[DataFile]:
+    if isinstance(selector, Numbered):
+        return [file for file in view.log_files if selector.within(file.first_id, file.last_id).ids]
+    if selector.kind == "partition":
+        return pertinent(view.partition_files, view.buckets, selector.names, 0, view.head)
+    return view.log_files
+
+
+def joined(parts: Iterable[Selection], salt: bytes) -> Selection:
+    """All of these as one; an event in two of the partitions asked for was found twice."""
+    events: dict[int, Chosen] = {}
+    partitions: dict[str, int] = {}
+    pieces: set[bytes] = set()
+    for part in parts:
+        events.update((event.committed_id, event) for event in part.events)
+        for name, first in part.partitions.items():
+            partitions[name] = min(first, partitions.get(name, first))
+        pieces |= part.pieces
+    return Selection([events[number] for number in sorted(events)], partitions, frozenset(pieces), salt)
+
+
+def look(task: _Look) -> Selection:
+    """On an executor: one file of the lake, or one stretch of the log."""
+    found = _Finding()
+    reader = open_reader(task.store)
+    try:
+        if task.file is None:
+            for record in _in_log(reader, task):
+                found.add(record.committed_id, record.id, record.partitions, record.event, record.event)
+        else:
+            for rows in _in_file(task):
+                ids = sorted(rows.column("committed_id").to_pylist())
+                hot = texts_of(reader, (number for number in ids if number > task.pruned_to))
+                for row in rows.to_pylist():
+                    number, event = row["committed_id"], row["event"].encode()
+                    found.add(number, row["id"], row["partitions"], event, hot.get(number, b""))
+    finally:
+        reader.close()
+    pieces = frozenset(sample(found.texts, task.pieces_max, task.salt))
+    return Selection(found.events, found.partitions, pieces, task.salt)
+
+
+class _Finding:
+    """Gathers what a task finds, within bounds."""
+
+    def __init__(self) -> None:
+        self.events: list[Chosen] = []
+        self.partitions: dict[str, int] = {}
+        self.texts: list[bytes] = []
+        self._room = TEXT_BYTES_MAX
+
+    def add(self, committed_id: int, id: str, partitions: Iterable[str], event: bytes, hot: bytes) -> None:
+        """`event` as the lake has it (or the log, where the lake does not reach), `hot` as the log has it."""
+        text = hot if is_tombstone(event) else event
+        intact = bool(text) and not is_tombstone(text)
+        erased_at = erased_at_of(event) if erased_at_of(hot) is None else erased_at_of(hot)
+        names = tuple(map(intern, partitions))
+        self.events.append(Chosen(committed_id, id, names, erased_at, intact))
+        for name in names:
+            self.partitions[name] = min(committed_id, self.partitions.get(name, committed_id))
+        if intact and self._room >= len(text):
+            self.texts.append(text)
+            self._room -= len(text)
+
+
+def erased_at_of(event: bytes) -> int | None:
+    """The time in a tombstone; None of any other event."""
+    if not is_tombstone(event):
+        return None
+    return int(msgspec.json.decode(event)["payload"]["erased_at"])
+
+
+def _in_file(task: _Look) -> Iterator[pa.Table]:
+    """The rows meant, one row group after the other."""
+    assert task.file is not None
+    if isinstance(task.selector, Numbered):
+        column, wanted = "committed_id", pa.array(task.selector.ids, pa.int64())
+    else:
+        column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
+    with opened(task.storage, task.file) as parquet:
+        for number in _groups(parquet.metadata, column, task.selector):
+            deciding = parquet.read_row_group(number, columns=[column])
+            mine = pc.is_in(deciding.column(column), value_set=wanted)
+            if pc.any(mine).as_py():
+                rows = parquet.read_row_group(number, columns=list(_READ)).filter(mine)
+                yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
+
+
+def _groups(metadata: Any, column: str, selector: Selector | Numbered) -> Iterator[int]:
+    """Row groups that may hold any of what is looked for, by their statistics where they have some."""
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    encoded = [] if isinstance(selector, Numbered) else [name.encode() for name in selector.names]
+    for number in range(metadata.num_row_groups):
+        known = metadata.row_group(number).column(places[column]).statistics
+        if isinstance(selector, Numbered):
+            if known is not None and not selector.within(known.min, known.max).ids:
+                continue
+        elif known is not None and known.has_min_max:
+            low, high = known.min.encode(), known.max.encode()
+            if not any(low <= name <= high for name in encoded):
+                continue
+        yield number
+
+
+def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
+    if isinstance(task.selector, Numbered):
+        yield from _numbered(reader, task.selector.ids)
+        return
+    names = frozenset(task.selector.names)
+    if task.selector.kind == "partition":
+        for records in read_partitions(reader, task.selector.names, task.since, task.upto):
+            yield from records
+        return
+    by_client = task.selector.kind == "client"
+    for records in read_range(reader, task.since, task.upto):
+        yield from (record for record in records if (record.client_id if by_client else record.id) in names)
+
+
+def texts_of(reader: LogReader, ids: Iterable[int]) -> dict[int, bytes]:
+    """What the log has of these events, which ascend; nothing of those that have left it."""
+    return {record.committed_id: record.event for record in _numbered(reader, ids)}
+
+
+def _numbered(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
+    for first, last in _stretches(ids):
+        try:
+            records = reader.scan(first - 1, last, limit=last - first + 1)
+        except Pruned:
+            continue
+        yield from records
+
+
+def _stretches(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours together, some at a time."""
+    first = last = None
+    for number in ids:
+        if first is not None and last is not None:
+            if number == last + 1 and number - first < STRETCH_EVENTS:
+                last = number
+                continue
+            yield first, last
+        first = last = number
+    if first is not None and last is not None:
+        yield first, last

@@ -1,0 +1,202 @@
+"""Export as a stream: the lake follows the log, a micro-batch at a time, until it is told to stop.
+
+Spark's checkpoint remembers which batches were planned; the lake's own tables remember which events they hold, and
+they decide. A batch that is replayed after a kill finds its events there and adds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from unisono.lake.attempt_files import attempting
+from unisono.lake.columns import LOG_SCHEMA
+from unisono.lake.digests import total
+from unisono.lake.errors import Overtaken
+from unisono.lake.lake import Lake
+from unisono.lake.storage import Storage
+from unisono.lake.write import Written, write_runs
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.export.job import (
+    BOTH,
+    EVENTS_PER_FILE,
+    OVERTAKEN_MAX,
+    Exported,
+    Stage,
+    commit,
+    export,
+    level,
+    plan,
+)
+from unisono.pipeline.origin_check import origin_of
+from unisono.pipeline.spark.source import EVENTS_PER_BATCH, UnisonoSource
+
+EVERY_S: Final = 1.0
+"""From one look at the log to the next."""
+
+_POLL_S: Final = 0.2
+
+Told = Callable[[Exported], None]
+"""Called after each batch that added something."""
+
+
+class Follower:
+    """One running export stream.
+
+    A batch and a stop exclude each other: `stop` waits for the batch at work, and no batch begins after it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: str,
+        lake: Lake,
+        checkpoint: Path,
+        *,
+        every_s: float = EVERY_S,
+        events_per_batch: int = EVENTS_PER_BATCH,
+        told: Told | None = None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._lake = lake
+        self._told = told or (lambda _: None)
+        self._working = threading.Lock()
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+        plan(store, lake)  # refuses a lake of another log before anything starts
+        head = lake.head()
+        spark.dataSource.register(UnisonoSource)
+        rows = (
+            spark.readStream.format("unisono")
+            .option("store", store)
+            .option("from", head)
+            .option("max_events_per_batch", events_per_batch)
+            .load()
+        )
+        self._query = (
+            rows.writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", str(resume_place(checkpoint, head)))
+            .trigger(processingTime=f"{int(every_s * 1000)} milliseconds")
+            .start()
+        )
+
+    def run(self, stop: threading.Event, upto: int | None = None) -> None:
+        """Follow until `stop` is set, or the lake has reached `upto`; raises what ended it otherwise."""
+        while not stop.wait(_POLL_S):
+            if not self._query.isActive:
+                raise self._failure or self._query.exception() or PipelineError("the stream ended")
+            if upto is not None and self._lake.head() >= upto:
+                break
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._working:
+            self._query.stop()
+
+    def _batch(self, rows: DataFrame, _: int) -> None:
+        while not self._working.acquire(timeout=_POLL_S):
+            if self._stopping.is_set():
+                raise PipelineError("stopping")  # unanswered, so Spark plans this batch again next time
+        try:
+            if self._stopping.is_set():
+                raise PipelineError("stopping")
+            self._copy(rows)
+        except Exception as error:
+            self._failure = error
+            raise
+        finally:
+            self._working.release()
+
+    def _copy(self, rows: DataFrame) -> None:
+        """Add to the lake what it lacks of this batch; what came in from elsewhere meanwhile is left out."""
+        context = self._spark.sparkContext
+        for _ in range(OVERTAKEN_MAX):
+            began = time.monotonic()
+            try:
+                head = level(context, self._store, self._lake)
+                with attempting(self._lake.storage) as storage:
+                    written = self._write(rows.where(f.col("committed_id") > head), storage)
+                    log = total([part.log for part in written])
+                    if log.rows == 0:
+                        return
+                    if (
+                        log.first > head + 1
+                    ):  # the lake was put back to an earlier state: fill in what is between
+                        head = export(context, self._store, self._lake, to=log.first - 1).upto
+                    commit(self._lake, Stage(head, log.last, BOTH), written, origin_of(self._store))
+            except Overtaken:
+                continue
+            self._told(Exported(head, log.last, log.rows, time.monotonic() - began, log))
+            return
+        raise Overtaken("another process keeps changing the lake first")
+
+    def _write(self, rows: DataFrame, storage: Storage) -> list[Written]:
+        writing = _Writing(storage, self._lake.view().buckets)
+        told = rows.mapInArrow(writing, "written BINARY").collect()
+        return [msgspec.msgpack.decode(row.written, type=Written) for row in told]
+
+
+class _Writing:
+    """On an executor: rows of one range into files."""
+
+    def __init__(self, storage: Storage, buckets: int) -> None:
+        self._storage = storage
+        self._buckets = buckets
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (pa.RecordBatch.from_arrays(batch.columns, schema=LOG_SCHEMA) for batch in batches)
+        written = write_runs(self._storage, rows, buckets=self._buckets, events_per_file=EVENTS_PER_FILE)
+        told = pa.array([msgspec.msgpack.encode(written)], pa.binary())
+        yield pa.RecordBatch.from_arrays([told], names=["written"])
+
+
+def resume_place(checkpoint: Path, head: int) -> Path:
+    """The directory of the stream's checkpoint: the last one, or a new one when the lake stands elsewhere.
+
+    A stream resumes where its checkpoint stands. If the lake is further by now (an export ran in between), that
+    would read again what is there, or what has left the log since; if it was put back to an earlier state, the
+    stream would wait for news and leave out what is between.
+    """
+    places = sorted(checkpoint.glob("from-*"), key=lambda place: place.stat().st_mtime)
+    if places and _done(places[-1]) <= head <= _planned(places[-1]):
+        return places[-1]
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
+    fresh = checkpoint / f"from-{head}"
+    fresh.mkdir(parents=True, exist_ok=True)
+    return fresh
+
+
+def _planned(place: Path) -> int:
+    """The committed_id that the newest planned batch ends at; -1 when none can be made out."""
+    return _end_of(place, _newest(place / "offsets"))
+
+
+def _done(place: Path) -> int:
+    """The committed_id that the newest finished batch ends at, or where the first one starts; -1 as above."""
+    newest = _newest(place / "commits")
+    return int(place.name.removeprefix("from-")) if newest is None else _end_of(place, newest)
+
+
+def _newest(folder: Path) -> int | None:
+    return max((int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()), default=None)
+
+
+def _end_of(place: Path, batch: int | None) -> int:
+    try:
+        lines = (place / "offsets" / str(batch)).read_text("utf-8").splitlines()
+        return int(json.loads(lines[-1])["committed_id"])
+    except (ValueError, OSError, KeyError, IndexError, TypeError):
+        return -1

@@ -1,0 +1,333 @@
+"""One import from start to end: read, decide, load; killed anywhere and run again, it goes on.
+
+Reading does not look at the log. Deciding judges against the log as it is then. Loading requires that the log has not
+moved since; if somebody else wrote to it and it may matter, everything is decided again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+
+from unisono.pipeline.clock import now_ms
+from unisono.pipeline.errors import Mismatch, NoSuchStore, PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.import_ import insieme_file as insieme
+from unisono.pipeline.jobs.import_ import json_lines as jsonl
+from unisono.pipeline.jobs.import_ import prepare as preparing
+from unisono.pipeline.jobs.import_ import rejects_table as rejects
+from unisono.pipeline.jobs.import_ import tabular
+from unisono.pipeline.jobs.import_.read_split import Summary, Task, count, number_of, run_task
+from unisono.pipeline.jobs.import_.result import Loaded, Prepared, Report
+from unisono.pipeline.jobs.import_.sources import (
+    INSIEME,
+    JSONL,
+    PARQUET,
+    SPLIT_BYTES,
+    SPLIT_ROWS,
+    Mapped,
+    Source,
+    Split,
+    unchanged,
+)
+from unisono.pipeline.jobs.import_.staging import DECIDED, READ, Asked, Manifest, Staging
+from unisono.pipeline.open_log import extent, no_collection, shown, sqlite_directory
+from unisono.pipeline.spark.cluster import require_visible
+from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, Moved, groups, open_log
+from unisono.store.bulk_load import Prepared as PreparedRow
+from unisono.store.port import CommitLog, Record, StoreUnusable
+from unisono.store.sqlite.files import LOG_FILE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOVED_MAX: Final = 3
+"""How often everything is decided again because others wrote to the log; after that they will not stop."""
+
+READ_ROWS: Final = 2_000
+"""Staged rows held as Python values at a time."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be done. `full`: events are judged against the states they find, not by their shape only."""
+
+    store: str
+    sources: tuple[Source, ...]
+    staging: Path
+    rejects: str
+    mapped: Mapped = Mapped()
+    order: str = "keep"
+    full: bool = True
+    model: ShippedModel = ShippedModel.open()
+    client_id: str = "import"
+    dry_run: bool = False
+    split_bytes: int = SPLIT_BYTES
+    split_rows: int = SPLIT_ROWS
+    group_rows: int = GROUP_ROWS_MAX
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(
+            shown(self.store),
+            self.sources,
+            self.mapped.names,
+            self.order,
+            self.full,
+            self.model.digest,
+            self.client_id,
+        )
+
+
+Say = Callable[[str], None]
+
+
+def run(plan: Plan, session: Callable[[], SparkSession], say: Say) -> Report:
+    """Do it, or go on with it. `session` is asked for Spark when there is work for it."""
+    began = time.monotonic()
+    rejects.check_place(plan.rejects)
+    _require_files(plan)
+    staging = Staging(plan.staging, plan.asked.key)
+    with staging.locked(), ExitStack() as stack:
+        log = None if plan.dry_run else stack.enter_context(closing(_open(plan.store)))
+        manifest = staging.manifest(now_ms())
+        if manifest.stage:
+            say(f"going on with import {manifest.key}, which was {manifest.stage}")
+        work = _Work(plan, staging, manifest, session, say)
+        loaded: Loaded | None = None
+        if log is None:
+            work.prepare_only()
+        else:
+            loaded = work.load(log)
+        report = work.report(loaded, time.monotonic() - began)
+        if loaded is not None:
+            staging.remove()
+        return report
+
+
+def _open(store: str) -> CommitLog:
+    try:
+        return open_log(store)
+    except StoreUnusable as error:
+        raise NoSuchStore(str(error)) from error
+
+
+def _require_files(plan: Plan) -> None:
+    if not plan.sources:
+        raise PipelineError("there is nothing to import")
+    for source in plan.sources:
+        if source.format not in (JSONL, INSIEME):
+            tabular.require_columns(source, plan.mapped)
+
+
+class _Work:
+    """One run on one staging directory."""
+
+    def __init__(
+        self, plan: Plan, staging: Staging, manifest: Manifest, session: Callable[[], SparkSession], say: Say
+    ) -> None:
+        self._plan = plan
+        self._staging = staging
+        self._manifest = manifest
+        self._session = session
+        self._say = say
+
+    def prepare_only(self) -> None:
+        """A dry run: everything but loading, beside a running server too."""
+        directory = sqlite_directory(self._plan.store)
+        empty = directory is not None and not (directory / LOG_FILE).exists()
+        base = 0 if empty else extent(self._plan.store).head
+        if self._manifest.stage == DECIDED and self._manifest.base != base:
+            self._undecide()
+        self._decide(base)
+
+    def load(self, log: CommitLog) -> Loaded:
+        """Decide what is not decided, and load what is not loaded."""
+        for _ in range(MOVED_MAX):
+            self._decide(log.head())
+            try:
+                return self._load(log)
+            except Moved as moved:
+                self._say(f"the log is not as it was when the rows were judged ({moved}): judging again")
+                self._undecide()
+        raise Mismatch(
+            "others keep writing to partitions of this import, so that its rows must be judged again each time: "
+            "keep them from it for a while, and run this again"
+        )
+
+    def report(self, loaded: Loaded | None, seconds: float) -> Report:
+        plan, manifest = self._plan, self._manifest
+        return Report(
+            manifest.key,
+            shown(plan.store),
+            plan.order,
+            f"{plan.model.version} ({plan.model.digest[:12]})" if plan.model.files else plan.model.digest,
+            "full" if plan.full else "shape",
+            manifest.base,
+            plan.rejects,
+            msgspec.json.decode(manifest.summary, type=Prepared),
+            loaded,
+            seconds,
+            None if loaded is not None else str(self._staging.folder),
+        )
+
+    # -- reading and deciding ------------------------------------------------------------------------------
+
+    def _undecide(self) -> None:
+        self._manifest.stage = READ
+        self._staging.keep(self._manifest)
+        self._staging.clear("loaded.json", "staged", "decided")
+
+    def _decide(self, base: int) -> None:
+        if self._manifest.stage == DECIDED:
+            if self._manifest.rejects == self._plan.rejects:
+                return
+            self._undecide()  # a dry run wrote the rejected rows elsewhere
+        began = time.monotonic()
+        spark = self._session()
+        if base:
+            require_visible(spark.sparkContext, self._plan.store)
+        summaries = self._read(spark)
+        self._manifest.base = base
+        prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries)
+        prepared.seconds = time.monotonic() - began
+        self._manifest.accepted = prepared.totals.accepted
+        self._manifest.rejects = self._plan.rejects
+        first = [summary.first_ms for summary in summaries if summary.first_ms is not None]
+        self._manifest.first_ms = min(first, default=self._manifest.began_ms)
+        self._manifest.summary = msgspec.Raw(msgspec.json.encode(prepared))
+        self._manifest.stage = DECIDED
+        self._staging.keep(self._manifest)
+        total = prepared.totals
+        self._say(f"judged {total.rows} rows: {total.accepted} to load, {total.rejected} rejected")
+
+    def _read(self, spark: SparkSession) -> list[Summary]:
+        context = spark.sparkContext
+        folder = self._staging.path("rows")
+        folder.mkdir(exist_ok=True)
+        splits = self._splits(spark)
+        tasks = [
+            Task(
+                split, str(folder), f"{place:06d}", self._plan.mapped, self._plan.model, self._plan.client_id
+            )
+            for place, split in enumerate(splits)
+        ]
+        if not tasks:
+            raise PipelineError("the files hold no rows")
+        summaries: list[Summary] = context.parallelize(tasks, len(tasks)).map(run_task).collect()
+        for task in tasks:
+            if not (folder / f"{task.name}.json").exists():
+                raise Mismatch(
+                    f"an executor wrote to {folder} and it is not here: --staging must be a shared place"
+                )
+        if self._manifest.stage != READ:
+            self._require_unchanged()
+            self._manifest.stage = READ
+            self._staging.keep(self._manifest)
+        self._say(
+            f"read {sum(summary.rows for summary in summaries)} rows from {len(self._plan.sources)} files"
+        )
+        return summaries
+
+    def _require_unchanged(self) -> None:
+        """A file that is still being written would be read in part, or half old and half new."""
+        for source in self._plan.sources:
+            if source.format != INSIEME and not unchanged(source):
+                self._staging.remove()
+                raise PipelineError(
+                    f"{source.path} was changed while it was read: run this again when it rests"
+                )
+
+    def _splits(self, spark: SparkSession) -> list[Split]:
+        """Cut by what the files are, not by how many cores there are: a later run finds the same splits."""
+        plan = self._plan
+        cut: list[Split] = []
+        for file, source in enumerate(plan.sources):
+            if source.format == JSONL:
+                cut += self._numbered(spark, jsonl.splits(file, source, plan.split_bytes))
+            elif source.format == PARQUET:
+                cut += tabular.parquet_splits(file, source, plan.split_rows)
+            elif source.format == INSIEME:
+                cut += insieme.splits(file, source, plan.mapped, plan.split_rows)
+            else:
+                cut.append(Split(file, source.path, source.format))
+        return cut
+
+    def _numbered(self, spark: SparkSession, splits: list[Split]) -> list[Split]:
+        """Each with the number of lines before it."""
+        if len(splits) < 2:
+            return splits
+        counts = spark.sparkContext.parallelize(splits, len(splits)).map(count).collect()
+        before, numbered = 0, []
+        for split, lines in zip(splits, counts, strict=True):
+            numbered.append(msgspec.structs.replace(split, row=before))
+            before += lines
+        return numbered
+
+    # -- loading -------------------------------------------------------------------------------------------
+
+    def _load(self, log: CommitLog) -> Loaded:
+        manifest, total = self._manifest, self._manifest.accepted
+        certain = self._staging.loaded() if self._plan.full else 0
+        loader = Loader(
+            log,
+            base=manifest.base,
+            rows=certain,
+            first_ms=manifest.first_ms,
+            now_ms=manifest.began_ms,
+            concerns=self._concerns() if self._plan.full else None,
+        )
+        told = time.monotonic()
+        with no_collection():
+            rows = _staged(self._staging.path("staged"), manifest.files, certain)
+            for group in groups(rows, self._plan.group_rows):
+                loader.add(group)
+                self._staging.keep_loaded(loader.progress.rows)
+                if time.monotonic() - told > 1 or loader.progress.rows == total:
+                    told = time.monotonic()
+                    self._say(f"loaded {loader.progress.rows} of {total} events")
+        done = loader.progress
+        if done.rows != total:
+            raise Mismatch(f"{total} rows were to be loaded and {done.rows} are in the log")
+        return Loaded(done.committed, total - done.committed, done.foreign, done.moved_times, log.head())
+
+    def _concerns(self) -> Concerns:
+        """Whether others touch a partition of the import; nobody else can write to an embedded log."""
+        if sqlite_directory(self._plan.store) is not None:
+            return lambda _records: True
+        parts = [np.empty(0, np.int64)]
+        for name, _ in self._manifest.files:
+            with pq.ParquetFile(self._staging.path("staged") / name) as file:
+                for batch in file.iter_batches(columns=["partitions"]):
+                    names = set(batch.column(0).flatten().to_pylist())
+                    parts.append(np.fromiter(map(number_of, names), np.int64, len(names)))
+        own = np.unique(np.concatenate(parts))
+
+        def concerns(records: Sequence[Record]) -> bool:
+            touched = {number_of(name) for record in records for name in record.partitions}
+            return bool(np.isin(np.fromiter(touched, np.int64, len(touched)), own).any())
+
+        return concerns
+
+
+def _staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Iterator[PreparedRow]:
+    """The rows that are to be loaded, in order, without the first `skip`."""
+    for name, rows in files:
+        if skip >= rows:
+            skip -= rows
+            continue
+        with pq.ParquetFile(folder / name) as file:
+            for batch in file.iter_batches(batch_size=READ_ROWS):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                columns = [column.to_pylist() for column in batch.slice(skip).columns]
+                skip = 0
+                for id, client_id, partitions, event, hash, moment in zip(*columns, strict=True):
+                    yield PreparedRow(id, client_id, tuple(partitions), event.encode(), hash, moment)

@@ -1,0 +1,136 @@
+"""What the model says of imported events, in their order, against the states they find.
+
+The order is global, but an event only sees the states of its own partitions. Partitions that share an event belong to
+one *component*, and components do not see each other: each can be judged by itself, in its own order, and the outcome
+is that of one pass over everything. A judge holds the states of one component at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import orjson
+
+from unisono.model.model import CANONICAL, Model
+from unisono.model.pack import unpack
+from unisono.model.partition import PartitionState
+from unisono.model.rules import RuleFailed
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.import_.rows import profile_of
+from unisono.pipeline.open_log import read_partitions
+from unisono.store.maintenance import NO_MODEL_VERSION
+from unisono.store.port import LogReader, Pruned
+from unisono.vocabulary import FieldError
+
+
+class Judge:
+    """Judges events of one component after the other, each in order.
+
+    Invariant: `_states` holds the partitions of the current component that were touched, as the log and the accepted
+    events before have made them.
+    """
+
+    def __init__(self, model: Model, log: LogReader | None, upto: int) -> None:
+        """`log` holds what the states start from, up to event `upto`; None when it is empty."""
+        self._model = model
+        self._log = log
+        self._upto = upto
+        self._component: int | None = None
+        self._states: dict[str, PartitionState] = {}
+        rules = model.canonical.rules.schemas if model.canonical is not None else ()
+        self._canonical_changes = bool(rules)
+
+    def enter(self, component: int) -> None:
+        """What follows is of this component; the states of the one before are let go."""
+        if component != self._component:
+            self._component = component
+            self._states = {}
+
+    def judge(self, text: bytes, partitions: Sequence[str]) -> FieldError | None:
+        """What speaks against an event of the right shape; None when it was applied in all its partitions."""
+        event = orjson.loads(text)
+        profile = profile_of(event)
+        if profile == CANONICAL and not self._canonical_changes:
+            return None
+        states = [self._state(name) for name in partitions]
+        for state in states:
+            errors = self._model.refusals(profile, state, event)
+            if errors:
+                return errors[0]
+        marks = [state.mark() for state in states]
+        try:
+            for state in states:
+                self._model.apply(profile, state, event)
+        except RuleFailed as failure:
+            for state, mark in zip(states, marks, strict=True):
+                state.rollback(mark)
+            return failure.error
+        finally:
+            for state in states:
+                state.settle()
+        return None
+
+    def _state(self, partition: str) -> PartitionState:
+        state = self._states.get(partition)
+        if state is None:
+            state = self._states[partition] = self._loaded(partition)
+        return state
+
+    def _loaded(self, partition: str) -> PartitionState:
+        if self._log is None:
+            return PartitionState()
+        version = self._model.version if self._model.version is not None else NO_MODEL_VERSION
+        snapshot = self._log.snapshot(partition, version, self._model.digest)
+        since, state = 0, PartitionState()
+        if snapshot is not None and snapshot.committed_id <= self._upto:
+            try:
+                since, state = snapshot.committed_id, PartitionState.load(unpack(snapshot.state))
+            except ValueError:
+                since, state = 0, PartitionState()  # as good as none
+        try:
+            for records in read_partitions(self._log, (partition,), since, self._upto):
+                for record in records:
+                    self._model.apply_committed(state, orjson.loads(record.event))
+                state.settle()
+        except Pruned as error:
+            raise PipelineError(
+                f"the state of partition {partition!r} cannot be known: events up to {error.upto} have left the "
+                "log and it has no snapshot of this model. Make snapshots first, or import with --shape-only"
+            ) from error
+        return state
+
+
+class Components:
+    """Which partitions belong together: a union-find over numbers that stand for names.
+
+    Holds only partitions that share an event with another, some 100 bytes each.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+
+    def link(self, numbers: Iterable[int]) -> None:
+        first, *others = numbers
+        root = self._root(first)
+        for number in others:
+            other = self._root(number)
+            if other != root:
+                # The smaller number leads, so the outcome does not depend on the order of links.
+                root, other = min(root, other), max(root, other)
+                self._parents[other] = root
+
+    def _root(self, number: int) -> int:
+        parents = self._parents
+        parent = parents.setdefault(number, number)
+        while parent != number:
+            grand = parents[parent]
+            parents[number] = grand  # halves the way for the next
+            number, parent = parent, grand
+        return number
+
+    def leaders(self) -> dict[int, int]:
+        """partition → its component, for those that are not alone."""
+        return {number: self._root(number) for number in self._parents}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._parents)

@@ -1,0 +1,248 @@
+"""Reading, on executors: the rows of a split, each made an event or refused, written as Parquet.
+
+A split leaves `NAME.rows.parquet`, `NAME.rejects.parquet`, `NAME.links.parquet` and last `NAME.json`, which tells
+that it is done. A task that is run again finds that and does nothing; one that was killed writes the files anew.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unisono.lake.columns import name_hash
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.import_ import insieme_file as insieme
+from unisono.pipeline.jobs.import_ import json_lines as jsonl
+from unisono.pipeline.jobs.import_ import tabular
+from unisono.pipeline.jobs.import_.outcomes import REJECT_SCHEMA, Refused, shortened
+from unisono.pipeline.jobs.import_.rows import Event, Row, to_event
+from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, Mapped, Split
+from unisono.pipeline.jobs.import_.staging import write_whole
+from unisono.pipeline.open_log import no_collection
+
+BATCH_ROWS: Final = 4_096
+BATCH_BYTES: Final = 8 << 20
+"""Rows a task holds before it writes them, whichever comes first."""
+
+LINKS_HELD: Final = 100_000
+"""Sets of partitions a task remembers having written, so that most are written once."""
+
+ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file", pa.int32()),
+        pa.field("row", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("client_id", pa.string()),
+        pa.field("partitions", pa.list_(pa.field("element", pa.string()))),
+        pa.field("event", pa.string()),
+        pa.field("hash", pa.binary()),
+        pa.field("committed_id", pa.int64()),
+        pa.field("time", pa.int64()),
+    ]
+)
+"""A row that can be an event."""
+
+LINK_SCHEMA: Final = pa.schema([pa.field("names", pa.list_(pa.field("element", pa.int64())))])
+"""Partitions that share an event, by number."""
+
+
+_DAMAGED: Final = (OSError, EOFError, zlib.error, pa.ArrowException, apsw.Error)
+"""What readers raise in the middle of a file that is cut short or has rotted."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One split to read, and everything that decides what comes of it."""
+
+    split: Split
+    folder: str
+    name: str
+    mapped: Mapped
+    model: ShippedModel
+    client_id: str
+
+
+class Summary(msgspec.Struct):
+    """What a split came to. `ordered` rows have a committed id, `timed` ones a time, `migrated` the legacy field."""
+
+    file: int
+    rows: int = 0
+    events: int = 0
+    ordered: int = 0
+    timed: int = 0
+    migrated: int = 0
+    reasons: dict[str, int] = {}
+    first_ms: int | None = None
+
+
+def count(split: Split) -> int:
+    """On an executor: how many lines begin in a split of JSON lines."""
+    return jsonl.count_lines(split)
+
+
+def run_task(task: Task) -> Summary:
+    """On an executor: read one split, unless that was done before."""
+    done = Path(task.folder, f"{task.name}.json")
+    try:
+        return msgspec.json.decode(done.read_bytes(), type=Summary)
+    except (FileNotFoundError, msgspec.DecodeError):
+        pass
+    with no_collection(), _Writing(task) as writing:
+        model = task.model.load()
+        for row in _readable(task.split, task.mapped):
+            writing.add(row, to_event(row, model, task.client_id))
+    write_whole(done, msgspec.json.encode(writing.summary))
+    return writing.summary
+
+
+def number_of(partition: str) -> int:
+    """Stands for a partition where names would take too much room: the first eight bytes of its SHA-256.
+
+    Two names with one number are taken for partitions that share events, which does no harm.
+    """
+    return int.from_bytes(name_hash(partition)[:8], "big", signed=True)
+
+
+def _readable(split: Split, mapped: Mapped) -> Iterator[Row]:
+    """All rows of a split, or an error that says how far it could be read: half a file is not imported."""
+    reached = 0
+    try:
+        for row in _rows(split, mapped):
+            yield row
+            reached = row.number
+    except _DAMAGED as error:
+        after = f" after row {reached}" if reached else ""
+        raise PipelineError(f"{split.path} is damaged{after}, and nothing was imported: {error}") from error
+
+
+def _rows(split: Split, mapped: Mapped) -> Iterator[Row]:
+    if split.format == JSONL:
+        return jsonl.read(split, mapped)
+    if split.format == CSV:
+        return tabular.read_csv(split, mapped)
+    if split.format == INSIEME:
+        return insieme.read(split, mapped)
+    return tabular.read_parquet(split, mapped)
+
+
+class _Writing:
+    """The files of one split; every row goes into one of them."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.summary = Summary(task.split.file)
+        self._reasons: Counter[str] = Counter()
+        self._events: list[tuple[int, Event]] = []
+        self._refused: list[tuple[Any, ...]] = []
+        self._links: list[list[int]] = []
+        self._linked: set[tuple[str, ...]] = set()
+        self._bytes = 0
+        self._files = ExitStack()
+
+    def __enter__(self) -> _Writing:
+        self._rows_file = self._open("rows", ROW_SCHEMA)
+        self._rejects_file = self._open("rejects", REJECT_SCHEMA)
+        self._links_file = self._open("links", LINK_SCHEMA)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+                self.summary.reasons = dict(self._reasons)
+        finally:
+            self._files.close()
+
+    def _open(self, what: str, schema: Any) -> Any:
+        path = Path(self._task.folder, f"{self._task.name}.{what}.parquet")
+        return self._files.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
+
+    def add(self, row: Row, event: Event | Refused) -> None:
+        self.summary.rows += 1
+        if isinstance(event, Refused):
+            self._refuse(row, event)
+        else:
+            self._take(row.number, event)
+        if len(self._events) + len(self._refused) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _refuse(self, row: Row, refused: Refused) -> None:
+        self._reasons[refused.reason] += 1
+        content = shortened(row.text.decode("utf-8", "replace"))
+        id = row.id if isinstance(row.id, str) else None
+        self._refused.append(
+            (
+                self._task.split.file,
+                row.number,
+                id and shortened(id.encode("utf-8", "replace").decode()),
+                refused.reason,
+                refused.field,
+                refused.message.encode("utf-8", "replace").decode(),
+                content,
+            )
+        )
+        self._bytes += len(content)
+
+    def _take(self, number: int, event: Event) -> None:
+        summary = self.summary
+        summary.events += 1
+        summary.migrated += event.migrated
+        if event.committed_id is not None:
+            summary.ordered += 1
+        if event.time is not None:
+            summary.timed += 1
+            if summary.first_ms is None or event.time < summary.first_ms:
+                summary.first_ms = event.time
+        if len(event.partitions) > 1 and event.partitions not in self._linked:
+            if len(self._linked) >= LINKS_HELD:
+                self._linked.clear()
+            self._linked.add(event.partitions)
+            self._links.append([number_of(name) for name in event.partitions])
+        self._events.append((number, event))
+        self._bytes += len(event.event)
+
+    def _flush(self) -> None:
+        if self._events:
+            self._rows_file.write_batch(_batch(self._task.split.file, self._events))
+        if self._refused:
+            columns = list(zip(*self._refused, strict=True))
+            self._rejects_file.write_batch(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(columns, REJECT_SCHEMA, strict=True)],
+                    schema=REJECT_SCHEMA,
+                )
+            )
+        if self._links:
+            self._links_file.write_batch(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(self._links, LINK_SCHEMA.field(0).type)], schema=LINK_SCHEMA
+                )
+            )
+        self._events, self._refused, self._links, self._bytes = [], [], [], 0
+
+
+def _batch(file: int, events: list[tuple[int, Event]]) -> Any:
+    columns = [
+        [file] * len(events),
+        [number for number, _ in events],
+        [event.id for _, event in events],
+        [event.client_id for _, event in events],
+        [event.partitions for _, event in events],
+        [event.event for _, event in events],
+        [event.hash for _, event in events],
+        [event.committed_id for _, event in events],
+        [event.time for _, event in events],
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)],
+        schema=ROW_SCHEMA,
+    )

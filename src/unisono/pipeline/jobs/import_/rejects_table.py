@@ -1,0 +1,82 @@
+"""The table of rejected rows: a Delta table, one part for each import, replaced when the import is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.import_.outcomes import CONTENT_BYTES_MAX, REJECT_SCHEMA, REJECTED
+
+TABLE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("import_id", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("line", pa.int64()),
+        *(field for field in REJECT_SCHEMA if field.name not in ("file", "row")),
+    ]
+)
+
+
+def check_place(place: str) -> None:
+    """Refuse a directory that holds something else, before any work is done."""
+    path = Path(place)
+    if path.is_dir() and any(path.iterdir()) and not DeltaTable.is_deltatable(place):
+        raise PipelineError(
+            f"{place} holds something else than a table of rejected rows: choose another --rejects"
+        )
+
+
+def write(place: str, key: str, rows: Iterator[Any], see: Callable[[Any], None]) -> None:
+    """Make the part of import `key` what `rows` hold, in batches; `see` is shown each of them."""
+
+    def seen() -> Iterator[Any]:
+        for batch in rows:
+            see(batch)
+            yield batch
+
+    reader = pa.RecordBatchReader.from_batches(TABLE_SCHEMA, seen())
+    try:
+        if DeltaTable.is_deltatable(place):
+            write_deltalake(place, reader, mode="overwrite", predicate=f"import_id = '{key}'")
+        else:
+            Path(place).mkdir(parents=True, exist_ok=True)
+            write_deltalake(
+                place, reader, partition_by=["import_id"], name="unisono rejected rows", mode="append"
+            )
+    except (DeltaError, OSError) as error:
+        raise PipelineError(f"the rejected rows cannot be written to {place}: {error}") from error
+
+
+def batches(key: str, files: Sequence[str], read: Path, decided: Path) -> Iterator[Any]:
+    """Rows that could not be read, then those that were decided against."""
+    for path in sorted(read.glob("*.rejects.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield _named(key, files, batch)
+    columns = {name: ds.field(name) for name in REJECT_SCHEMA.names if name != "content"}
+    columns["content"] = ds.field("event")
+    paths = sorted(str(path) for path in decided.glob("part-*.parquet"))
+    against = ds.dataset(paths, format="parquet").to_batches(
+        columns=columns, filter=ds.field("outcome") == REJECTED
+    )
+    for batch in against:
+        if batch.num_rows:
+            cut = pc.utf8_slice_codeunits(batch.column("content"), 0, CONTENT_BYTES_MAX)
+            place = batch.schema.get_field_index("content")
+            yield _named(key, files, batch.set_column(place, "content", cut))
+
+
+def _named(key: str, files: Sequence[str], batch: Any) -> Any:
+    named = pa.array([files[number] for number in batch.column("file").to_pylist()], pa.string())
+    columns = [pa.array([key] * batch.num_rows, pa.string()), named, batch.column("row")]
+    columns += [batch.column(name) for name in TABLE_SCHEMA.names[3:]]
+    return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)

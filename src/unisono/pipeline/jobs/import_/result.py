@@ -1,0 +1,188 @@
+"""What an import tells: every row accounted for, by outcome and reason, for each file, with examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, OUTCOMES, REASONS, REJECTED
+
+EXAMPLES: Final = 5
+"""Of each reason; all of them are in the table of rejected rows."""
+
+
+FILES_TOLD: Final = 20
+"""To a person; the JSON has every file."""
+
+
+class Counts(msgspec.Struct):
+    """Rows by outcome; `rows` is their sum."""
+
+    rows: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    known: int = 0
+    rejected: int = 0
+
+    def add(self, outcome: str, count: int) -> None:
+        setattr(self, outcome, getattr(self, outcome) + count)
+
+    @property
+    def accounted(self) -> int:
+        return self.accepted + self.duplicate + self.known + self.rejected
+
+
+class FileCounts(Counts):
+    """The same for one source file."""
+
+    path: str = ""
+
+
+class Example(msgspec.Struct, frozen=True):
+    """One rejected row."""
+
+    file: str
+    line: int
+    id: str | None
+    field: str
+    message: str
+
+    def text(self) -> str:
+        """What is wrong, and where within the event."""
+        return f"{self.field}: {self.message}" if "." in self.field else self.message
+
+
+class Judged(msgspec.Struct):
+    """How the work of judging was divided. `largest` is the number of events of the largest component."""
+
+    components: int = 0
+    largest: int = 0
+
+
+class Loaded(msgspec.Struct):
+    """What loading did. `present` rows had been put there by a run before; `moved_times` had to be changed."""
+
+    committed: int = 0
+    present: int = 0
+    foreign: int = 0
+    moved_times: int = 0
+    head: int = 0
+
+
+class Prepared(msgspec.Struct):
+    """What is known when every row is decided; kept with the staged rows."""
+
+    totals: Counts
+    files: list[FileCounts]
+    reasons: dict[str, int]
+    examples: dict[str, list[Example]]
+    migrated: int
+    by_id: bool
+    judged: Judged | None
+    seconds: float
+
+
+class Report(msgspec.Struct):
+    """Everything about one import; `loaded` is None for a dry run."""
+
+    import_id: str
+    store: str
+    order: str
+    model: str
+    validated: str
+    base: int
+    rejects: str
+    prepared: Prepared
+    loaded: Loaded | None
+    seconds: float
+    staging: str | None = None
+
+    def text(self) -> str:
+        """For a person."""
+        lines = [*self._totals(), *self._reasons(), *self._files(), *self._judged(), *self._load()]
+        return "\n".join(lines)
+
+    def _totals(self) -> list[str]:
+        total = self.prepared.totals
+        told = [
+            f"{total.rows} rows: {total.accepted} to load, {total.duplicate} duplicates, "
+            f"{total.known} in the log already, {total.rejected} rejected"
+        ]
+        if self.prepared.migrated:
+            told.append(f"  {self.prepared.migrated} rows had the legacy field partition")
+        return told
+
+    def _reasons(self) -> list[str]:
+        told = []
+        for reason, count in sorted(self.prepared.reasons.items(), key=lambda item: (-item[1], item[0])):
+            told.append(f"  {count:>9} {reason}: {REASONS[reason]}")
+            for example in self.prepared.examples.get(reason, [])[:1]:
+                told.append(f"            e.g. {example.file}:{example.line}: {example.text()}")
+        return told
+
+    def _files(self) -> list[str]:
+        files = self.prepared.files
+        if len(files) < 2:
+            return []
+        told = [
+            f"  {file.path}: {file.rows} rows, {file.accepted} to load, {file.duplicate} duplicates, "
+            f"{file.known} known, {file.rejected} rejected"
+            for file in files[:FILES_TOLD]
+        ]
+        if len(files) > FILES_TOLD:
+            told.append(f"  and {len(files) - FILES_TOLD} more files: --report has all of them")
+        return told
+
+    def _judged(self) -> list[str]:
+        judged = self.prepared.judged
+        if judged is None:
+            return ["  checked by shape only, not against the states"]
+        told = [f"  judged with model {self.model} in {judged.components} components"]
+        if judged.components == 1 and judged.largest > 1:
+            told.append("  one partition, or all hang together by shared events: one task judged everything")
+        return told
+
+    def _load(self) -> list[str]:
+        if self.prepared.totals.rejected:
+            return [f"  rejected rows: {self.rejects}"]
+        return []
+
+
+def tally(
+    paths: Sequence[str],
+    read: Mapping[int, int],
+    decided: Sequence[tuple[int, str, str | None, int]],
+    refused: Sequence[tuple[int, str, int]],
+) -> tuple[Counts, list[FileCounts], dict[str, int]]:
+    """Everything counted twice and compared: rows that were read (by file) are rows that have an outcome."""
+    files = [FileCounts(path=path, rows=read.get(number, 0)) for number, path in enumerate(paths)]
+    totals = Counts(rows=sum(read.values()))
+    reasons: dict[str, int] = {}
+    outcomes = [*decided, *((file, REJECTED, reason, count) for file, reason, count in refused)]
+    for file, outcome, reason, count in outcomes:
+        assert outcome in OUTCOMES
+        files[file].add(outcome, count)
+        totals.add(outcome, count)
+        if reason is not None and outcome == REJECTED:
+            reasons[reason] = reasons.get(reason, 0) + count
+    for counts in (totals, *files):
+        if counts.accounted != counts.rows:
+            raise Mismatch(f"{counts.rows} rows were read and {counts.accounted} have an outcome: {counts}")
+    return totals, files, reasons
+
+
+__all__ = [
+    "ACCEPTED",
+    "DUPLICATE",
+    "KNOWN",
+    "Counts",
+    "Example",
+    "Judged",
+    "Loaded",
+    "Prepared",
+    "Report",
+    "tally",
+]

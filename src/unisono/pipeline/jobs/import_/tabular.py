@@ -1,0 +1,248 @@
+"""Parquet and CSV: rows with columns.
+
+`event`, `payload`, `data` and `meta` hold JSON, as text or (in Parquet) as bytes or as nested values. `partitions` is
+a JSON array or, in Parquet, a list. An empty cell of a CSV file is no value.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Final
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.import_.outcomes import Refused
+from unisono.pipeline.jobs.import_.rows import Row, canonical_text, tree_text
+from unisono.pipeline.jobs.import_.sources import (
+    CSV,
+    FIELDS,
+    PARQUET,
+    SPLIT_ROWS,
+    Mapped,
+    Source,
+    Split,
+    is_packed,
+)
+from unisono.protocol.canonical import canonical
+
+BATCH_ROWS: Final = 1_000
+"""Rows of Parquet held as Python values at a time."""
+
+CELL_CHARACTERS_MAX: Final = 64 << 20
+"""Of one cell of a CSV file: what is longer is taken for a quote that nobody closed, and not held."""
+
+NAMES: Final = ("id", "client_id", "partition", "schema", "type")
+"""Fields that are texts; some programs write them as bytes or as UUIDs."""
+
+_NO_VALUE: Final = (ValueError, OverflowError, LookupError, pa.ArrowException)
+"""What Arrow raises for a cell that is no value of Python: broken UTF-8, a date beyond all calendars."""
+
+_DAMAGED: Final = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
+
+_one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+_NEEDED: Final = (("id",), ("partitions", "partition"), ("event", "schema", "type"))
+"""One of each is needed, or no row could be an event."""
+
+
+def parquet_splits(file: int, source: Source, size: int = SPLIT_ROWS) -> list[Split]:
+    """Whole row groups, about `size` rows in each split."""
+    groups = _metadata(source.path)
+    parts: list[Split] = []
+    start = first = rows = before = 0
+    for group in range(groups.num_row_groups):
+        rows += groups.row_group(group).num_rows
+        if rows >= size or group + 1 == groups.num_row_groups:
+            parts.append(Split(file, source.path, source.format, start, group + 1, first))
+            before += rows
+            start, first, rows = group + 1, before, 0
+    return parts
+
+
+def _metadata(path: str) -> Any:
+    try:
+        return pq.read_metadata(path)
+    except _DAMAGED as error:
+        raise PipelineError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def read_parquet(split: Split, mapped: Mapped) -> Iterator[Row]:
+    """The rows of some row groups; only columns that are asked for are read."""
+    with pq.ParquetFile(split.path) as file:
+        present = set(file.schema_arrow.names)
+        columns = {field: mapped.column(field) for field in FIELDS if mapped.column(field) in present}
+        groups = range(split.start, split.end)
+        number = split.row
+        for batch in file.iter_batches(
+            batch_size=BATCH_ROWS, row_groups=list(groups), columns=[*columns.values()]
+        ):
+            for record in _records(batch):
+                number += 1
+                if isinstance(record, Refused):
+                    yield Row(number, fault=record)
+                else:
+                    yield _parquet_row(number, {field: record[column] for field, column in columns.items()})
+
+
+def _records(batch: Any) -> Iterable[dict[str, Any] | Refused]:
+    """The rows of a batch; a cell that cannot be had costs its own row, not the batch."""
+    try:
+        records: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+    except _NO_VALUE:
+        return (_record(batch, place) for place in range(batch.num_rows))
+    return records
+
+
+def _record(batch: Any, place: int) -> dict[str, Any] | Refused:
+    record = {}
+    for name in batch.schema.names:
+        try:
+            record[name] = batch.column(name)[place].as_py(maps_as_pydicts="strict")
+        except _NO_VALUE as error:
+            return Refused("unreadable", f"no value can be had from column {name}: {error}", name)
+    return record
+
+
+def _parquet_row(number: int, found: dict[str, Any]) -> Row:
+    for field in NAMES:
+        value = found.get(field)
+        if isinstance(value, UUID):
+            found[field] = str(value)
+        elif isinstance(value, bytes):
+            try:
+                found[field] = value.decode()
+            except UnicodeDecodeError:
+                return Row(number, fault=Refused("unreadable", f"{field} is not UTF-8", field))
+    return _row(number, found)
+
+
+def read_csv(split: Split, mapped: Mapped) -> Iterator[Row]:
+    """The rows of a CSV file with a header; numbered by the line they end on."""
+    csv.field_size_limit(CELL_CHARACTERS_MAX)
+    with _open(split.path) as file:
+        reader = csv.reader(file, strict=True)
+        header: list[str] | None = None
+        line = 1
+        try:
+            for cells in reader:
+                line = reader.line_num + 1
+                if header is None:
+                    header = cells or None
+                elif cells:
+                    yield _csv_row(reader.line_num, header, cells, mapped)
+        except csv.Error as error:
+            raise PipelineError(
+                f"{split.path} is not CSV from line {line} on ({error}): where the next row begins would be a guess. "
+                "Every quote must be closed, and quotes within a cell doubled"
+            ) from error
+
+
+def require_columns(source: Source, mapped: Mapped) -> None:
+    """Refuse a file in which no row could be an event, or that lacks a column that was named."""
+    present = _columns(source)
+    if not present and source.format == CSV:
+        return  # an empty file, which has no rows either
+    shown = ", ".join(map(repr, present))
+    for field, column in mapped.names.items():
+        if column not in present:
+            raise PipelineError(f"{source.path} has no column {column!r} for {field}; it has {shown}")
+    for choices in _NEEDED:
+        if not any(mapped.column(field) in present for field in choices):
+            raise PipelineError(
+                f"{source.path} has no column for {' or '.join(choices)}: name it with --map {choices[0]}=COLUMN; "
+                f"it has {shown}"
+            )
+    for field in FIELDS:
+        if present.count(mapped.column(field)) > 1:
+            raise PipelineError(f"{source.path} has several columns {mapped.column(field)!r}")
+
+
+def _columns(source: Source) -> list[str]:
+    try:
+        if source.format == PARQUET:
+            return list(pq.read_schema(source.path).names)
+        with _open(source.path) as file:
+            return next(filter(None, csv.reader(file)), [])
+    except _DAMAGED as error:
+        raise PipelineError(f"{source.path} cannot be read as {source.format}: {error}") from error
+
+
+def _open(path: str) -> IO[str]:
+    if is_packed(path):
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
+    return Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _csv_row(number: int, header: list[str], cells: list[str], mapped: Mapped) -> Row:
+    text = msgspec.json.encode([*map(_printable, cells)])
+    if len(cells) != len(header):
+        says = f"{len(cells)} cells, and the header has {len(header)}"
+        return Row(number, text=text, fault=Refused("unreadable", says))
+    if any(map(_broken, cells)):
+        return Row(number, text=text, fault=Refused("unreadable", "not UTF-8"))
+    record = dict(zip(header, cells, strict=True))
+    text = msgspec.json.encode(record)
+    return _row(number, {field: record.get(mapped.column(field)) or None for field in FIELDS}, text)
+
+
+def _broken(value: str) -> bool:
+    return not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _printable(value: str) -> str:
+    return value.encode("utf-8", "replace").decode()
+
+
+def _row(number: int, found: dict[str, Any], text: bytes = b"") -> Row:
+    try:
+        event = _event(found)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        fault = Refused("bad_event", f"not a JSON value: {error}", "event")
+        shown = text or msgspec.json.encode(found, enc_hook=str)
+        return Row(number, id=found.get("id"), text=shown, fault=fault)
+    return Row(
+        number,
+        found.get("id"),
+        found.get("client_id"),
+        found.get("partitions"),
+        found.get("partition"),
+        found.get("committed_id"),
+        _moment(found.get("status_updated_at")),
+        event,
+        text or event or b"",
+    )
+
+
+def _event(found: dict[str, Any]) -> bytes | None:
+    if (event := found.get("event")) is not None:
+        return _json(event)
+    if (schema := found.get("schema")) is not None:
+        return canonical_text(schema, _json(found.get("data")), _json(found.get("meta")))
+    if (kind := found.get("type")) is not None:
+        return tree_text(kind, _json(found.get("payload")))
+    return None
+
+
+def _json(value: Any) -> bytes | None:
+    """JSON text stays as it is, if it is one value: what it says is looked at once, by `canonical`."""
+    if value is None:
+        return None
+    if not isinstance(value, bytes | str):
+        return canonical(value)
+    text = value.encode() if isinstance(value, str) else value
+    return bytes(_one_value(text))
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value

@@ -1,0 +1,230 @@
+"""The state of a partition at any moment of the past: the nearest snapshot before it, and a replay of the rest.
+
+One partition needs no Spark; all partitions at once are a DataFrame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.file_checks import opened
+from unisono.lake.lake import Lake, View
+from unisono.lake.merge import Share
+from unisono.lake.scan import pertinent
+from unisono.lake.snapshots import files_of
+from unisono.lake.storage import SNAPSHOTS
+from unisono.lake.write import DataFile
+from unisono.model.pack import unpack
+from unisono.pipeline.deep_json import state_text
+from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
+from unisono.pipeline.fold import Folded, Work, fold_names, fold_share, named
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.task_planning import cut
+from unisono.vocabulary import JsonObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATES_SCHEMA: Final = "partition STRING, committed_id BIGINT, state STRING, events BIGINT, skipped BIGINT"
+
+BATCH_BYTES: Final = 4 << 20
+BATCH_ROWS: Final = 1_024
+"""What a worker hands over at a time."""
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """A partition after every event of it up to `committed_id`: `replayed` of them after the snapshot at `base`."""
+
+    partition: str
+    committed_id: int
+    model_version: int
+    events: int
+    skipped: int
+    base: int
+    replayed: int
+    state: JsonObject
+    model_digest: str = ""
+
+
+def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
+    """The state of one partition at a committed_id or a time (see `moment`), or where the lake ends."""
+    (partition,) = named([partition])
+    view = lake.view() if isinstance(lake, Lake) else lake
+    upto = moment(view, at)
+    own, _ = snapshots_of(view, model)
+    work = Work(
+        view.storage,
+        model,
+        Share(view.buckets),
+        0,
+        upto,
+        tuple(pertinent(view.partition_files, view.buckets, [partition], 0, upto)),
+        tuple(pertinent(own, view.buckets, [partition], -1, upto)),
+        names=(partition,),
+    )
+    (folded,) = fold_names(work)
+    if not folded.events and not _exists(view, partition):
+        raise NoSuchPartition(f"no event of partition {partition!r} is in the lake")
+    return StateAt(
+        partition,
+        upto,
+        model.version,
+        folded.events,
+        folded.skipped,
+        folded.base,
+        folded.new,
+        unpack(folded.state),
+        model.digest,
+    )
+
+
+def states_at(
+    spark: SparkSession, lake: Lake | View, at: int | str | None = None, *, model: ShippedModel
+) -> DataFrame:
+    """All partitions that have events by then, in the columns of STATES_SCHEMA: `committed_id` is the moment, `state`
+    JSON text.
+    """
+    view = lake.view() if isinstance(lake, Lake) else lake
+    upto = moment(view, at)
+    own, folded = snapshots_of(view, model)
+    # Where a partition has younger snapshots than this, its next older one may be from before `folded`.
+    since = folded if all(file.last_id <= upto for file in own) else 0
+    files = [file for file in view.partition_files if file.last_id > since and file.first_id <= upto]
+    cores = max(1, spark.sparkContext.defaultParallelism)
+    rows = sum(file.rows for file in (*files, *own))
+    works = [
+        Work(
+            view.storage,
+            model,
+            part.share,
+            since,
+            upto,
+            tuple(file for file in files if part.share.may_be_in(file)),
+            tuple(file for file in own if part.share.may_be_in(file)),
+        )
+        for part in cut(view.storage, files, view.buckets, rows, cores)
+    ]
+    places = spark.range(len(works), numPartitions=len(works))
+    return places.mapInArrow(_folding(works), STATES_SCHEMA)
+
+
+def moment(view: View, at: int | str | None) -> int:
+    """The committed_id that a person means: a number, an ISO-8601 time (UTC unless it says otherwise), or the end.
+
+    A time means the last event that was committed by then.
+    """
+    if at is None:
+        return view.head
+    if isinstance(at, int) or at.strip().isdecimal():
+        number = int(at)
+        if not 0 <= number <= view.head:
+            raise NoSuchMoment(f"the lake ends at event {view.head}, {number} was asked for")
+        return number
+    found = _last_by(view, _milliseconds(at))
+    if found is None:
+        raise NoSuchMoment(
+            f"no event was committed by {_time(at).isoformat()}: the lake's first one is later"
+        )
+    return found
+
+
+def _time(at: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(at.strip())
+    except ValueError:
+        raise NoSuchMoment(
+            f"{at!r} is neither a committed_id nor a time as in 2026-01-31T12:00:00Z"
+        ) from None
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+
+
+def _milliseconds(at: str) -> int:
+    return int(_time(at).timestamp() * 1000)
+
+
+def beyond(view: View, at: int | str | None) -> str | None:
+    """What to tell a person who asks for a time after the lake's last event: later ones may not be in it yet."""
+    if at is None or isinstance(at, int) or at.strip().isdecimal() or moment(view, at) < view.head:
+        return None
+    batches = view.scan_arrow(None, view.head - 1, columns=["status_updated_at"])
+    (last,) = (time for batch in batches for time in batch.column(0).to_pylist())
+    if _milliseconds(at) <= last:
+        return None
+    ended = datetime.fromtimestamp(last / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"the lake ends at event {view.head}, committed at {ended}: what came after it is not in this answer"
+    )
+
+
+def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
+    """The files with snapshots of a model, and up to where they hold every partition's events.
+
+    Those of another content of the same version are not used.
+    """
+    table = Lake(view.storage).find(SNAPSHOTS)
+    if table is None or table.described().buckets != view.buckets:
+        return [], 0
+    files = files_of(table.files(), model.version)
+    if any(file.model_digest != model.digest for file in files):
+        return [], 0
+    return files, table.folded(model.version)
+
+
+def _folding(works: list[Work]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def fold(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in places:
+            for place in batch.column("id").to_pylist():
+                yield from _batches(works[place])
+
+    return fold
+
+
+def _batches(work: Work) -> Iterator[pa.RecordBatch]:
+    held: list[Folded] = []
+    size = 0
+    for folded in fold_share(work, unchanged=True):
+        if held and (len(held) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
+            yield _batch(held, work.upto)
+            held, size = [], 0
+        held.append(folded)
+        size += len(folded.state)
+    if held:
+        yield _batch(held, work.upto)
+
+
+def _batch(held: list[Folded], upto: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "partition": pa.array([folded.partition for folded in held], pa.string()),
+            "committed_id": pa.array([upto] * len(held), pa.int64()),
+            "state": pa.array([state_text(folded.state) for folded in held], pa.string()),
+            "events": pa.array([folded.events for folded in held], pa.int64()),
+            "skipped": pa.array([folded.skipped for folded in held], pa.int64()),
+        }
+    )
+
+
+def _exists(view: View, partition: str) -> bool:
+    return any(batch.num_rows for batch in view.scan_arrow([partition], columns=["committed_id"], limit=1))
+
+
+def _last_by(view: View, when_ms: int) -> int | None:
+    """The last event committed by a time, found by the statistics of row groups, from the newest back."""
+    for file in reversed(view.log_files):
+        with opened(view.storage, file) as parquet:
+            metadata = parquet.metadata
+            places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+            for group in reversed(range(metadata.num_row_groups)):
+                times = metadata.row_group(group).column(places["status_updated_at"]).statistics
+                if times.min > when_ms:
+                    continue
+                rows = parquet.read_row_group(group, columns=["committed_id", "status_updated_at"])
+                early = rows.filter(pc.less_equal(rows.column("status_updated_at"), when_ms))
+                return int(pc.max(early.column("committed_id")).as_py())
+    return None

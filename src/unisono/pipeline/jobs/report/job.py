@@ -1,0 +1,302 @@
+"""Reports on the history: what happened, who did it, how they worked together, how the log grows.
+
+A report is made of the lake as it is at one moment. Made again from the same lake it is the same, byte for byte:
+ages are counted from the lake's last event, never from the clock. What running servers count is the one exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from unisono.lake.lake import Lake, View
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.report.page import page
+from unisono.pipeline.jobs.report.tables import (
+    DAY_MS,
+    Activity,
+    Bin,
+    Contested,
+    Contests,
+    Freed,
+    HotLog,
+    Kind,
+    KindActivity,
+    Report,
+    ServerCounts,
+    Spread,
+    Totals,
+    write_table,
+)
+from unisono.pipeline.open_log import extent, sqlite_directory
+from unisono.store.sqlite.files import LOG_FILE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from unisono.pipeline.jobs.report.queries import Questions, Step
+
+TOP: Final = 20
+WITHIN_MS: Final = 5_000
+KEEP_DAYS: Final = (7, 30, 90)
+KINDS_MAX: Final = 1_000
+"""An open model takes any schema name; a report names this many."""
+KINDS_DRAWN: Final = 7
+"""Kinds with a colour of their own in the picture; the palette's last colour, a grey, is that of all others."""
+
+SIZE_EDGES: Final = (
+    0,
+    100,
+    200,
+    300,
+    500,
+    700,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    50_000,
+    100_000,
+    500_000,
+    1_000_000,
+)
+DELAY_EDGES: Final = (
+    0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000, DAY_MS,
+)  # fmt: skip
+SHARING_EDGES: Final = (1, 2, 3, 5, 10, 20, 50, 100)
+
+Say = Callable[[str], None]
+
+
+def report(
+    spark: Callable[[], SparkSession],
+    lake: Lake,
+    *,
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    last_ms: int | None = None,
+    top: int = TOP,
+    within_ms: int = WITHIN_MS,
+    store: str | None = None,
+    server: ServerCounts | None = None,
+    say: Say | None = None,
+) -> Report:
+    """The figures of the events committed within `[from_ms, to_ms)`, or in the `last_ms` before the lake's head.
+
+    `spark` is asked for a session only when there is something to count.
+    """
+    tell = say or (lambda _: None)
+    view = lake.view()
+    head_at = _committed_at(view)
+    if last_ms is not None:
+        if from_ms is not None:
+            raise PipelineError("a report begins at a time or so long before the end, not both")
+        from_ms = head_at - last_ms
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise PipelineError("a report begins before it ends")
+    if not view.head:
+        hot = HotLog(
+            store is not None, 0, 0, 0, [Freed(days, 0, 0) for days in KEEP_DAYS], _file_bytes(store)
+        )
+        return _empty(view, head_at, from_ms, to_ms, within_ms, hot, server)
+    from unisono.pipeline.jobs.report.queries import Questions, step_of
+
+    asked = Questions(spark(), view, from_ms, to_ms)
+    try:
+        totals = asked.totals()
+        tell(f"{totals.events} events in {totals.partitions} partitions by {totals.clients} clients")
+        if not totals.events:
+            return _empty(view, head_at, from_ms, to_ms, within_ms, _hot(asked, head_at, store), server)
+        step_ms = step_of((totals.last_at or 0) - (totals.first_at or 0))
+        kinds, kinds_in_all = asked.kinds(KINDS_MAX)
+        steps = _filled(asked.per_step(step_ms), totals, step_ms)
+        activity = _activity(steps, asked.before(from_ms) if from_ms is not None else (0, 0))
+        over_time = _kinds_over_time(asked, steps, step_ms, kinds[:KINDS_DRAWN])
+        tell("counted activity and kinds of events")
+        partitions, clients = asked.busiest_partitions(top), asked.busiest_clients(top)
+        sharing = _bins(asked.clients_per_partition(), SHARING_EDGES)
+        tell("counted partitions and clients")
+        contests = _contests(asked, steps, within_ms, step_ms, top)
+        tell("compared edits of the same items")
+        delays, longest = asked.delays()
+        ahead = delays.pop(-1, 0)
+        return Report(
+            view.head,
+            head_at,
+            from_ms,
+            to_ms,
+            step_ms,
+            totals,
+            activity,
+            over_time,
+            partitions,
+            clients,
+            kinds,
+            kinds_in_all,
+            _spread(*asked.sizes(), SIZE_EDGES),
+            sharing,
+            contests,
+            _spread(delays, longest, DELAY_EDGES),
+            ahead,
+            _hot(asked, head_at, store),
+            server,
+        )
+    finally:
+        asked.close()
+
+
+def write(made: Report, out: Path) -> None:
+    """`out/index.html` and `out/tables/*.parquet`; the page last, so that it never tells of tables not there."""
+    tables = out / "tables"
+    try:
+        tables.mkdir(parents=True, exist_ok=True)
+        for name, (row, rows) in made.tables().items():
+            write_table(tables / f"{name}.parquet", row, rows)
+        unfinished = out / ".index.html.unfinished"
+        unfinished.write_text(page(made), encoding="utf-8")
+        unfinished.replace(out / "index.html")
+    except OSError as error:
+        raise PipelineError(f"the report cannot be written to {out}: {error.strerror or error}") from error
+
+
+def _committed_at(view: View) -> int:
+    """When the last event of the lake was committed; 0 while there is none."""
+    batches = view.scan_arrow(None, view.head - 1, columns=["committed_id", "status_updated_at"])
+    times = [time for batch in batches for time in batch.column("status_updated_at").to_pylist()]
+    return int(times[-1]) if times else 0
+
+
+def _filled(found: Mapping[int, Step], totals: Totals, step_ms: int) -> dict[int, Step]:
+    """Every step of the range in order, also those in which nothing happened."""
+    from unisono.pipeline.jobs.report.queries import Step, steps_between
+
+    if totals.first_at is None or totals.last_at is None:
+        return {}
+    return {
+        start: found.get(start, Step()) for start in steps_between(totals.first_at, totals.last_at, step_ms)
+    }
+
+
+def _activity(steps: Mapping[int, Step], before: tuple[int, int]) -> list[Activity]:
+    events, size = before
+    rows = []
+    for start, step in steps.items():
+        events, size = events + step.events, size + step.bytes
+        rows.append(Activity(start, step.events, step.bytes, step.clients, step.partitions, events, size))
+    return rows
+
+
+def _kinds_over_time(
+    asked: Questions, steps: Iterable[int], step_ms: int, shown: Sequence[Kind]
+) -> list[KindActivity]:
+    found = asked.kinds_per_step(step_ms, shown)
+    names: list[tuple[str | None, str | None]] = [(kind.type, kind.schema) for kind in shown]
+    places = [*range(len(shown))]
+    if any(place < 0 for _, place in found):
+        names.append((None, None))
+        places.append(-1)
+    return [
+        KindActivity(start, *name, found.get((start, place), 0))
+        for start in steps
+        for name, place in zip(names, places, strict=True)
+    ]
+
+
+def _contests(
+    asked: Questions, steps: Mapping[int, Step], within_ms: int, step_ms: int, top: int
+) -> Contests:
+    found = asked.contested(within_ms, step_ms)
+    items, in_all = asked.contested_items(top)
+    return Contests(
+        within_ms,
+        sum(step.edits for step in steps.values()),
+        sum(step.unnamed for step in steps.values()),
+        sum(found.values()),
+        in_all,
+        [Contested(start, step.edits, found.get(start, 0)) for start, step in steps.items()],
+        items,
+    )
+
+
+def _hot(asked: Questions, head_at: int, store: str | None) -> HotLog:
+    """Ages as the lake's last event sees them: what a retention at that moment could have let go."""
+    pruned_to = 0 if store is None else extent(store).pruned_to
+    ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
+    events, size, older = asked.older(pruned_to, ages)
+    freed = [Freed(days, *older[days]) for days in KEEP_DAYS]
+    return HotLog(store is not None, pruned_to, events, size, freed, _file_bytes(store))
+
+
+def _file_bytes(store: str | None) -> int | None:
+    directory = None if store is None else sqlite_directory(store)
+    if directory is None:
+        return None
+    try:
+        return (directory / LOG_FILE).stat().st_size
+    except OSError:
+        return None
+
+
+def _empty(
+    view: View,
+    head_at: int,
+    from_ms: int | None,
+    to_ms: int | None,
+    within_ms: int,
+    hot: HotLog,
+    server: ServerCounts | None,
+) -> Report:
+    """A report on no events."""
+    nothing, contests = Spread([], 0, None, None, None, None), Contests(within_ms, 0, 0, 0, 0, [], [])
+    return Report(
+        view.head,
+        head_at,
+        from_ms,
+        to_ms,
+        DAY_MS,
+        Totals(),
+        activity=[],
+        kinds_over_time=[],
+        partitions=[],
+        clients=[],
+        kinds=[],
+        kinds_in_all=0,
+        sizes=nothing,
+        sharing=[],
+        contests=contests,
+        drafts=nothing,
+        drafts_ahead=0,
+        hot=hot,
+        server=server,
+    )
+
+
+def _spread(counts: Mapping[int, int], largest: int | None, edges: Sequence[int]) -> Spread:
+    total = sum(counts.values())
+    half, tenth, hundredth = (_at_rank(counts, -(-total * part // 100)) for part in (50, 90, 99))
+    return Spread(_bins(counts, edges), total, half, tenth, hundredth, largest if total else None)
+
+
+def _at_rank(counts: Mapping[int, int], rank: int) -> int | None:
+    """The value that `rank` values do not exceed."""
+    for value in sorted(counts):
+        rank -= counts[value]
+        if rank <= 0:
+            return value
+    return None
+
+
+def _bins(counts: Mapping[int, int], edges: Sequence[int]) -> list[Bin]:
+    """Counts between neighbouring edges and above the last; empty bins at either end are left out."""
+    bounds = [*edges, None]
+    bins = [
+        Bin(
+            low,
+            high,
+            sum(n for value, n in counts.items() if value >= low and (high is None or value < high)),
+        )
+        for low, high in zip(edges, bounds[1:], strict=True)
+    ]
+    filled = [place for place, each in enumerate(bins) if each.count]
+    return bins[filled[0] : filled[-1] + 1] if filled else []

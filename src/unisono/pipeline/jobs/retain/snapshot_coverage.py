@@ -1,0 +1,150 @@
+"""Which events do the store's snapshots cover? Asked of the lake's table `log`, in its smallest columns."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from functools import partial, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.file_checks import opened
+from unisono.lake.lake import View
+from unisono.lake.scan import Span, scan_file
+from unisono.lake.storage import Storage
+from unisono.lake.write import DataFile
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+BLOCKERS_SHOWN: Final = 20
+BLOCKERS_MAX: Final = 100_000
+"""Partitions remembered by name; of those beyond it the ones that block last are left out."""
+
+_READ: Final = ("committed_id", "partitions")
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """A partition with events beyond its snapshot: the first of them, how many, and where the snapshot stands."""
+
+    partition: str
+    first_id: int
+    events: int
+    watermark: int | None
+
+    def text(self) -> str:
+        has = "no snapshot" if self.watermark is None else f"snapshot at {self.watermark}"
+        return f"{self.partition!r}: {has}, {self.events} events from {self.first_id} on"
+
+    def __add__(self, other: Blocker) -> Blocker:
+        return msgspec.structs.replace(
+            self, first_id=min(self.first_id, other.first_id), events=self.events + other.events
+        )
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """Of a range: the first event that some partition's snapshot does not cover, and who is to blame.
+
+    `sizes`: first and last committed_id, and bytes of event text, of each stretch looked at.
+    """
+
+    first_blocked: int | None = None
+    blockers: dict[str, Blocker] = {}
+    sizes: list[tuple[int, int, int]] = []
+
+    def __add__(self, other: Coverage) -> Coverage:
+        firsts = [first for first in (self.first_blocked, other.first_blocked) if first is not None]
+        blockers = dict(self.blockers)
+        for name, blocker in other.blockers.items():
+            blockers[name] = blockers[name] + blocker if name in blockers else blocker
+        return Coverage(min(firsts, default=None), _fewer(blockers), self.sizes + other.sizes)
+
+    def worst(self) -> list[Blocker]:
+        """Those that block first."""
+        return heapq.nsmallest(
+            BLOCKERS_SHOWN, self.blockers.values(), key=lambda b: (b.first_id, b.partition)
+        )
+
+    def bytes_within(self, since: int, upto: int) -> int:
+        """Event text of `(since, upto]`, about: as if every event of a stretch were as long as the others."""
+        return sum(
+            size * max(0, min(last, upto) - max(first - 1, since)) // (last - first + 1)
+            for first, last, size in self.sizes
+        )
+
+
+class _Part(msgspec.Struct, frozen=True):
+    storage: Storage
+    file: DataFile
+    since: int
+    upto: int
+
+
+def cover(spark: SparkContext, view: View, since: int, upto: int, marks: Mapping[str, int]) -> Coverage:
+    """What the snapshots at `marks` (partition → committed_id) cover of `(since, upto]`."""
+    parts = [
+        _Part(view.storage, file, since, upto)
+        for file in view.log_files
+        if file.last_id > since and file.first_id <= upto
+    ]
+    if not parts:
+        return Coverage()
+    shared = spark.broadcast(dict(marks))
+    try:
+        found = spark.parallelize(parts, len(parts)).map(partial(_cover_part, shared)).collect()
+    finally:
+        shared.unpersist()
+    return reduce(add, found, Coverage())
+
+
+def _cover_part(marks: Any, part: _Part) -> Coverage:
+    """On an executor: one file."""
+    watermarks: dict[str, int] = marks.value
+    covered = Coverage(sizes=list(_sizes(part)))
+    for batch in scan_file(part.storage, part.file, Span(part.since, part.upto), _READ):
+        covered += _cover_batch(batch, watermarks)
+    return covered
+
+
+def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Coverage:
+    lists = batch.column("partitions")
+    ids = np.asarray(batch.column("committed_id"))[np.asarray(pc.list_parent_indices(lists))]
+    names = pc.list_flatten(lists).dictionary_encode()
+    texts = names.dictionary.to_pylist()
+    marks = np.array([watermarks.get(name, -1) for name in texts], np.int64)
+    places = np.asarray(names.indices)
+    late = ids > marks[places]
+    if not late.any():
+        return Coverage()
+    ids, places = ids[late], places[late]
+    # Ids ascend within a file, so a partition's first place is its first event.
+    own, firsts, counts = np.unique(places, return_index=True, return_counts=True)
+    blockers = {
+        texts[place]: Blocker(texts[place], int(ids[first]), int(count), watermarks.get(texts[place]))
+        for place, first, count in zip(own.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+    }
+    return Coverage(int(ids.min()), blockers)
+
+
+def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
+    """Bytes of event text, row group by row group, from the file's footer."""
+    with opened(part.storage, part.file) as parquet:
+        metadata = parquet.metadata
+        places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            ids = group.column(places["committed_id"]).statistics
+            if ids.max > part.since and ids.min <= part.upto:
+                yield ids.min, ids.max, group.column(places["event"]).total_uncompressed_size
+
+
+def _fewer(blockers: dict[str, Blocker]) -> dict[str, Blocker]:
+    if len(blockers) <= BLOCKERS_MAX:
+        return blockers
+    kept = heapq.nsmallest(BLOCKERS_MAX, blockers.values(), key=lambda blocker: blocker.first_id)
+    return {blocker.partition: blocker for blocker in kept}

@@ -1,0 +1,333 @@
+"""All history judged again under another model, before anyone deploys it.
+
+Three questions, for the model before and the model now:
+
+- which events would be rejected if they were submitted today, one after the other, in the order of the log;
+- which would be skipped in replay, which is what a server does with history that its model cannot apply;
+- which partitions would have another state after replay.
+
+Partitions are judged on executors, each by itself. An event of several partitions is taken in all of them or in
+none, so what one partition refuses must be known to the others: shares that did not know are judged again, until all
+agree. What an event is worth depends on earlier events alone, so there is one such agreement, and it is what one
+server that judged everything in order would have found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from unisono.lake.columns import bucket_of
+from unisono.lake.lake import Lake, View
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.revalidate.page import page
+from unisono.pipeline.jobs.revalidate.result import (
+    EXAMPLES_MAX,
+    REFUSED_MAX,
+    Counts,
+    Difference,
+    Example,
+    Kind,
+    Outcome,
+    Reason,
+    Refused,
+    elsewhere,
+    totals,
+)
+from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
+from unisono.pipeline.jobs.revalidate.tasks import Work, judge_share
+from unisono.pipeline.task_planning import cut
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+ROUNDS_MAX: Final = 50
+"""Each round settles at least the next event that partitions disagree on; two or three are usual."""
+
+TASKS_PER_WAVE_AND_CORE: Final = 4
+"""After each wave of tasks progress is told."""
+
+Say = Callable[[str], None]
+
+
+class ModelName(msgspec.Struct, frozen=True):
+    version: int
+    digest: str
+
+
+class KindResult(msgspec.Struct, frozen=True):
+    """Counts of one kind; see `Counts`."""
+
+    kind: Kind
+    counts: Counts
+
+
+class ReasonResult(msgspec.Struct, frozen=True):
+    """How many events of a kind are newly rejected for this reason, with the first of them."""
+
+    kind: Kind
+    reason: Reason
+    events: int
+    examples: list[Example]
+
+
+class Revalidation(msgspec.Struct, frozen=True):
+    """What came out. `settled` is False where partitions could not be brought to agree within the bounds: then
+    counts of events in several partitions, and of what came after them, are of the last round. `unjudged` events of
+    the log are not in the lake yet.
+    """
+
+    before: ModelName
+    now: ModelName
+    head: int
+    events: int
+    partitions: int
+    erased: int
+    total: Counts
+    kinds: list[KindResult]
+    reasons: list[ReasonResult]
+    skipped: list[Example]
+    differing: int
+    differences: list[Difference]
+    rounds: int
+    settled: bool
+    unjudged: int
+
+    @property
+    def compatible(self) -> bool:
+        return self.settled and not self._differs
+
+    @property
+    def _differs(self) -> bool:
+        return bool(self.total.newly_rejected or self.total.newly_skipped or self.differing)
+
+    @property
+    def verdict(self) -> str:
+        if self.compatible:
+            return (
+                f"compatible: the model treats all {self.events:,} events as the one before, and the states of all "
+                f"{self.partitions:,} partitions stay as they are"
+            )
+        if not self._differs:
+            return (
+                "not known to be compatible: nothing speaks against it, but not everything could be settled"
+            )
+        return (
+            f"not compatible: {self.total.newly_rejected:,} of {self.events:,} events would be rejected, "
+            f"{self.total.newly_skipped:,} skipped in replay, and {self.differing:,} of {self.partitions:,} "
+            "partitions would have another state"
+        )
+
+
+def revalidate(
+    spark: SparkContext,
+    lake: Lake,
+    before: ShippedModel,
+    now: ShippedModel,
+    *,
+    out: Path | None = None,
+    say: Say | None = None,
+    log_head: int = 0,
+) -> Revalidation:
+    """Judge everything in the lake under both models.
+
+    `out`: where tasks write the rows behind the counts. `log_head`: where the log ends, to tell what the lake lacks.
+    """
+    view = lake.view()
+    tell = say or (lambda _: None)
+    works = _works(spark, view, before, now, out)
+    if out is not None:
+        clear(out)
+    owners = _Owners(works)
+    outcomes: dict[int, Outcome] = {}
+    seen = Seen(), Seen()
+    pending, rounds, settled = works, 0, True
+    while pending:
+        rounds += 1
+        _judge(spark, pending, outcomes, tell if rounds == 1 else None)
+        every = outcomes.values()
+        refused = (
+            [each for o in every for each in o.refused_before],
+            [each for o in every for each in o.refused_now],
+        )
+        if max(map(len, refused)) > REFUSED_MAX or not all(outcome.refused_all for outcome in every):
+            settled = False
+            break
+        touched = seen[0].learn(refused[0]) | seen[1].learn(refused[1])
+        pending = owners.again(touched, seen)
+        if pending and rounds == ROUNDS_MAX:
+            settled = False
+            break
+        if pending:
+            tell(
+                f"{len(touched)} partitions are judged again: others refuse events that they took, or no longer do"
+            )
+    if out is not None:
+        _require_written(out, outcomes)
+    return _result(view, before, now, outcomes, rounds, settled, max(0, log_head - view.head))
+
+
+class Seen:
+    """Events of several partitions that any of them refuses under one model, as far as is known."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, Reason] = {}
+        self.partitions: dict[int, tuple[str, ...]] = {}
+
+    def learn(self, refused: Sequence[Refused]) -> set[str]:
+        """Take what the partitions say now; those whose judgement rests on something else."""
+        learnt = elsewhere(refused)
+        changed = {
+            id_ for id_ in self.reasons.keys() | learnt.keys() if self.reasons.get(id_) != learnt.get(id_)
+        }
+        self.partitions |= {each.committed_id: each.partitions for each in refused}
+        self.reasons = learnt
+        touched = {id_: set(self.partitions[id_]) for id_ in changed}
+        for each in refused:
+            if each.committed_id in changed:  # who refuses it did not take it, whatever others say
+                touched[each.committed_id].discard(each.partition)
+        return set().union(*touched.values())
+
+
+class _Owners:
+    """Which share a partition is in."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._buckets: dict[int, list[Work]] = {}
+        for work in works:
+            for bucket in work.share.buckets or range(work.share.buckets_in_all):
+                self._buckets.setdefault(bucket, []).append(work)
+
+    def _of(self, name: str) -> int:
+        in_all = self._works[0].share.buckets_in_all
+        return next(work.number for work in self._buckets[bucket_of(name, in_all)] if work.share.holds(name))
+
+    def again(self, touched: set[str], seen: tuple[Seen, Seen]) -> list[Work]:
+        """The shares to judge once more, each with what it must know."""
+        numbers = {self._of(name) for name in touched}
+        if not numbers:
+            return []
+        told: dict[int, tuple[dict[int, Reason], dict[int, Reason]]] = {
+            number: ({}, {}) for number in numbers
+        }
+        for place, known in enumerate(seen):
+            for committed_id, reason in known.reasons.items():
+                for name in known.partitions[committed_id]:
+                    number = self._of(name)
+                    if number in numbers:
+                        told[number][place][committed_id] = reason
+        return [
+            msgspec.structs.replace(
+                work, elsewhere_before=told[work.number][0], elsewhere_now=told[work.number][1]
+            )
+            for work in self._works
+            if work.number in numbers
+        ]
+
+
+def _works(
+    spark: SparkContext, view: View, before: ShippedModel, now: ShippedModel, out: Path | None
+) -> list[Work]:
+    if not view.head:
+        return []
+    files = view.partition_files
+    cores = max(1, spark.defaultParallelism)
+    place = None if out is None else str(out.absolute())
+    return [
+        Work(
+            number,
+            view.storage,
+            part.share,
+            view.head,
+            tuple(file for file in files if part.share.may_be_in(file)),
+            part.rows,
+            before,
+            now,
+            {},
+            {},
+            place,
+        )
+        for number, part in enumerate(cut(view.storage, files, view.buckets, view.head, cores))
+    ]
+
+
+def _judge(spark: SparkContext, works: Sequence[Work], outcomes: dict[int, Outcome], say: Say | None) -> None:
+    wave = TASKS_PER_WAVE_AND_CORE * max(1, spark.defaultParallelism)
+    rows, done = sum(work.rows for work in works), 0
+    for start in range(0, len(works), wave):
+        part = works[start : start + wave]
+        found = spark.parallelize(part, len(part)).map(judge_share).collect()
+        for work, outcome in zip(part, found, strict=True):
+            outcomes[work.number] = outcome
+            done += work.rows
+        if say is not None:
+            say(f"judged about {done} of {rows} rows")
+
+
+def _require_written(out: Path, outcomes: Mapping[int, Outcome]) -> None:
+    """Executors on other machines write elsewhere unless the directory is shared."""
+    if any(each.written and not events_file(out, number).exists() for number, each in outcomes.items()):
+        raise PipelineError(
+            f"what executors wrote to {out} is not to be seen here: give a directory that all share"
+        )
+
+
+def _result(
+    view: View,
+    before: ShippedModel,
+    now: ShippedModel,
+    outcomes: Mapping[int, Outcome],
+    rounds: int,
+    settled: bool,
+    unjudged: int,
+) -> Revalidation:
+    whole = Outcome()
+    for number in sorted(outcomes):
+        whole.add(outcomes[number])
+    reasons = sorted(whole.reasons.items(), key=lambda each: (-each[1], each[0]))
+    results, left = [], EXAMPLES_MAX
+    for key, events in reasons:
+        examples = whole.examples[key][:left]
+        left -= len(examples)
+        results.append(ReasonResult(*key, events, examples))
+    kinds = sorted(whole.kinds.items(), key=lambda each: (-each[1].newly_rejected, -each[1].events, each[0]))
+    total = totals(whole.kinds)
+    return Revalidation(
+        ModelName(before.version, before.digest),
+        ModelName(now.version, now.digest),
+        view.head,
+        total.events,
+        whole.partitions,
+        whole.erased,
+        total,
+        [KindResult(kind, counts) for kind, counts in kinds],
+        results,
+        whole.skipped,
+        whole.differing,
+        whole.differences,
+        rounds,
+        settled,
+        unjudged,
+    )
+
+
+def encode(result: Revalidation) -> bytes:
+    """The result as JSON, its verdict first."""
+    plain = {"compatible": result.compatible, "verdict": result.verdict, **msgspec.to_builtins(result)}
+    return msgspec.json.encode(plain)
+
+
+def write(result: Revalidation, out: Path) -> None:
+    """The page and the JSON, beside the rows that tasks have written."""
+    try:
+        for name, content in zip(RESULT, (encode(result), page(result).encode()), strict=True):
+            unfinished = out / f".{name}.unfinished"
+            unfinished.write_bytes(content)
+            unfinished.replace(out / name)
+    except OSError as error:
+        raise PipelineError(f"the result cannot be written to {out}: {error.strerror or error}") from error

@@ -1,0 +1,101 @@
+"""One model on one partition: what it says to each event, and what replay makes of it.
+
+Two things are followed at once. The *judged* state is what a server would have that got the same events today, in
+this order: an event that is refused changes nothing. The *replayed* state is what a server makes of the log as it
+is, where an event that cannot be applied is skipped. The two are one object until an event is refused that replay
+applies; most partitions never get there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from unisono.model.model import CANONICAL, COMPATIBILITY, Model
+from unisono.model.partition import PartitionState
+from unisono.model.rules import RuleFailed
+from unisono.model.schema import EVENT_TYPE
+from unisono.pipeline.jobs.revalidate.result import RULE, SHAPE, STATE, Reason, reason_of
+from unisono.vocabulary import JsonObject
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """`refused`: why this partition refuses the event. `elsewhere`: another one does, and this one would not."""
+
+    refused: Reason | None
+    elsewhere: Reason | None
+    skipped: bool
+
+    @property
+    def rejected(self) -> Reason | None:
+        return self.refused or self.elsewhere
+
+
+class Track:
+    """A model, and the states of the partition that it is at.
+
+    `elsewhere` names events that another of their partitions refuses: the judge takes an event in all of its
+    partitions or in none.
+    """
+
+    def __init__(self, model: Model, elsewhere: Mapping[int, Reason]) -> None:
+        self._model = model
+        self._elsewhere = elsewhere
+        self._judged: PartitionState | None = None
+        self.replayed = PartitionState()
+
+    def begin(self) -> None:
+        """Another partition, from nothing."""
+        self.replayed = PartitionState()
+        self._judged = None
+
+    def settle(self) -> None:
+        self.replayed.settle()
+        if self._judged is not None:
+            self._judged.settle()
+
+    def take(self, committed_id: int, event: JsonObject) -> Judged:
+        """Judge an event and replay it."""
+        elsewhere = self._elsewhere.get(committed_id)
+        refused = self._judge(event, apply=elsewhere is None)
+        if refused is not None:
+            elsewhere = None
+        if refused is None and elsewhere is None:
+            if self._judged is None:
+                return Judged(None, None, False)  # it was applied to the one state there is
+        elif self._judged is None and self._would_part(event):
+            self._judged = PartitionState.load(self.replayed.dump())
+        return Judged(refused, elsewhere, not self._model.apply_committed(self.replayed, event))
+
+    def _judge(self, event: JsonObject, *, apply: bool) -> Reason | None:
+        state = self.replayed if self._judged is None else self._judged
+        profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
+        if errors := self._model.shape(profile, event):
+            return reason_of(SHAPE, errors[0])
+        if errors := self._model.refusals(profile, state, event):
+            return reason_of(STATE, errors[0])
+        mark = None if apply else state.mark()
+        try:
+            self._model.apply(profile, state, event)
+        except RuleFailed as failure:
+            return reason_of(RULE, failure.error)
+        if mark is not None:
+            state.rollback(mark)
+        return None
+
+    def _would_part(self, event: JsonObject) -> bool:
+        """Whether replay changes the state by an event that the judge does not take; the state is left as it was."""
+        if event.get("type") == EVENT_TYPE and not self._reduces(event):
+            return False
+        mark = self.replayed.mark()
+        applied = self._model.apply_committed(self.replayed, event)
+        self.replayed.rollback(mark)
+        return applied
+
+    def _reduces(self, event: JsonObject) -> bool:
+        payload = event.get("payload")
+        if self._model.canonical is None or not isinstance(payload, dict):
+            return False
+        schema = payload.get("schema")
+        return isinstance(schema, str) and self._model.canonical.rules.reducer(schema) is not None

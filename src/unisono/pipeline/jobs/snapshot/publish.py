@@ -1,0 +1,107 @@
+"""The lake's snapshots put into the server's store, those that are newer than what it has.
+
+Streamed by the driver: the keys of all snapshots are read, the states of those that are wanted, and no more of them
+held than go into one transaction. Killed anywhere, the store has some of them, each of which is good by itself, and
+publishing again adds the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from unisono.lake.lake import Lake
+from unisono.lake.snapshots import Snapshots, StateRow, files_of
+from unisono.lake.storage import SNAPSHOTS
+from unisono.pipeline.errors import ModelChanged
+from unisono.pipeline.job_model import in_force, stored_digest
+from unisono.pipeline.jobs.export.job import plan
+from unisono.pipeline.jobs.snapshot.job import by_bucket
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.store.batching import in_portions
+from unisono.store.port import Snapshot
+
+PORTION_BYTES: Final = 4 << 20
+PORTION_ROWS: Final = 500
+"""States handed over at a time."""
+
+Progress = Callable[[int], None]
+"""Called with snapshots published so far."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What was put into the store."""
+
+    snapshots: int
+    bytes: int
+    seconds: float
+
+
+def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> Published:
+    """Put into the store each partition's newest snapshot, unless it has one that is as new."""
+    began, count, size = time.monotonic(), 0, 0
+    plan(store, lake)  # refuses the log of another lake
+    digests = _digests(lake, model_version)
+    require_publishable(store, model_version, digests)
+    keeper = open_keeper(store)
+    try:
+        # All files of one version are of one digest, or none could be added.
+        marks = keeper.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
+        newer = _newer(lake, model_version, marks)
+        for portion in in_portions(
+            newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
+        ):
+            keeper.put_snapshots([_snapshot(row, model_version) for row in portion])
+            count += len(portion)
+            size += sum(len(row.state) for row in portion)
+            if progress is not None:
+                progress(count)
+    finally:
+        keeper.close()
+    return Published(count, size, time.monotonic() - began)
+
+
+def require_publishable(store: str, model_version: int, digests: Iterable[str | None]) -> None:
+    """Refuse states of an older model than the one in force, and of another content of it: the server would go on
+    from them.
+    """
+    now = in_force(store)
+    if model_version < now.version:
+        raise ModelChanged(
+            f"model version {now.version} is in force: snapshots of version {model_version} are not published"
+        )
+    others = set(digests) - {now.digest} if model_version == now.version else set()
+    if others:
+        raise ModelChanged(
+            f"model version {model_version} has another content (digest {str(others.pop())[:12]}) than the one in "
+            f"force ({now.digest[:12]}): its snapshots are not published"
+        )
+
+
+def _digests(lake: Lake, model_version: int) -> set[str | None]:
+    table = lake.find(SNAPSHOTS)
+    return (
+        {file.model_digest for file in files_of(table.files(), model_version)} if table is not None else set()
+    )
+
+
+def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[StateRow]:
+    table = lake.find(SNAPSHOTS)
+    if table is None:
+        return
+    head = lake.head()
+    for share, files in by_bucket(table, model_version):
+        with Snapshots.opened(lake.storage, files, head) as held:
+            for name, ids in held.found(share):
+                if ids[-1] > marks.get(name.decode(), -1):
+                    row = held.at(name, ids[-1])
+                    row.require_sound()
+                    yield row
+
+
+def _snapshot(row: StateRow, model_version: int) -> Snapshot:
+    digest = stored_digest(row.model_digest)
+    return Snapshot(row.partition, row.committed_id, model_version, row.state, row.created_at, digest)

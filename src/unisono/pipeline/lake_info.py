@@ -1,0 +1,115 @@
+"""What is in a lake, told briefly: `unisono lake info`. Needs no Spark."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unisono.lake.lake import Lake
+from unisono.lake.scan import runs_of
+from unisono.lake.snapshots import files_of
+from unisono.lake.storage import SNAPSHOTS
+from unisono.lake.table import Table
+from unisono.lake.write import FRESH
+from unisono.pipeline.open_log import extent
+
+
+class TableInfo(msgspec.Struct, frozen=True):
+    """One table: its Delta version, its extent, its files."""
+
+    name: str
+    version: int
+    head: int
+    rows: int
+    runs: int
+    files: int
+    fresh_files: int
+    bytes: int
+
+
+class SnapshotsInfo(msgspec.Struct, frozen=True):
+    """The snapshots of one model version: up to where they hold every partition's events, and their files."""
+
+    model_version: int
+    model_digest: str
+    folded: int
+    rows: int
+    files: int
+    bytes: int
+
+
+class LakeInfo(msgspec.Struct, frozen=True):
+    """The lake, and how far it is behind the log where one was named."""
+
+    location: str
+    head: int
+    buckets: int
+    tables: list[TableInfo]
+    store_head: int | None = None
+    store_pruned_to: int | None = None
+    snapshots: list[SnapshotsInfo] = []
+
+    def text(self) -> str:
+        lines = [f"{self.location}: events 1 to {self.head}" if self.head else f"{self.location}: empty"]
+        lines[0] += f", {self.buckets} buckets"
+        if self.store_head is not None:
+            lines[0] += f"; the log ends at {self.store_head}, {self.store_head - self.head} to export"
+        for table in self.tables:
+            size = table.bytes / 1e6
+            fresh = f" ({table.fresh_files} fresh)" if table.fresh_files else ""
+            lines.append(
+                f"  {table.name:<13} version {table.version:>5}  head {table.head:>10}  {table.rows:>11} rows  "
+                f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {size:>9.1f} MB"
+            )
+        for part in self.snapshots:
+            lines.append(
+                f"  {'snapshots':<13} model {part.model_version:>7}  head {part.folded:>10}  {part.rows:>11} rows  "
+                f"           {part.files:>6} files  {part.bytes / 1e6:>9.1f} MB"
+            )
+        return "\n".join(lines)
+
+
+def info(lake: Lake, store: str | None = None) -> LakeInfo:
+    view = lake.view()
+    held = None if store is None else extent(store)
+    return LakeInfo(
+        lake.storage.location,
+        view.head,
+        view.buckets,
+        [_table(view.log), _table(view.by_partition)],
+        held.head if held else None,
+        held.pruned_to if held else None,
+        _snapshots(lake),
+    )
+
+
+def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
+    table = lake.find(SNAPSHOTS)
+    if table is None:
+        return []
+    files = table.files()
+    return [
+        SnapshotsInfo(
+            version,
+            own[0].model_digest or "",
+            table.folded(version),
+            sum(file.rows for file in own),
+            len(own),
+            sum(file.bytes for file in own),
+        )
+        for version in sorted({file.model_version or 0 for file in files})
+        if (own := files_of(files, version))
+    ]
+
+
+def _table(table: Table) -> TableInfo:
+    files = table.files()
+    return TableInfo(
+        table.name,
+        table.version,
+        table.head,
+        sum(file.rows for file in files),
+        sum(1 for _ in runs_of(files)),
+        len(files),
+        sum(file.bucket == FRESH for file in files),
+        sum(file.bytes for file in files),
+    )

@@ -1,0 +1,86 @@
+"""The keeper of a shared log: its owner's connection, beside the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TypeVar
+
+from unisono.pipeline.maintain.embedded import KeepingFailed, named, tombstone_portions
+from unisono.store.cluster import ModelBundle
+from unisono.store.maintenance import (
+    KeepRefused,
+    portions,
+    require_publishable,
+    require_unerased,
+)
+from unisono.store.port import Extent, Snapshot, StorageError, StoreUnusable
+from unisono.store.postgres import snapshots as postgres_snapshots
+from unisono.store.postgres.maintenance import PostgresKeeping
+from unisono.store.postgres.reader import PostgresReader, open_line
+from unisono.store.postgres.timeouts import Timeouts
+
+T = TypeVar("T")
+
+
+class SharedKeeper:
+    """Connects anew for every call that reads; snapshots folded before an erasure are refused after it."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._keeping = PostgresKeeping(dsn)
+        self._erasures = self._do(self._keeping.erasures)
+
+    def extent(self) -> Extent:
+        return self._read(lambda reader: reader.extent())
+
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
+
+    def model_in_force(self) -> ModelBundle | None:
+        return self._read(lambda reader: reader.model_in_force())
+
+    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        version, digest = named(self.model_in_force())
+        self._do(lambda: require_publishable(snapshots, self.extent().head, version, digest))
+        self._do(lambda: self._publish(snapshots))
+
+    def set_archive(self, location: str) -> None:
+        self._do(lambda: self._keeping.set_archive(location))
+
+    def prune(self, upto: int) -> int:
+        return self._do(lambda: self._keeping.prune(upto))
+
+    def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
+        erased = 0
+        for portion in tombstone_portions(tombstones):
+            done = self._do(partial(self._keeping.erase, portion, partitions))
+            erased += done.events
+            self._erasures += done.erasures == self._erasures + 1
+        return erased
+
+    def reclaim(self) -> None:
+        self._do(self._keeping.reclaim)
+
+    def close(self) -> None:
+        self._keeping.close()
+
+    def _publish(self, snapshots: Sequence[Snapshot]) -> None:
+        with closing(open_line(self._dsn, Timeouts())) as line:
+            for portion in portions(snapshots):
+                postgres_snapshots.put(line, portion, self._erasures)
+        require_unerased(self._erasures, self._keeping.erasures())
+
+    def _read(self, ask: Callable[[PostgresReader], T]) -> T:
+        def read() -> T:
+            with closing(PostgresReader.open(self._dsn)) as reader:
+                return ask(reader)
+
+        return self._do(read)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (KeepRefused, StorageError, StoreUnusable) as error:
+            raise KeepingFailed(str(error)) from error

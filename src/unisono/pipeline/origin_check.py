@@ -1,0 +1,104 @@
+"""Whether a lake is the copy of a log, and a model the one its states were folded by (DUR-07, DUR-08)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.lake import Lake
+from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, number
+from unisono.lake.origin import shown as shown_note
+from unisono.lake.storage import LOG
+from unisono.pipeline.errors import Mismatch, ModelChanged, NoSuchRange
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.open_log import Extent, extent, open_reader, read_range, shown
+from unisono.store.cluster import ModelBundle
+from unisono.store.port import LogReader
+
+ANOTHER: Final = (
+    "the lake is a copy of the log {lake}…, and {store} holds the log {log}: it is another one. If it was restored "
+    "from a backup of the first one, `unisono lake export --adopt` compares what both have and goes on"
+)
+
+
+def origin_of(store: str) -> Origin:
+    """Which log a store holds, and its model."""
+    reader: Any = open_reader(store)
+    try:
+        bundle: ModelBundle | None = reader.model_in_force()
+        return Origin(reader.identity(), *((bundle.version, bundle.digest) if bundle is not None else ()))
+    finally:
+        reader.close()
+
+
+def require_same_log(store: str, lake: Lake, head: int, held: Extent, *, adopting: bool = False) -> None:
+    """Refuse a log that the lake is no copy of. `head` is the lake's, looked at before what the log held.
+
+    The last event must be the same, and its id the one that is noted, unless it is to be adopted. Of a log whose
+    epoch is another, or that is adopted, all events that both have are compared.
+    """
+    if head > held.head:
+        raise LakeUnusable(
+            f"the lake holds events up to {head} and the log ends at {held.head}: "
+            "it is the copy of another log, or this log has lost events"
+        )
+    if held.pruned_to > head:
+        raise NoSuchRange(f"events {head + 1} to {held.pruned_to} have left the log and are not in the lake")
+    reader = open_reader(store)
+    try:
+        _compare(reader, lake, max(held.pruned_to, head - 1), head)
+        log, table = reader.identity(), lake.table(LOG)
+        noted, epoch = table.noted(LOG_ID), table.noted(LOG_EPOCH)
+        if noted not in (None, number(log.log_id)) and not adopting:
+            raise LakeUnusable(
+                ANOTHER.format(lake=shown_note(noted or 0), store=shown(store), log=log.log_id)
+            )
+        if adopting or (noted is not None and epoch != log.log_epoch):
+            _compare(reader, lake, held.pruned_to, head)
+    finally:
+        reader.close()
+
+
+def adopt(store: str, lake: Lake) -> int:
+    """Make this log the one the lake is a copy of, if what both have is equal; the events that were compared."""
+    head, held = lake.head(), extent(store)
+    require_same_log(store, lake, head, held, adopting=True)
+    lake.table(LOG).note(origin_of(store).notes())
+    return max(0, head - held.pruned_to)
+
+
+def require_known_content(lake: Lake, model: ShippedModel) -> None:
+    """Refuse another content of a model version than the one the lake's log was judged by."""
+    noted = lake.table(LOG).noted(f"{MODEL}.{model.version}") if model.files else None
+    if noted not in (None, number(model.digest)):
+        raise ModelChanged(
+            f"model version {model.version} has another content here (digest {model.digest[:12]}) than at the log "
+            f"that this lake is a copy of (digest {shown_note(noted or 0)}): name the right one by --model, or give "
+            "this one a model_version of its own"
+        )
+
+
+def _compare(reader: LogReader, lake: Lake, since: int, upto: int) -> None:
+    if since >= upto:
+        return
+    there = chain.from_iterable(read_range(reader, since, upto))
+    for committed_id, hash in _hashes(lake, since, upto):
+        record = next(there, None)
+        if record is None or (record.committed_id, record.hash) != (committed_id, hash):
+            raise Mismatch(
+                f"event {committed_id} of the log is not event {committed_id} of the lake: it is the copy of "
+                "another log"
+            )
+    if next(there, None) is not None:
+        raise Mismatch(
+            f"the lake lacks events up to {upto} that it says it has: `unisono lake audit` tells more"
+        )
+
+
+def _hashes(lake: Lake, since: int, upto: int) -> Iterator[tuple[int, bytes]]:
+    for batch in lake.scan_arrow(since=since, upto=upto, columns=("committed_id", "hash")):
+        yield from zip(
+            batch.column("committed_id").to_pylist(), batch.column("hash").to_pylist(), strict=True
+        )

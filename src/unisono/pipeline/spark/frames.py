@@ -1,0 +1,97 @@
+"""The lake's files as Spark DataFrames.
+
+In a directory Spark reads the Parquet itself, and verifies the checksums of pages whatever the session says: a
+DataFrame has the lake's rows, or reading it fails. In an object store it would need jars that PySpark does not bring
+and credentials of its own; there executors read through delta-rs, as they write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from unisono.lake.columns import (
+    LOG_SCHEMA,
+    PARTITION_SCHEMA,
+    SPARK_LOG_SCHEMA,
+    SPARK_PARTITION_SCHEMA,
+)
+from unisono.lake.file_checks import opened
+from unisono.lake.lake import Lake, View
+from unisono.lake.scan import Span, pertinent, scan_file
+from unisono.lake.storage import LOG, Storage
+from unisono.lake.write import DataFile
+
+READING: Final[Mapping[str, str]] = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""For each read, since the session may be somebody else's: what is damaged or gone is an error there too."""
+
+_GLOB = re.compile(r"([\\{}\[\]*?])")
+
+
+def read_log(spark: SparkSession, lake: Lake | View, since: int = 0, upto: int | None = None) -> DataFrame:
+    """Events of `(since, upto]`, in the columns of the data source."""
+    view = _view(lake)
+    last = view.last(upto)
+    files = [file for file in view.log_files if file.last_id > since and file.first_id <= last]
+    return frame_of(spark, view.storage, files, SPARK_LOG_SCHEMA, since, last)
+
+
+def read_partitions(
+    spark: SparkSession,
+    lake: Lake | View,
+    names: Sequence[str] | None = None,
+    since: int = 0,
+    upto: int | None = None,
+) -> DataFrame:
+    """Rows (partition, event) of `(since, upto]` for these partitions, or for all of them (None)."""
+    view = _view(lake)
+    last = view.last(upto)
+    if names is None:
+        files = [file for file in view.partition_files if file.last_id > since and file.first_id <= last]
+        return frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
+    files = pertinent(view.partition_files, view.buckets, names, since, last)
+    rows = frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
+    return rows.where(f.col("partition").isin(list(names)))
+
+
+def _view(lake: Lake | View) -> View:
+    return lake.view() if isinstance(lake, Lake) else lake
+
+
+def frame_of(
+    spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: str, since: int, upto: int
+) -> DataFrame:
+    """The rows of `files` with committed ids in `(since, upto]`."""
+    if not files:
+        return spark.createDataFrame([], schema)
+    if storage.is_local:
+        paths = [_GLOB.sub(r"\\\1", storage.uri(file.table, file.path)) for file in files]
+        for file in files:
+            with opened(storage, file):
+                pass  # a footer has no checksum, and Spark skips row groups by what it says
+        rows = spark.read.schema(schema).options(**READING).parquet(*paths)
+        return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))
+    places = spark.range(len(files), numPartitions=len(files))
+    return places.mapInArrow(_reading(storage, tuple(files), Span(since, upto)), schema)
+
+
+def _reading(
+    storage: Storage, files: tuple[DataFile, ...], span: Span
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in places:
+            for place in batch.column("id").to_pylist():
+                file = files[place]
+                columns = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
+                yield from scan_file(storage, file, span, columns)
+
+    return read

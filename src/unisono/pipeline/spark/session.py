@@ -1,0 +1,247 @@
+"""Spark sessions: the one place for their settings, with reasons.
+
+The same settings serve `local[*]` on a laptop and `spark://…` on a cluster; `conf` given by a caller wins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from unisono.pipeline.errors import PipelineError, brief
+from unisono.pipeline.spark import jvm
+from unisono.pipeline.spark.packing import pack
+
+LOCAL: Final = "local[*]"
+
+TASK_FAILURES_MAX: Final = 4
+"""Spark's own number on a cluster; local masters would otherwise give up at the first lost worker."""
+
+MASTER_TIMEOUT_S: Final = 5.0
+"""To find out that no master listens; Spark itself tries for a minute."""
+
+EXECUTORS_TIMEOUT_S: Final = 60.0
+"""For the first executor of a cluster to report; two seconds are usual."""
+
+DRIVER_MEMORY: Final = "1g"
+"""Rows stay in the Python workers and in Arrow; Java holds plans, shuffles and sorts, which spill."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",  # no port opened that nobody asked for
+    "spark.ui.showConsoleProgress": "false",  # bars only where a person looks: `progress`
+    "spark.log.level": "ERROR",
+    "spark.master.rest.enabled": "false",  # the same, for a master started with these settings
+    "spark.sql.adaptive.enabled": "true",  # joins small shuffle partitions: 4 to 8 s become 0.7 s per small job
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",  # a row group; bounds what a worker holds
+    "spark.sql.python.filterPushdown.enabled": "true",  # the source answers ranges of committed_id itself
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # Spark's default reads damage as other rows
+    "spark.sql.session.timeZone": "UTC",  # the same answer on every machine
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.sql.streaming.minBatchesToRetain": "10",  # a follower's checkpoint stays small
+    "spark.python.worker.reuse": "true",
+    "spark.driver.memory": DRIVER_MEMORY,
+    # Nothing here has tables of its own; without this a directory appears where the command runs.
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "unisono-warehouse"),
+}
+
+SHUFFLES: Final = "spark.sql.shuffle.partitions"
+TASKS_PER_CORE: Final = 2
+"""Of a shuffle: 200 in all is Spark's default, each of them a task, and far too many for a few cores."""
+
+_LOCAL_MASTER: Final = re.compile(r"^local(?:\[(\*|\d+)\])?$")
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def session(
+    master: str | None = None,
+    app: str = "unisono",
+    *,
+    conf: Mapping[str, str] | None = None,
+    progress: bool = False,
+    quick: bool = False,
+) -> SparkSession:
+    """A session on `master`, or on what spark-submit chose, or on this machine.
+
+    `quick`: Java compiles plainly and starts sooner; for work that Python does. SQL over much data is faster
+    without.
+    """
+    started = context(master, app, conf=conf, progress=progress, quick=quick)
+    spark = SparkSession.builder.getOrCreate()
+    if not is_local(str(started.master)) and not started.getConf().contains(SHUFFLES):
+        spark.conf.set(SHUFFLES, str(TASKS_PER_CORE * max(1, started.defaultParallelism)))
+    return spark
+
+
+def context(
+    master: str | None = None,
+    app: str = "unisono",
+    *,
+    conf: Mapping[str, str] | None = None,
+    progress: bool = False,
+    quick: bool = True,
+) -> SparkContext:
+    """The same without SQL, for jobs that only spread tasks; it is up some seconds sooner."""
+    running = SparkContext._active_spark_context
+    if running is not None:
+        return running
+    if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _submitted(app, conf or {})
+    if submit_args := _submit_args():
+        return _as_submitted(submit_args, master, app, conf or {})
+    chosen = master or LOCAL
+    settings = _settings(chosen, conf or {}, progress)
+    _set_environment(chosen, settings)
+    if not is_local(chosen):
+        _require_master(chosen)
+    settings |= {"spark.app.name": app, "spark.master": _with_retries(chosen)}
+    gateway = _gateway(settings, quick=quick)
+    try:
+        started = SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
+    except Py4JError as error:
+        raise PipelineError(f"Spark cannot be started on {chosen}: {brief(error)}") from error
+    _require_executors(started)
+    _ship(started, chosen)
+    return started
+
+
+def _ship(started: SparkContext, master: str) -> None:
+    """The package itself to executors elsewhere."""
+    if not is_local(master):
+        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
+        started.addPyFile(str(pack(folder / "unisono.zip")))
+
+
+def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:
+    settings = dict(SETTINGS)
+    if is_local(master):
+        count = os.cpu_count() or 2
+        settings[SHUFFLES] = str(max(2, min(8, TASKS_PER_CORE * count)))
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if memory := os.environ.get("SPARK_DRIVER_MEMORY"):
+        settings["spark.driver.memory"] = memory
+    if progress:
+        settings["spark.ui.showConsoleProgress"] = "true"
+    return settings | dict(conf)
+
+
+def _set_environment(master: str, settings: Mapping[str, str]) -> None:
+    """Workers run the Python that runs this, unless told otherwise; a local Spark talks to itself only."""
+    chosen = settings.get("spark.pyspark.python")
+    os.environ.setdefault("PYSPARK_PYTHON", chosen or sys.executable)
+    if is_local(master) or "127.0.0.1" in master or "localhost" in master:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
+    """Java started from what was prepared; or else by Spark's own scripts, and `settings` tell them the same."""
+    prepared = jvm.Prepared(Path(_find_spark_home()), jvm.java_home())
+    options = prepared.java_options()
+    if quick:
+        options.append("-XX:TieredStopAtLevel=1")
+    more = settings.get("spark.driver.extraJavaOptions", "")
+    launch = prepared.launch(settings)
+    if launch is not None:
+        return jvm.start(launch, [*options, *shlex.split(more)], settings["spark.driver.memory"])
+    settings["spark.driver.extraJavaOptions"] = " ".join([*options, more]).strip()
+    return _by_scripts(settings)
+
+
+def _by_scripts(settings: Mapping[str, str]) -> Any:
+    """Java started by Spark's own scripts, which do with the settings whatever they do."""
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    try:
+        return launch_gateway(conf, popen_kwargs=dict(jvm.OWN_GROUP))  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise PipelineError("Spark's own scripts could not start Java; see what they said above") from error
+
+
+def _submit_args() -> list[str]:
+    """Arguments for spark-submit in the environment, where PySpark takes them from."""
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return [] if words in ([], ["pyspark-shell"]) else words
+
+
+def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[str, str]) -> SparkContext:
+    """With arguments for spark-submit in the environment: Spark's scripts start Java and read them."""
+    if words[-1] != "pyspark-shell":
+        raise PipelineError(
+            "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell: see Spark's documentation"
+        )
+    joined = " ".join(words)
+    named = re.search(r"--master[ =](\S+)", joined) or re.search(r"spark\.master=(\S+)", joined)
+    chosen = master or (named[1] if named else LOCAL)
+    _set_environment(chosen, conf)
+    given = {**conf} if master is None and named else {**conf, "spark.master": _with_retries(chosen)}
+    SparkContext._ensure_initialized(gateway=_by_scripts(given))
+    started = _submitted(app, given)
+    _ship(started, chosen)
+    return started
+
+
+def _with_retries(master: str) -> str:
+    match = _LOCAL_MASTER.match(master)
+    return f"local[{match[1] or 1},{TASK_FAILURES_MAX}]" if match else master
+
+
+def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
+    """Inside spark-submit: it has started Java and chosen the master; settings it gave win over ours."""
+    SparkContext._ensure_initialized()  # from here on a SparkConf knows what spark-submit was given
+    chosen = SparkConf()
+    for key, value in {**SETTINGS, **conf}.items():
+        if key in conf or not chosen.contains(key):
+            chosen.set(key, value)
+    if not chosen.contains("spark.app.name"):
+        chosen.setAppName(app)
+    started = SparkContext(conf=chosen)
+    _require_executors(started)
+    return started
+
+
+def _require_master(master: str) -> None:
+    match = re.match(r"^spark://([^:/,]+):(\d+)$", master)
+    if match is None:
+        return  # several masters, YARN, Kubernetes: Spark knows how to look for them
+    try:
+        socket.create_connection((match[1], int(match[2])), MASTER_TIMEOUT_S).close()
+    except OSError as error:
+        raise PipelineError(f"no Spark master answers at {master}: {error}") from error
+
+
+def _require_executors(spark: SparkContext) -> None:
+    """A standalone master lets us wait for ever for executors that it has no room for, and says so in its log only.
+
+    Others queue applications on purpose, and with dynamic allocation executors come with the first tasks.
+    """
+    conf = spark.getConf()
+    if not str(spark.master).startswith("spark://") or conf.get("spark.dynamicAllocation.enabled") == "true":
+        return
+    deadline = time.monotonic() + EXECUTORS_TIMEOUT_S
+    seen: Any = spark._jsc.sc()
+    while seen.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
+        if time.monotonic() > deadline:
+            wanted = conf.get("spark.executor.memory", "1g")
+            spark.stop()
+            raise PipelineError(
+                f"no executor started within {EXECUTORS_TIMEOUT_S:.0f} s: are there workers with {wanted} of memory "
+                "and a core to spare? (settings spark.executor.memory, spark.executor.cores, spark.cores.max)"
+            )
+        time.sleep(0.1)

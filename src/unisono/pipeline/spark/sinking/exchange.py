@@ -1,0 +1,375 @@
+"""The conversation of one task with the server: submit in order, wait, submit again what was not taken.
+
+Requests go out in the order of the rows, a few before the first is answered. The server answers those it takes in
+order (SUBMIT-09); one that it refuses whole (`rate_limited`, `bad_request`) is answered on its own, and others may
+have passed it by then. What is refused is sent again, one request at a time, and with it every event behind it that
+was rejected: it may have missed what it rests on. A lost connection is made anew and everything unanswered is sent
+again; ids make that harmless (ORD-03).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import count
+from typing import Final, NoReturn, Self, TypeVar
+
+import msgspec
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as open_socket
+
+from unisono.pipeline.clock import now_ms
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.spark.sinking.answers import Limits, Payload, Rejection, Result, Speaking, decode
+from unisono.pipeline.spark.sinking.items import Item, encoded
+from unisono.pipeline.spark.sinking.tokens import Source
+from unisono.protocol.codec import encode, encode_payload
+from unisono.vocabulary import FieldError
+
+HEARTBEAT_S: Final = 10.0
+"""A third of the server's default window; rows may be long in coming."""
+
+ANSWER_S: Final = 30.0
+"""A server that says nothing for so long is taken for lost."""
+
+ENVELOPE_BYTES: Final = 256
+"""Of a message beside its events, and more than enough."""
+
+BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Between tries to reach a server; the last one repeats."""
+
+REPLACED: Final = 4003
+FRAMES_HELD: Final = 1024
+"""Messages the socket reads ahead while rows are slow in coming: heartbeats for hours."""
+
+LIMITED_S: Final = 0.02
+"""Before a request is sent again that was told to come later, at least."""
+
+
+class ExchangeRefused(PipelineError):
+    """The server will not have this client: nothing is gained by trying again."""
+
+
+class ExchangeFailed(Exception):
+    """The server is gone, or this connection's place was taken; another try may do better."""
+
+
+class _Lost(Exception):
+    """The connection is gone; another one may do."""
+
+
+class _Request:
+    """Items under way; `results` when they are answered."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = items
+        self.results: list[Result] | None = None
+
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """One task's session, across connections.
+
+    Invariant: `_window` holds the requests that were sent and not concluded, oldest first; `_refused` counts those of
+    them that the server refused whole on this connection. `_trouble` is since when, and how many connections long, no
+    request was answered: a server that falls over whatever it is sent is not tried for ever.
+    """
+
+    def __init__(self, speaking: Speaking, source: Source) -> None:
+        self._speaking = speaking
+        self._source = source
+        self._socket: ClientConnection | None = None
+        self._held = ExitStack()
+        self._limits = Limits()
+        self._depth = speaking.in_flight
+        self._window: deque[_Request] = deque()
+        self._refused = 0
+        self._wait_s = 0.0
+        self._trouble: tuple[float, int] | None = None
+        self._numbers = count(1)
+        self._done = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.committed = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._connect()
+        except _Lost as lost:
+            self._reach(lost)
+        self._trouble = None
+        self._heart.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._done.set()
+        if kind is None:
+            with suppress(_Lost, ExchangeFailed, ExchangeRefused):
+                self._put("disconnect", b"{}")
+        self._close()
+        self._heart.join()
+
+    def submit(self, items: Iterator[Item]) -> Iterator[Rejection]:
+        """Submit everything; what was rejected, as it becomes known, in order."""
+        for request in self._requests(items):
+            if isinstance(request, Rejection):
+                yield from self._finish()
+                yield request
+                continue
+            while len(self._window) >= self._width():
+                yield from self._conclude_first()
+            self._window.append(request)
+            try:
+                self._send(request.items)
+            except _Lost as lost:
+                self._reach(lost)
+        yield from self._finish()
+
+    def _finish(self) -> Iterator[Rejection]:
+        while self._window:
+            yield from self._conclude_first()
+
+    def _width(self) -> int:
+        """Requests under way at once, within the events that the server takes unanswered (LIM-03)."""
+        return max(1, min(self._depth, self._limits.max_in_flight_drafts // max(1, self._batch())))
+
+    def _batch(self) -> int:
+        return min(self._speaking.batch, self._limits.max_batch_size, self._limits.max_in_flight_drafts)
+
+    def _requests(self, items: Iterator[Item]) -> Iterator[_Request | Rejection]:
+        """Items in messages the server takes: bounded in number and bytes, no id twice in one."""
+        batch: list[Item] = []
+        ids: set[str] = set()
+        size = ENVELOPE_BYTES
+        for item in items:
+            own = len(encoded(item)) + 1
+            fault = item.fault
+            if not fault and own + ENVELOPE_BYTES > self._limits.max_message_bytes:
+                fault = f"the event has {own} bytes, a message at most {self._limits.max_message_bytes}"
+            full = len(batch) >= self._batch() or size + own > self._limits.max_message_bytes
+            if batch and (fault or full or item.id in ids):
+                yield _Request(batch)
+                batch, ids, size = [], set(), ENVELOPE_BYTES
+            if fault:
+                yield Rejection(item, "bad_request", [FieldError("", fault)])
+                continue
+            batch.append(item)
+            ids.add(item.id)
+            size += own
+        if batch:
+            yield _Request(batch)
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def _conclude_first(self) -> list[Rejection]:
+        """Wait until the oldest request is answered, or until all are and some were refused."""
+        while True:
+            first = self._window[0]
+            if first.results is not None:
+                self._window.popleft()
+                return self._concluded(first.items, first.results)
+            answered = sum(request.results is not None for request in self._window)
+            if self._refused and answered + self._refused >= len(self._window):
+                return self._redo()
+            self._try(self._take_answer)
+
+    def _take_answer(self) -> None:
+        payload = self._receive()
+        if payload.results:
+            for request in self._window:
+                if request.items[0].id == payload.results[0].id and request.results is None:
+                    request.results = payload.results
+                    return
+            raise ExchangeFailed("the server answered something that was not asked")
+        self._refused += 1
+        self._wait_s = max(self._wait_s, payload.retry_after_ms / 1000)
+
+    def _redo(self) -> list[Rejection]:
+        """Send again, one at a time: what was refused, and what was rejected behind it."""
+        window, self._window = self._window, deque()
+        waiting, self._wait_s, self._refused = self._wait_s, 0.0, 0
+        self._depth = 1
+        time.sleep(waiting)
+        rejections: list[Rejection] = []
+        for request in window:
+            items = request.items
+            if request.results is not None:
+                again = {result.id for result in request.results if result.status != "committed"}
+                self.committed += len(items) - len(again)
+                items = [item for item in items if item.id in again]
+            if items:
+                rejections += self._alone(items)
+        return rejections
+
+    def _alone(self, items: list[Item]) -> list[Rejection]:
+        """One request and its answer; taken apart when the server refuses it as a whole."""
+        while True:
+            payload = self._asked(items)
+            if payload.results:
+                return self._concluded(items, payload.results)
+            if payload.code == "rate_limited":
+                time.sleep(max(payload.retry_after_ms / 1000, LIMITED_S))
+            elif len(items) == 1:
+                return [Rejection(items[0], payload.code, [FieldError("", payload.message)])]
+            else:
+                half = len(items) // 2
+                return [*self._alone(items[:half]), *self._alone(items[half:])]
+
+    def _asked(self, items: list[Item]) -> Payload:
+        def ask() -> Payload:
+            self._send(items)
+            return self._receive()
+
+        return self._try(ask)
+
+    def _concluded(self, items: Sequence[Item], results: Sequence[Result]) -> list[Rejection]:
+        by_id = {item.id: item for item in items}
+        rejected = [result for result in results if result.status != "committed"]
+        self.committed += len(results) - len(rejected)
+        return [Rejection(by_id[result.id], result.reason, result.errors) for result in rejected]
+
+    # -- the connection --------------------------------------------------------------------------------------
+
+    def _try(self, step: Callable[[], T]) -> T:
+        """Do a step; when the connection is lost, make it anew, send again what is under way, and do it again."""
+        while True:
+            try:
+                return step()
+            except _Lost as lost:
+                self._reach(lost)
+
+    def _reach(self, lost: _Lost) -> None:
+        """Connect again, and send again what was under way."""
+        why = lost
+        while True:
+            self._endure(why)
+            try:
+                self._connect()
+                self._resend()
+            except _Lost as again:
+                why = again
+            else:
+                return
+
+    def _endure(self, lost: _Lost) -> None:
+        """Wait a little before the next connection, or give up when none has brought an answer for too long."""
+        now = time.monotonic()
+        since, tries = self._trouble or (now, 0)
+        if tries > 1 and now - since > self._speaking.timeout_s:
+            raise ExchangeFailed(
+                f"{self._speaking.url} gave no answer for {self._speaking.timeout_s:.0f} s: {lost}"
+            ) from lost
+        if tries:
+            time.sleep(BACKOFF_S[min(tries, len(BACKOFF_S)) - 1])
+        self._trouble = since, tries + 1
+
+    def _resend(self) -> None:
+        self._refused, self._wait_s = 0, 0.0
+        for request in self._window:
+            if request.results is None:
+                self._send(request.items)
+
+    def _connect(self) -> None:
+        self._close()
+        try:
+            self._socket = self._held.enter_context(
+                open_socket(
+                    self._speaking.url,
+                    open_timeout=ANSWER_S,
+                    close_timeout=1.0,
+                    max_size=None,
+                    max_queue=FRAMES_HELD,
+                    compression=None,
+                    proxy=None,
+                    ping_interval=None,
+                )
+            )
+        except InvalidURI as error:
+            raise ExchangeRefused(str(error)) from error
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            raise _Lost(str(error)) from error
+        token = self._source.token()
+        payload = {
+            "token": token.text,
+            "client_id": token.client_id,
+            "supported_profiles": [self._speaking.profile],
+        }
+        self._put("connect", encode_payload(payload))
+        answer = self._receive("connected")
+        if answer.code:
+            raise ExchangeRefused(f"{answer.code}: {answer.message}")
+        self._limits = answer.limits
+
+    def _close(self) -> None:
+        self._socket = None
+        self._held.close()
+
+    def _send(self, items: Sequence[Item]) -> None:
+        self._put("submit_events", b'{"events":[%b]}' % b",".join(map(encoded, items)))
+
+    def _put(self, kind: str, payload: bytes) -> None:
+        if self._socket is None:
+            raise _Lost("not connected")
+        try:
+            self._socket.send(self._message(kind, payload), text=True)
+        except ConnectionClosed as closed:
+            self._explain(closed)
+
+    def _message(self, kind: str, payload: bytes) -> bytes:
+        return encode(kind, f"s{next(self._numbers)}", now_ms(), payload)
+
+    def _receive(self, kind: str = "submit_events_result") -> Payload:
+        """The next answer: of this kind, or an error that concerns one request only."""
+        if self._socket is None:
+            raise _Lost("not connected")
+        while True:
+            try:
+                message = decode(self._socket.recv(timeout=ANSWER_S))
+            except ConnectionClosed as closed:
+                self._explain(closed)
+            except TimeoutError:
+                raise _Lost(f"no answer for {ANSWER_S:.0f} s") from None
+            except msgspec.DecodeError as error:
+                raise ExchangeFailed(
+                    f"the server says what is no message of the protocol: {error}"
+                ) from error
+            if message.type not in (kind, "error"):
+                continue
+            payload = self._erred(message.payload) if message.type == "error" else message.payload
+            if kind != "connected":
+                self._trouble = None
+            return payload
+
+    def _erred(self, payload: Payload) -> Payload:
+        if payload.code in ("rate_limited", "bad_request"):
+            return payload
+        if payload.code == "server_error" or (payload.code == "auth_failed" and self._renewable()):
+            raise _Lost(f"{payload.code}: {payload.message}")
+        raise ExchangeRefused(f"{payload.code}: {payload.message}")
+
+    def _renewable(self) -> bool:
+        """A signed token that ran out is followed by a new one; one that was never good is not."""
+        return self._source.renews and self.committed > 0
+
+    def _explain(self, closed: ConnectionClosed) -> NoReturn:
+        frame = closed.rcvd
+        if frame is not None and frame.code == REPLACED:
+            raise ExchangeFailed(
+                f"another connection of client {self._source.client_id!r} has taken this one's place: give every "
+                "write a client of its own"
+            ) from closed
+        raise _Lost(f"closed: {frame.code} {frame.reason}" if frame else "the connection broke") from closed
+
+    def _beat(self) -> None:
+        while not self._done.wait(HEARTBEAT_S):
+            socket = self._socket
+            if socket is not None:
+                try:
+                    socket.send(self._message("heartbeat", b"{}"), text=True)
+                except (ConnectionClosed, OSError):
+                    continue

@@ -1,0 +1,328 @@
+"""The committed log as a Spark data source, for batches and streams.
+
+    spark.dataSource.register(UnisonoSource)
+    spark.read.format("unisono").option("store", "sqlite:DIRECTORY").load()
+    spark.readStream.format("unisono").option("store", "postgresql://…").load()
+
+Options, beside `store`:
+
+    from                  events after this committed_id (default: all the log holds)
+    to                    events up to this one (batch default: the head when `load` is called; stream: no end)
+    partitions            only events in any of these: a name, or a JSON array of names
+    max_events_per_batch  of a stream (default 100,000)
+    events_per_task       ids per input partition (default 100,000)
+    push_down             true: conditions on committed_id narrow what is read, as from and to do. For a DataFrame
+                          used in one query only: Spark 4.3 remembers what it pushed down, and a second query on
+                          the same DataFrame would see the first one's rows. Off by default for that reason
+
+What always holds: executors read ranges of committed_id in short reads that never delay the writer; nothing past
+the contiguous durable prefix is read; the same range gives the same rows, however often it is read. A stream's
+offset is the committed_id it has reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from unisono.lake.columns import SPARK_LOG_SCHEMA, to_batch
+from unisono.pipeline.errors import NoSuchRange, NoSuchStore, PipelineError
+from unisono.pipeline.open_log import (
+    Extent,
+    extent,
+    no_collection,
+    normal_uri,
+    open_reader,
+    read_partitions,
+    read_range,
+    require_range,
+)
+
+EVENTS_PER_TASK: Final = 100_000
+"""A second of work or less, so that a lost task costs little and cores stay busy."""
+
+EVENTS_PER_BATCH: Final = 100_000
+"""A micro-batch's bound, so that a stream that is far behind commits its progress often."""
+
+SPARSE_TASKS_MAX: Final = 16
+"""Reading few partitions is a matter of index look-ups: more tasks than this cost more than they save."""
+
+_OPTIONS: Final = frozenset(
+    ("store", "from", "to", "partitions", "max_events_per_batch", "events_per_task", "push_down")
+)
+
+_NO_STORE: Final = '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…'
+
+
+class IdRange(InputPartition):
+    """Events with `since < committed_id <= upto`."""
+
+    def __init__(self, since: int, upto: int) -> None:
+        super().__init__((since, upto))
+        self.since = since
+        self.upto = upto
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What every task needs to know: where the log is and which events of a range are wanted."""
+
+    store: str
+    partitions: tuple[str, ...] | None
+    events_per_task: int
+
+    def ranges(self, since: int, upto: int) -> Sequence[InputPartition]:
+        """`(since, upto]` cut into input partitions, one of them at least."""
+        step = self.events_per_task
+        if self.partitions is not None:
+            step = max(step, -(-(upto - since) // SPARSE_TASKS_MAX))
+        starts = range(since, upto, step)
+        return [IdRange(start, min(start + step, upto)) for start in starts] or [IdRange(since, since)]
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: the events of one range. Holds nothing from one call to the next."""
+        assert isinstance(part, IdRange)
+        if part.since >= part.upto:
+            return
+        reader = open_reader(self.store)
+        try:
+            if self.partitions is None:
+                stretches = read_range(reader, part.since, part.upto)
+            else:
+                stretches = read_partitions(reader, self.partitions, part.since, part.upto)
+            with no_collection():
+                for records in stretches:
+                    yield to_batch(records)
+        finally:
+            reader.close()
+
+
+class BatchReader(DataSourceReader):
+    """One batch: a range fixed when the DataFrame was made."""
+
+    def __init__(self, reading: Reading, since: int, upto: int) -> None:
+        self.reading = reading
+        self.since = since
+        self.upto = upto
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.reading.ranges(self.since, max(self.since, self.upto))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.reading.read(partition)
+
+
+class NarrowingReader(BatchReader):
+    """A batch that takes over conditions on committed_id, and on partitions where they name a set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        for condition in filters:
+            if not self._take_over(condition):
+                yield condition
+
+    def _take_over(self, condition: Filter) -> bool:
+        """Narrow what is read; False when Spark still has to judge the rows."""
+        match condition:
+            case EqualTo(("committed_id",), int(id)):
+                self._narrow(id - 1, id)
+            case GreaterThan(("committed_id",), int(id)):
+                self._narrow(id, self.upto)
+            case GreaterThanOrEqual(("committed_id",), int(id)):
+                self._narrow(id - 1, self.upto)
+            case LessThan(("committed_id",), int(id)):
+                self._narrow(self.since, id - 1)
+            case LessThanOrEqual(("committed_id",), int(id)):
+                self._narrow(self.since, id)
+            case In(("committed_id",), [*ids]) if ids and all(isinstance(id, int) for id in ids):
+                self._narrow(min(ids) - 1, max(ids))
+                return False
+            case EqualTo(("partitions",), [str(name), *_]) if self.reading.partitions is None:
+                self.reading = msgspec.structs.replace(self.reading, partitions=(name,))
+                return False
+            case IsNotNull(("committed_id",)):
+                pass
+            case _:
+                return False
+        return True
+
+    def _narrow(self, since: int, upto: int) -> None:
+        self.since = max(self.since, since)
+        self.upto = min(self.upto, upto)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream along the log. Its only state is where `availableNow` is to end."""
+
+    def __init__(self, reading: Reading, since: int | None, to: int | None, batch_max: int) -> None:
+        self.reading = reading
+        self.since = since
+        self.to = to
+        self.batch_max = batch_max
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"committed_id": extent(self.reading.store).pruned_to if self.since is None else self.since}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self.batch_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.to = self._bounded(extent(self.reading.store).head)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        since, head = start["committed_id"], extent(self.reading.store).head
+        if since > head:
+            raise NoSuchRange(
+                f"the stream stands at event {since} and the log ends at {head}: it is another log, or this log "
+                "has lost events; to begin anew, use another checkpoint"
+            )
+        end = self._bounded(head)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, since + limit.max_rows)
+        elif not isinstance(limit, ReadAllAvailable):
+            end = min(end, since + self.batch_max)
+        return {"committed_id": max(since, end)}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"committed_id": self._bounded(extent(self.reading.store).head)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        since, upto = start["committed_id"], end["committed_id"]
+        if since >= upto:
+            return []
+        require_range(self.reading.store, since, upto)
+        return self.reading.ranges(since, upto)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.reading.read(partition)
+
+    def _bounded(self, head: int) -> int:
+        return head if self.to is None else min(head, self.to)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The options of a read, looked at; and what the log held when they were given."""
+
+    reading: Reading
+    since: int | None
+    to: int | None
+    batch_max: int
+    push_down: bool
+    held: Extent
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Asked:
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(given) - _OPTIONS)
+        if unknown:
+            raise PipelineError(
+                f"option {unknown[0]!r} is not known; there are {', '.join(sorted(_OPTIONS))}"
+            )
+        if not given.get("store"):
+            raise NoSuchStore(_NO_STORE)
+        reading = Reading(
+            normal_uri(given["store"]),
+            _names(given.get("partitions")),
+            _number(given, "events_per_task", 1) or EVENTS_PER_TASK,
+        )
+        return cls(
+            reading,
+            _number(given, "from", 0),
+            _number(given, "to", 0),
+            _number(given, "max_events_per_batch", 1) or EVENTS_PER_BATCH,
+            _flag(given, "push_down"),
+            extent(reading.store),
+        )
+
+
+class UnisonoSource(DataSource):
+    """`spark.read.format("unisono")`. A DataFrame is the log as it was when `load` was called."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        to_be_written = options.get("url") and not options.get("store")
+        self._asked = None if to_be_written else Asked.of(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "unisono"
+
+    def schema(self) -> str:
+        return SPARK_LOG_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        asked = self._reading()
+        since = asked.held.pruned_to if asked.since is None else asked.since
+        upto = asked.held.head if asked.to is None else asked.to
+        require_range(asked.reading.store, since, upto)
+        return (NarrowingReader if asked.push_down else BatchReader)(asked.reading, since, upto)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """`df.write.format("unisono")`: events for a server's judgement."""
+        from unisono.pipeline.spark.sink import EventWriter
+
+        return EventWriter(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        asked = self._reading()
+        return StreamReader(asked.reading, asked.since, asked.to, asked.batch_max)
+
+    def _reading(self) -> Asked:
+        if self._asked is None:
+            raise NoSuchStore(_NO_STORE)
+        return self._asked
+
+
+def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise NoSuchRange(f"option {name} must be a whole number from {least} on, not {text!r}")
+    return number
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise PipelineError(f"option {name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    if not text.startswith("["):
+        return (text,)
+    try:
+        names: Any = msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.DecodeError as error:
+        raise NoSuchRange(f"option partitions must be a name or a JSON array of names: {error}") from error
+    return tuple(names)

@@ -1,0 +1,80 @@
+"""Cutting all partitions into shares of like size, one task each: by bucket, and a large bucket by names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from unisono.lake.file_checks import opened
+from unisono.lake.merge import Share, row_groups
+from unisono.lake.storage import Storage
+from unisono.lake.write import FRESH, DataFile
+
+FEW_EVENTS: Final = 16_384
+"""Up to so many events, a file for each bucket would hold a handful of states: a task takes several buckets."""
+
+TASK_EVENTS_MIN: Final = 2_000
+"""Less than this is not worth a second task."""
+
+TASK_ROWS_MIN: Final = 50_000
+TASK_ROWS_MAX: Final = 2_000_000
+"""A share in rows: large enough to be worth a task, small enough that losing a worker costs a minute at most."""
+
+TASKS_PER_CORE: Final = 4
+"""So that cores are busy to the end though shares differ."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A share, about how many rows it has, and the bucket that what comes of it belongs to."""
+
+    share: Share
+    rows: int
+    bucket: int
+
+
+def cut(storage: Storage, files: Sequence[DataFile], buckets: int, events: int, cores: int) -> list[Planned]:
+    """All partitions, in shares that do not overlap, the largest first; `files` hold the rows to be read."""
+    if events <= FEW_EVENTS:
+        count = min(cores, buckets, max(1, events // TASK_EVENTS_MIN))
+        return [
+            Planned(Share(buckets, tuple(range(number, buckets, count))), events // count, FRESH)
+            for number in range(count)
+        ]
+    rows = Counter(dict.fromkeys(range(buckets), 0))
+    for file in files:
+        if file.bucket == FRESH:
+            rows.update(dict.fromkeys(range(buckets), -(-file.rows // buckets)))
+        else:
+            rows[file.bucket or 0] += file.rows
+    size = min(max(rows.total() // (cores * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
+    planned = [
+        part
+        for bucket, count in rows.items()
+        for part in _of_bucket(storage, files, buckets, bucket, count, size)
+    ]
+    return sorted(planned, key=lambda part: -part.rows)
+
+
+def _of_bucket(
+    storage: Storage, files: Sequence[DataFile], buckets: int, bucket: int, rows: int, size: int
+) -> Iterator[Planned]:
+    own = [file for file in files if file.bucket == bucket]
+    if rows <= size or not own:
+        yield Planned(Share(buckets, (bucket,)), rows, bucket)
+        return
+    names = _sampled(storage, max(own, key=lambda file: file.rows))
+    picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
+    edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
+    for low, high in pairwise([None, *edges, None]):
+        inside = sum((low is None or name >= low) and (high is None or name < high) for name in names)
+        yield Planned(Share(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
+
+
+def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
+    """The name that each row group of a file begins with, ascending."""
+    with opened(storage, file) as parquet:
+        return [bounds.first_name.encode() for _, bounds in row_groups(parquet)]

@@ -1,0 +1,200 @@
+"""Bulk loading: many prepared events appended to a log by its own groups, each exactly once.
+
+Rows come in the order in which they are to stand and get their numbers when they are committed, after whatever the
+log holds by then. A row whose id the log has with the same content is there already and is passed over, so a load
+that was broken off goes on from any row at or before the first one missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import apsw
+import msgspec
+
+from unisono.store.batching import in_portions
+from unisono.store.copy import directory_of, is_dsn
+from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StoreUnusable
+from unisono.store.sqlite import files
+from unisono.store.sqlite.log import SqliteLog
+from unisono.store.statements import load_queries
+
+GROUP_ROWS_MAX: Final = 10_000
+GROUP_BYTES_MAX: Final = 16 << 20
+"""One transaction: a fraction of a second, in which no one else commits to a shared log."""
+
+NODE: Final = "import"
+"""What a load is called among the nodes while it runs."""
+
+
+class Moved(Exception):
+    """Somebody else has written to the log since the rows were judged, and it may concern them."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """An event without a number. `time` is when it was committed where it comes from, None when nobody knows."""
+
+    id: str
+    client_id: str
+    partitions: tuple[str, ...]
+    event: bytes
+    hash: bytes
+    time: int | None
+
+
+class Progress(msgspec.Struct):
+    """How a load stands: rows in the log, those that this run put there, others' events, times that were changed."""
+
+    rows: int
+    committed: int = 0
+    foreign: int = 0
+    moved_times: int = 0
+
+
+Concerns = Callable[[Sequence[Record]], bool]
+"""Whether what somebody else committed touches a partition of the rows that are being loaded."""
+
+
+class Loader:
+    """Appends rows to one log.
+
+    With `concerns` given, rows were judged against the states at event `base`. Invariant: the log's head is then
+    `base` plus the rows of this load that are in it plus `foreign`. What others commit meanwhile is counted there
+    when it does not concern the load, and ends the load when it does. Without it, only ids count.
+    """
+
+    def __init__(
+        self, log: CommitLog, *, base: int, rows: int, first_ms: int, now_ms: int, concerns: Concerns | None
+    ) -> None:
+        """`rows` of the load are in the log already. No time before `first_ms` or after `now_ms` is given."""
+        self._log = log
+        self._base = base
+        self._concerns = concerns
+        self._now_ms = now_ms
+        # An event that a wrong clock dated in the future does not move what is loaded after it there.
+        self._time = max(1, min(log.last_status_updated_at(), now_ms), min(first_ms, now_ms))
+        self.progress = Progress(rows)
+
+    def add(self, group: Sequence[Prepared]) -> int:
+        """Append what is not there yet; how many that were. Durable when it returns."""
+        opening, concerned = self._begin([row.id for row in group])
+        try:
+            missing = [row for row in group if not _is(row, opening.known.get(row.id))]
+            self.progress.foreign += len(opening.foreign)
+            if self._concerns is not None and missing:
+                self._require_unmoved(concerned, opening, group, missing)
+        except BaseException:
+            self._log.abandon()
+            raise
+        records = [self._record(opening.head + place, row) for place, row in enumerate(missing, 1)]
+        self._log.commit(records)
+        self._log.maintain()
+        self.progress.rows += len(group)
+        self.progress.committed += len(records)
+        return len(records)
+
+    def _begin(self, ids: Sequence[str]) -> tuple[Opening, Sequence[Record]]:
+        """An open group, and the first events of others since the last one that concern this load, if any do."""
+        concerned: Sequence[Record] = ()
+        while True:
+            try:
+                opening = self._log.begin(ids)
+            except Behind as behind:
+                self.progress.foreign += len(behind.records)
+                concerned = concerned or self._concerned(behind.records)
+            else:
+                return opening, concerned or self._concerned(opening.foreign)
+
+    def _concerned(self, foreign: Sequence[Record]) -> Sequence[Record]:
+        return foreign if foreign and self._concerns is not None and self._concerns(foreign) else ()
+
+    def _require_unmoved(
+        self,
+        concerned: Sequence[Record],
+        opening: Opening,
+        group: Sequence[Prepared],
+        missing: Sequence[Prepared],
+    ) -> None:
+        if concerned:
+            raise Moved(f"events {concerned[0].committed_id} to {concerned[-1].committed_id} came in between")
+        present = len(group) - len(missing)
+        expected = self._base + self.progress.rows + present + self.progress.foreign
+        if opening.head != expected:
+            raise Moved(f"the log ends at {opening.head}, {expected} was expected")
+        if present and group[present] is not missing[0]:
+            raise Moved("some rows are in the log out of their turn")
+
+    def _record(self, committed_id: int, row: Prepared) -> Record:
+        """Times never go back along the load, nor beyond the time of the load."""
+        wanted = self._time if row.time is None else row.time
+        self._time = max(self._time, min(wanted, self._now_ms))
+        self.progress.moved_times += self._time != wanted
+        return Record(committed_id, row.id, row.client_id, row.partitions, row.event, row.hash, self._time)
+
+
+def _is(row: Prepared, known: Known | None) -> bool:
+    if known is None:
+        return False
+    if known.hash != row.hash:
+        raise Moved(f"event {known.committed_id} of the log has id {row.id!r} with other content")
+    return True
+
+
+def groups(rows: Iterator[Prepared], rows_max: int = GROUP_ROWS_MAX) -> Iterator[list[Prepared]]:
+    """Rows in transactions of a bounded size."""
+    return in_portions(rows, lambda row: len(row.event), count_max=rows_max, bytes_max=GROUP_BYTES_MAX)
+
+
+def open_log(store: str) -> CommitLog:
+    """The log to load into, made if it is an embedded one that is not there; StoreUnusable while a server has it."""
+    if is_dsn(store):
+        from unisono.store.postgres.log import PostgresLog
+
+        log: CommitLog = PostgresLog.open(store, NODE)
+        return log
+    return SqliteLog.open(directory_of(store))
+
+
+# -- which ids a log knows, asked beside its writer ------------------------------------------------------------
+
+
+class Ids(Protocol):
+    """Looks ids up in a log, also those of events that have left it."""
+
+    def known(self, ids: Sequence[str]) -> dict[str, Known]: ...
+
+    def close(self) -> None: ...
+
+
+class SqliteIds:
+    """Ids of an embedded log."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._connection = files.connect_reader(directory)
+            files.refuse_other_versions(self._connection, directory)
+        except apsw.Error as error:
+            raise StoreUnusable(f"{directory} cannot be read: {error}") from error
+
+    def known(self, ids: Sequence[str]) -> dict[str, Known]:
+        """Events first, then those that have left: one that leaves in between is found by the second look."""
+        asked, queries = msgspec.json.encode(ids).decode(), load_queries("sqlite")
+        return {
+            row[0]: Known(*row[1:])
+            for query in ("known", "known_pruned")
+            for row in self._connection.execute(queries[query], (asked,))
+        }
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def open_ids(store: str) -> Ids:
+    """A look at the ids of the log at `store`."""
+    if is_dsn(store):
+        from unisono.store.postgres.bulk_load import PostgresIds
+
+        return PostgresIds(store)
+    return SqliteIds(directory_of(store))

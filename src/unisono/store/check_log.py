@@ -1,0 +1,289 @@
+"""Everything a log promises about itself, looked at row by row, whatever store it is in.
+
+Reads only, by short statements, beside whoever writes: what is committed meanwhile is left for the next time, and
+what leaves meanwhile is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+import msgspec
+
+from unisono.store.check_rows import (
+    HASH_BYTES,
+    Remembered,
+    Row,
+    names_of,
+    record_findings,
+    time_findings,
+)
+from unisono.store.port import Finding
+
+BATCH_ROWS: Final = 500
+"""Rows read in one go: a read this short holds up nobody."""
+
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Event bytes read in one go, but at least one event."""
+
+Progress = Callable[[int, int], None]
+"""Called with rows looked at and rows in all."""
+
+
+class Unreadable(Exception):
+    """The log cannot be read any further; the text tells what stopped it."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head row, and the first and the last event there are, all of one moment."""
+
+    committed_id: int
+    pruned_to: int
+    time: int | None
+    first: int | None
+    last: int | None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A row of the index of partitions: what it is listed under, by a name that means something or None.
+
+    `partitions` is the set of the event it points to; None when there is no such event.
+    """
+
+    label: str
+    name: str | None
+    committed_id: int
+    partitions: str | None
+
+
+class OpenedLog(Protocol):
+    """How one store is read for checking. A call is one short read of one moment; each may raise Unreadable."""
+
+    finds_by_id: bool
+    """Whether events can be looked up by their id; known once the form was looked at."""
+
+    def form_findings(self) -> Iterator[Finding]:
+        """What is wrong with what holds the rows: file, tables, indexes."""
+        ...
+
+    def head(self) -> Head | None: ...
+
+    def extent(self) -> tuple[int | None, int | None]:
+        """The first and the last event, for a log without a head row."""
+        ...
+
+    def pruned_to(self) -> int: ...
+
+    def keeping(self) -> tuple[str | None, bool] | None:
+        """The archive that is named, and whether the model in force is there."""
+        ...
+
+    def places_about(self) -> int:
+        """How many rows the index of partitions has, more or less."""
+        ...
+
+    def events(self, since: int, upto: int) -> Sequence[Row]:
+        """Some events, ascending: committed_id, id, client_id, partitions, event, hash, status_updated_at."""
+        ...
+
+    def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
+        """Which events have these ids."""
+        ...
+
+    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
+        """Which of these ids are remembered as gone."""
+        ...
+
+    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        """Which of these (partition, committed_id) the index of partitions lacks."""
+        ...
+
+    def duplicates(self) -> Iterator[tuple[str, int, int]]:
+        """Ids that belong to several events: id, first event, how many. Reads the whole log at once."""
+        ...
+
+    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
+        """All events that left, some at a time: committed_id, bytes of the hash."""
+        ...
+
+    def name_findings(self) -> Iterator[Finding]:
+        """What is wrong with what is kept for each partition."""
+        ...
+
+    def places(self) -> Iterator[Sequence[Place]]:
+        """The index of partitions, some of it at a time."""
+        ...
+
+    def snapshot_findings(self) -> Iterator[Finding]: ...
+
+    def close(self) -> None: ...
+
+
+class LogAuditor:
+    """Tells what is wrong with one log; its attributes tell what was looked at."""
+
+    def __init__(self, open_log: Callable[[], OpenedLog], progress: Progress | None = None) -> None:
+        self._open_log = open_log
+        self._progress = progress or (lambda _done, _total: None)
+        self._done = 0
+        self._total = 0
+        self._first = 0
+        self._last = 0
+        self._head_time: int | None = None
+        self.events = 0
+        self.head = 0
+        self.pruned_to = 0
+
+    def findings(self) -> Iterator[Finding]:
+        try:
+            with closing(self._open_log()) as log:
+                yield from self._all_findings(log)
+        except Unreadable as error:
+            yield Finding("file", f"reading stopped: {error}")
+        self._progress(self._done, self._done)
+
+    def _all_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        yield from log.form_findings()
+        yield from self._head_findings(log)
+        yield from self._keeping_findings(log)
+        self._total = self._last - self._first + self.pruned_to + log.places_about()
+        yield from self._event_findings(log)
+        if not log.finds_by_id:
+            yield from self._duplicate_findings(log)
+        yield from self._pruned_findings(log)
+        yield from log.name_findings()
+        yield from self._place_findings(log)
+        yield from log.snapshot_findings()
+
+    def _head_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        head = log.head()
+        if head is None:
+            yield Finding("head", "the head row is missing")
+            first, last = log.extent()
+            head = Head(last or 0, (first or 1) - 1, None, first, last)
+        self.head, self.pruned_to, self._head_time = head.committed_id, head.pruned_to, head.time
+        if head.last is None:
+            if self.head != self.pruned_to:
+                yield Finding("head", f"the head is {self.head} but there are no events")
+        elif head.last != self.head:
+            yield Finding("head", f"the head is {self.head} but the last event is {head.last}", head.last)
+        self._first = self.pruned_to if head.first is None else min(head.first - 1, self.pruned_to)
+        self._last = self.pruned_to if head.last is None else head.last
+
+    def _keeping_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        keeping = log.keeping()
+        if keeping is None:
+            yield Finding("keeping", "the row that names the archive is missing")
+            return
+        archive, has_model = keeping
+        if self.pruned_to and archive is None:
+            yield Finding("keeping", f"events have left up to {self.pruned_to}, and no archive is named")
+        if not has_model:
+            yield Finding("model", "the model in force is not among those that are kept")
+
+    def _event_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        reached, expected, time = self._first, self.pruned_to + 1, 0
+        while rows := log.events(reached, self._last):
+            if rows[0][0] > expected and _has_left(log, rows[0][0] - 1):
+                expected = rows[0][0]
+            for row in rows:
+                reached = row[0]
+                yield from self._gap_findings(reached, expected)
+                yield from record_findings(row)
+                yield from time_findings(reached, row[6], time)
+                expected, time = max(expected, reached + 1), row[6]
+                if reached == self.head and self._head_time not in (None, time):
+                    yield Finding(
+                        "head", f"the head row has time {self._head_time}, the event {time}", reached
+                    )
+            yield from _id_findings(log, rows)
+            yield from _unlisted_findings(log, rows)
+            self.events += len(rows)
+            self._advance(len(rows))
+
+    def _gap_findings(self, committed_id: int, expected: int) -> Iterator[Finding]:
+        if committed_id < expected:
+            yield Finding("gap", f"still there, though the log is pruned to {self.pruned_to}", committed_id)
+        elif committed_id == expected + 1:
+            yield Finding("gap", f"{expected} is missing before it", committed_id)
+        elif committed_id > expected:
+            yield Finding("gap", f"{expected} to {committed_id - 1} are missing before it", committed_id)
+
+    def _duplicate_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        for id, first, count in log.duplicates():
+            yield _duplicate(id, first, count)
+
+    def _pruned_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        """Every id that has left is remembered, once."""
+        seen = Remembered(self.pruned_to)
+        for rows in log.remembered():
+            for committed_id, hash_bytes in rows:
+                if not 0 < committed_id <= self.pruned_to:
+                    if not _has_left(log, committed_id):
+                        what = f"remembered as gone, and the log is pruned to {self.pruned_to}"
+                        yield Finding("pruned", what, committed_id)
+                    continue
+                if committed_id in seen:
+                    yield Finding("pruned", "two ids are remembered for it", committed_id)
+                seen.add(committed_id)
+                if hash_bytes != HASH_BYTES:
+                    yield Finding("pruned", f"the hash remembered of it has {hash_bytes} bytes", committed_id)
+            self._advance(len(rows))
+        for first, last in seen.forgotten():
+            what = "has left and is" if first == last else f"to {last} have left and are"
+            yield Finding("pruned", f"{what} not remembered: it could be committed again", first)
+
+    def _place_findings(self, log: OpenedLog) -> Iterator[Finding]:
+        for places in log.places():
+            for place in places:
+                if place.name is None:
+                    yield Finding("index", f"listed under {place.label}, unknown", place.committed_id)
+                elif place.partitions is None:
+                    what = f"listed under {place.name!r}, but there is no such event"
+                    yield Finding("index", what, place.committed_id)
+                elif place.name not in names_of(place.partitions):
+                    what = f"listed under {place.name!r}, which it is not in"
+                    yield Finding("index", what, place.committed_id)
+            self._advance(len(places))
+
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._total = max(self._total, self._done)
+        self._progress(self._done, self._total)
+
+
+def _id_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[Finding]:
+    """Every event is found by its id, no other has it, and none of them is also remembered as gone."""
+    having: dict[str, set[int]] = {}
+    for committed_id, id, *_ in rows:
+        having.setdefault(id, set()).add(committed_id)
+    gone = set(log.remembered_of(list(having)))
+    found = set(log.events_of(list(having))) if log.finds_by_id else set()
+    for id, committed_id in found:
+        having[id].add(committed_id)
+    for committed_id, id, *_ in rows:
+        if id in gone and not _has_left(log, committed_id):
+            yield Finding("pruned", f"its id {id!r} is in the log and remembered as gone", committed_id)
+        if log.finds_by_id:
+            if (id, committed_id) not in found and not _has_left(log, committed_id):
+                yield Finding("index", f"cannot be found by its id {id!r}", committed_id)
+            if len(having[id]) > 1 and committed_id == min(having[id]):
+                yield _duplicate(id, committed_id, len(having[id]))
+
+
+def _duplicate(id: str, first: int, count: int) -> Finding:
+    return Finding("id", f"its id {id!r} belongs to {count} events", first)
+
+
+def _unlisted_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[Finding]:
+    places = [(name, row[0]) for row in rows for name in names_of(row[3])]
+    for name, committed_id in log.unlisted(places):
+        if not _has_left(log, committed_id):
+            yield Finding("index", f"not listed under {name!r}, which it is in", committed_id)
+
+
+def _has_left(log: OpenedLog, committed_id: int) -> bool:
+    """Whether an event that was there a moment ago is pruned by now."""
+    return committed_id <= log.pruned_to()

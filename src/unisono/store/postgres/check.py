@@ -1,0 +1,191 @@
+"""The shared log, read for checking (see `checking_log`), beside its nodes and in read-only transactions.
+
+Statements are short: a long one would keep PostgreSQL from cleaning up behind the nodes, and slow down every group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final, NoReturn
+
+import psycopg
+
+from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, Head, Place, Unreadable
+from unisono.store.check_rows import Row, name_complaint
+from unisono.store.port import Finding, StoreUnusable
+from unisono.store.postgres import schema
+from unisono.store.postgres.connect import is_lost, one_line, raise_unusable, shown
+from unisono.store.postgres.pipeline_connection import Line, Parameters
+from unisono.store.postgres.reader import open_line
+from unisono.store.postgres.rows import Integers, Texts, escape, unescape
+from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
+from unisono.store.statements import load_schema
+
+KEYS: Final = frozenset(
+    {"events_pkey", "event_partitions_pkey", "pruned_pkey", "pruned_partitions_pkey", "snapshots_pkey"}
+)
+"""Indexes that rows are read along: without one of them, each portion would cost a look at the whole table."""
+
+
+FIRST: Final = ("", -(2**63))
+"""Before every row of a key of text and number."""
+
+
+def open_database(dsn: str) -> PostgresOpened:
+    """StoreUnusable when there is no log this program can read, or no way to it."""
+    return PostgresOpened(dsn, _open_line(dsn, Timeouts()))
+
+
+class PostgresOpened:
+    """One connection; a second one for the only statement that takes its time."""
+
+    def __init__(self, dsn: str, line: Line) -> None:
+        self._dsn = dsn
+        self._line = line
+        self.finds_by_id = True
+
+    def form_findings(self) -> Iterator[Finding]:
+        """Migrations, tables, columns, indexes, constraints; what an operator added is no concern of ours."""
+        for migration, (_, name) in zip(schema.known_migrations(), self._rows("versions"), strict=False):
+            if name != migration.name:
+                yield Finding("schema", f"{name} is said to be applied in the place of {migration.name}")
+        present = {(kind, name): form for kind, _, name, form in self._rows("check_schema")}
+        wrong = set()
+        for kind, table, name, form in load_schema("postgres"):
+            found = present.get((kind, name))
+            if found == form or (name != table and ("table", table) not in present):
+                continue
+            wrong.add(name)
+            what = "missing" if found is None else f"{found}, and should be {form}"
+            yield Finding("schema", f"the {kind} {name} is {what}")
+        self.finds_by_id = "events_by_id" not in wrong
+        if keys := sorted(wrong & KEYS):
+            raise Unreadable(f"the rows are found by {', '.join(keys)}: mend the schema, and check again")
+
+    def head(self) -> Head | None:
+        row = self._row("check_head")
+        return None if row is None else Head(*row)
+
+    def extent(self) -> tuple[int | None, int | None]:
+        ((first, last),) = self._rows("check_extent")
+        return first, last
+
+    def pruned_to(self) -> int:
+        row = self._row("pruned_to")
+        return 0 if row is None else int(row[0])
+
+    def keeping(self) -> tuple[str | None, bool] | None:
+        row = self._row("check_keeping")
+        return None if row is None else (row[0], row[1])
+
+    def places_about(self) -> int:
+        row = self._row("check_index_size")
+        return 0 if row is None else int(row[0])
+
+    def events(self, since: int, upto: int) -> Sequence[Row]:
+        bounds = {"since": since, "upto": upto, "limit": BATCH_ROWS, "bytes_max": BATCH_BYTES_MAX}
+        return [(row[0], unescape(row[1]), *row[2:]) for row in self._rows("check_events", bounds)]
+
+    def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
+        rows = self._rows("check_events_of", {"ids": Texts(map(escape, ids))})
+        return [(unescape(id), committed_id) for id, committed_id in rows]
+
+    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
+        return [unescape(id) for (id,) in self._rows("check_remembered_of", {"ids": Texts(map(escape, ids))})]
+
+    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        names, committed_ids = Texts(escape(name) for name, _ in places), Integers([at for _, at in places])
+        rows = self._rows("check_unlisted", {"partitions": names, "committed_ids": committed_ids})
+        return [(unescape(name), committed_id) for name, committed_id in rows]
+
+    def duplicates(self) -> Iterator[tuple[str, int, int]]:
+        with closing(_open_line(self._dsn, WHOLE_LOG)) as line:
+            rows = _ask(self._dsn, line, "check_duplicates")
+        for id, first, count in rows:
+            yield unescape(id), first, count
+
+    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
+        after = ""
+        while rows := self._rows("check_pruned", {"after": after, "limit": BATCH_ROWS}):
+            yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
+            after = rows[-1][0]
+
+    def name_findings(self) -> Iterator[Finding]:
+        after = ""
+        while rows := self._rows("copied_partitions", {"after": after, "limit": BATCH_ROWS}):
+            pruned_to = self.pruned_to()
+            for stored, last in rows:
+                if complaint := _complaint(stored):
+                    yield Finding("pruned", complaint, last)
+                if last > pruned_to:
+                    what = f"events of {unescape(stored)!r} are said to have left up to it"
+                    yield Finding("pruned", what, last)
+            after = rows[-1][0]
+
+    def places(self) -> Iterator[Sequence[Place]]:
+        at: Row = FIRST
+        while rows := self._rows(
+            "check_index", {"partition": at[0], "committed_id": at[1], "limit": BATCH_ROWS}
+        ):
+            yield [
+                Place(
+                    repr(stored), None if _complaint(stored) else unescape(stored), committed_id, partitions
+                )
+                for stored, committed_id, partitions in rows
+            ]
+            at = rows[-1][:2]
+
+    def snapshot_findings(self) -> Iterator[Finding]:
+        at: Row = FIRST
+        while rows := self._rows(
+            "check_snapshots", {"partition": at[0], "version": at[1], "limit": BATCH_ROWS}
+        ):
+            for stored, _, committed_id, head in rows:
+                if complaint := _complaint(stored):
+                    yield Finding("snapshot", complaint, committed_id)
+                elif committed_id < 0 or (head is not None and committed_id > head):
+                    yield Finding("snapshot", f"of {unescape(stored)!r} goes past the head", committed_id)
+            at = rows[-1][:2]
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _row(self, query: str) -> Row | None:
+        return next(iter(self._rows(query)), None)
+
+    def _rows(self, query: str, parameters: Parameters = None) -> Sequence[Row]:
+        return _ask(self._dsn, self._line, query, parameters)
+
+
+def _complaint(stored: str) -> str | None:
+    """What is wrong with the name of a partition as the database has it."""
+    name = unescape(stored)
+    return f"{stored!r} is spelt as no node does" if escape(name) != stored else name_complaint(name)
+
+
+def _open_line(dsn: str, timeouts: Timeouts) -> Line:
+    """A line that can write nothing."""
+    line = open_line(dsn, timeouts)
+    try:
+        line.control("SET default_transaction_read_only = on")
+        line.sync()
+    except psycopg.Error as error:
+        line.close()
+        _raise(dsn, error)
+    return line
+
+
+def _ask(dsn: str, line: Line, query: str, parameters: Parameters = None) -> Sequence[Row]:
+    try:
+        return line.ask(query, parameters)
+    except psycopg.Error as error:
+        _raise(dsn, error)
+
+
+def _raise(dsn: str, error: psycopg.Error) -> NoReturn:
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        raise_unusable(dsn, error)
+    if is_lost(error):
+        raise StoreUnusable(f"{shown(dsn)} was lost while it was checked: {one_line(error)}") from error
+    raise Unreadable(one_line(error)) from error

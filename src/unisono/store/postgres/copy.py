@@ -1,0 +1,129 @@
+"""The shared log as source and target of a copy (see `copying`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import psycopg
+
+from unisono.store.copy import Extent
+from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
+from unisono.store.port import Known, Snapshot
+from unisono.store.postgres import identity as identities
+from unisono.store.postgres.connect import SQL, connect, raise_unusable
+from unisono.store.postgres.log import PostgresLog, PostgresReader
+from unisono.store.postgres.rows import Blobs, Integers, Texts, escape, unescape
+from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
+from unisono.vocabulary import LogIdentity
+
+NODE: Final = "copy"
+"""What the copy is called among the nodes while it runs."""
+
+
+class PostgresSource:
+    """A shared log, read beside its nodes."""
+
+    def __init__(self, dsn: str) -> None:
+        self._reader = PostgresReader.open(dsn)
+        self.scan = self._reader.scan
+        self.identity = self._reader.identity
+
+    def extent(self) -> Extent:
+        return Extent(*self._reader.ask("copy_extent"))
+
+    def count_snapshots(self) -> int:
+        return int(self._reader.ask("count_snapshots")[0])
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        return self._reader.snapshots()
+
+    def pruned(self, upto: int) -> Iterator[Remembered]:
+        return _pruned(self._reader, upto)
+
+    def pruned_partitions(self) -> Iterator[Place]:
+        return _pruned_partitions(self._reader)
+
+    def archive(self) -> str | None:
+        return self._reader.extent().archive
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class PostgresTarget:
+    """A shared log that `unisono db init` has made; no node may write to it meanwhile."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self.log = PostgresLog.open(dsn, NODE)
+
+    def extent(self) -> Extent:
+        return Extent(*self.log.ask("copy_extent"))
+
+    def start_pruned(self, pruned_to: int, time: int) -> None:
+        """As the owner: no node may move where the log begins."""
+        self.log.close()
+        self._as_owner("start_pruned", {"pruned_to": pruned_to, "time": time})
+        self.log = PostgresLog.open(self._dsn, NODE)
+
+    def pruned(self, upto: int) -> Iterator[Remembered]:
+        return _pruned(self.log, upto)
+
+    def pruned_partitions(self) -> Iterator[Place]:
+        return _pruned_partitions(self.log)
+
+    def archive(self) -> str | None:
+        return self.log.extent().archive
+
+    def put_pruned(self, rows: Sequence[Remembered]) -> None:
+        self._as_owner(
+            "copy_pruned",
+            {
+                "ids": Texts(escape(id) for id, _ in rows),
+                "committed_ids": Integers([known.committed_id for _, known in rows]),
+                "client_ids": Texts(escape(known.client_id) for _, known in rows),
+                "times": Integers([known.status_updated_at for _, known in rows]),
+                "hashes": Blobs([known.hash for _, known in rows]),
+            },
+        )
+
+    def put_pruned_partitions(self, rows: Sequence[Place]) -> None:
+        names, last = Texts(escape(name) for name, _ in rows), Integers([at for _, at in rows])
+        self._as_owner("copy_partitions", {"partitions": names, "committed_ids": last})
+
+    def set_archive(self, location: str) -> None:
+        self._as_owner("set_archive", {"location": location})
+
+    def count_places(self, since: int) -> int:
+        with closing(PostgresReader.open(self._dsn, timeouts=WHOLE_LOG)) as reader:
+            return int(reader.ask("count_places", {"since": since})[0])
+
+    def set_identity(self, identity: LogIdentity) -> None:
+        """As the owner: no node may make its log another."""
+        identities.give(self._dsn, identity)
+
+    def close(self) -> None:
+        self.log.close()
+
+    def _as_owner(self, query: str, parameters: Mapping[str, Any]) -> None:
+        try:
+            with closing(connect(self._dsn, Timeouts(), owner=True)) as connection:
+                connection.execute(SQL[query], parameters)
+        except psycopg.Error as error:
+            raise_unusable(self._dsn, error)
+
+
+def _pruned(reader: PostgresReader, upto: int) -> Iterator[Remembered]:
+    after = ""
+    while rows := reader.list("copied_pruned", {"after": after, "upto": upto, "limit": READ_ROWS}):
+        for after, committed_id, client_id, time, hash in rows:
+            yield unescape(after), Known(committed_id, hash, unescape(client_id), time)
+
+
+def _pruned_partitions(reader: PostgresReader) -> Iterator[Place]:
+    after = ""
+    while rows := reader.list("copied_partitions", {"after": after, "limit": READ_ROWS}):
+        for after, committed_id in rows:
+            yield unescape(after), committed_id

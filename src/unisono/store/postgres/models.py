@@ -1,0 +1,40 @@
+"""Models in the shared log: one is in force for all nodes, and only a newer one takes its place."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unisono.store.cluster import ModelBundle, ModelRefused
+from unisono.store.postgres.pipeline_connection import Line
+
+_decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+def published(line: Line) -> ModelBundle | None:
+    """The model in force."""
+    for version, digest, files in line.ask("published_model"):
+        return ModelBundle(version, digest, _decode_files(files))
+    return None
+
+
+def publish(line: Line, bundle: ModelBundle, node: str) -> None:
+    """Put `bundle` in force between two groups; the same one again changes nothing."""
+    line.control("BEGIN")
+    line.send("lock_head")
+    present = published(line)
+    if present is not None and bundle.version <= present.version:
+        line.give_up()
+        if (present.version, present.digest) == (bundle.version, bundle.digest):
+            return
+        edited = f" with another content (digest {present.digest[:12]}, this one {bundle.digest[:12]})"
+        raise ModelRefused(
+            f"model version {bundle.version} is not newer than {present.version}, which is in force in the cluster"
+            f"{edited if present.version == bundle.version else ''}: give the changed model a higher version"
+        )
+    files = msgspec.msgpack.encode(bundle.files)
+    line.send(
+        "insert_model", {"version": bundle.version, "digest": bundle.digest, "files": files, "node": node}
+    )
+    line.send("adopt_model", {"version": bundle.version})
+    line.control("COMMIT")
+    line.sync()

@@ -1,0 +1,367 @@
+"""Reading the shared log: pages, scans and snapshots, on a connection of one's own or the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NoReturn, Self
+
+import msgspec
+import psycopg
+
+from unisono.store.cluster import ModelBundle, StoreLost
+from unisono.store.merge_ids import Merge, Merges, key_of
+from unisono.store.port import (
+    NO_FLOORS,
+    Extent,
+    Page,
+    Pruned,
+    Record,
+    Snapshot,
+    StorageError,
+    StoreUnusable,
+)
+from unisono.store.postgres import identity as identities
+from unisono.store.postgres import models, schema
+from unisono.store.postgres.connect import connect, raise_unusable, storage_error
+from unisono.store.postgres.pipeline_connection import Line, Parameters
+from unisono.store.postgres.rows import Integers, Row, Texts, escape, record, unescape
+from unisono.store.postgres.timeouts import Timeouts
+from unisono.vocabulary import LogIdentity
+
+READ_ERRORS: Final = (psycopg.Error, msgspec.MsgspecError)
+"""What reading a damaged or unreachable log can raise."""
+
+NAMES_READ_MAX: Final = 5_000
+"""Names of partitions fetched at a time."""
+
+PLAIN_IDS_MAX: Final = 4_000
+"""Ids that the one statement of a page may look at; where there may be more, of many partitions, they are merged."""
+
+WATERMARKS_READ_MAX: Final = 5_000
+"""Watermarks fetched at a time."""
+
+SNAPSHOTS_READ_MAX: Final = 64
+"""Snapshots fetched at a time when all of them are read."""
+
+
+class PostgresReader:
+    """Pages, scans and snapshots of a log, each read by one statement and so from one moment.
+
+    What has left the log is asked for by the next statement of the same round trip: it only ever grows, so what is
+    there then was there before.
+
+    After an error every call raises it again, until `reopen`.
+    """
+
+    def __init__(self, dsn: str, timeouts: Timeouts, line: Line) -> None:
+        self._dsn = dsn
+        self._timeouts = timeouts
+        self._line = line
+        self._failure: StorageError | None = None
+        self._closed = False
+        self._identity: LogIdentity | None = None
+        self._merges: Merges[str] = Merges()
+        self._head_seen = 0
+
+    @classmethod
+    def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
+        """Open the log of `dsn` for reading; raises StoreUnusable."""
+        timeouts = timeouts or Timeouts()
+        return cls(dsn, timeouts, open_line(dsn, timeouts, settled=True))
+
+    def reopen(self) -> None:
+        """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
+        if self._closed:
+            raise StorageError("the log is closed")
+        self._line.close()
+        self._line = reopen_line(self._dsn, self._timeouts)
+        self._failure = None
+        self._identity = None
+        self._merges.clear()  # a failover may have brought another history
+        self._head_seen = 0
+
+    def head(self) -> int:
+        return int(self.ask("head")[0])
+
+    def identity(self) -> LogIdentity:
+        self._check()
+        if self._identity is None:
+            try:
+                self._identity = identities.read(self._line)
+            except (*READ_ERRORS, StorageError) as error:
+                self._fail("reading the log's identity", error)
+        return self._identity
+
+    def extent(self) -> Extent:
+        return Extent(*self.ask("extent"))
+
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        floors: Mapping[str, int] = NO_FLOORS,
+    ) -> Page:
+        self._check()
+        if since >= upto or limit < 1:
+            return Page((), has_more=False)
+        names = tuple(dict.fromkeys(partitions))
+        if floors or (len(names) > 1 and len(names) * limit > PLAIN_IDS_MAX):
+            try:
+                return self._merged_page(names, floors, since, upto, limit, bytes_max)
+            except READ_ERRORS as error:
+                self._fail("reading a page", error)
+        asked = Texts(map(escape, names))
+        parameters = {
+            "partitions": asked,
+            "since": since,
+            "upto": upto,
+            "limit": limit,
+            "bytes_max": bytes_max,
+        }
+        try:
+            found = self._line.send("page", parameters)
+            pruned = self._line.send("page_pruned_to", {"partitions": asked, "since": since})
+            self._line.sync()
+            rows = found.fetchall()
+            records = [record(row) for row in rows]
+            _require_present(since, pruned.fetchone())
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+        if not rows:
+            return Page((), has_more=False)
+        return Page(records, has_more=len(rows) < rows[0][7])
+
+    def _merged_page(
+        self,
+        names: tuple[str, ...],
+        floors: Mapping[str, int],
+        since: int,
+        upto: int,
+        limit: int,
+        bytes_max: int,
+    ) -> Page:
+        """By several statements. An id that appears between them is above the head that was seen before (ORD-02)."""
+        if upto > self._head_seen:
+            self._head_seen = int(self._line.ask("head")[0][0])
+        merge = self._merges.take(key_of(names, floors, since, upto))
+        if merge is None:
+            after = {name: max(since, floors.get(name, 0)) for name in names}
+            merge = Merge(after, min(upto, self._head_seen))
+        after = dict(merge.reached)
+        ids, looked_at = merge.first(limit + 1, self._fetch)
+        found = (
+            self._line.send("records", {"ids": Integers(ids[:limit]), "bytes_max": bytes_max}) if ids else ()
+        )
+        pruned = self._line.send("pruned_to")
+        self._line.sync()
+        records = [record(row) for row in found]
+        pruned_to = int(pruned.fetchall()[0][0])
+        missing = [each.committed_id for each in records] != ids[: len(records)] or (ids and not records)
+        # What was found for an earlier page may have left the log since.
+        if missing or (since < pruned_to and self._has_left({name: after[name] for name in looked_at})):
+            raise Pruned(pruned_to)
+        if not records:
+            return Page((), has_more=False)
+        has_more = len(records) < len(ids)
+        if has_more and upto <= self._head_seen:
+            last = records[-1].committed_id
+            merge.drop(last)
+            self._merges.put(key_of(names, floors, last, upto), merge)
+        return Page(records, has_more)
+
+    def _has_left(self, after: Mapping[str, int]) -> bool:
+        """Whether something of these partitions has left the log, of each after an id of its own."""
+        asked = {"partitions": Texts(map(escape, after)), "after": Integers(list(after.values()))}
+        return bool(self._line.ask("partitions_left", asked))
+
+    def _fetch(self, asked: Sequence[tuple[str, int]], until: int, each: int) -> dict[str, list[int]]:
+        parameters = {
+            "partitions": Texts(escape(name) for name, _ in asked),
+            "after": Integers([after for _, after in asked]),
+            "until": until,
+            "each": each,
+        }
+        found: dict[str, list[int]] = {}
+        for place, committed_id in self._line.ask("next_ids", parameters):
+            found.setdefault(asked[place - 1][0], []).append(committed_id)
+        return found
+
+    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        self._check()
+        if since >= upto or limit < 1:
+            return []
+        parameters = {"since": since, "upto": upto, "limit": limit}
+        try:
+            found = self._line.send("scan", parameters)
+            pruned = self._line.send("pruned_to")
+            self._line.sync()
+            records = [record(row) for row in found]
+            _require_present(since, pruned.fetchone())
+        except READ_ERRORS as error:
+            self._fail("scanning the log", error)
+        return records
+
+    def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
+        return int(self.ask("last_before", {"time": time_ms, "now": now_ms, "upto": upto})[0])
+
+    def snapshot(self, partition: str, model_version: int, model_digest: str = "") -> Snapshot | None:
+        self._check()
+        parameters = {"partition": escape(partition), "version": model_version, "digest": model_digest}
+        try:
+            rows = self._line.ask("snapshot", parameters)
+        except READ_ERRORS as error:
+            self._fail("reading a snapshot", error)
+        if not rows:
+            return None
+        committed_id, state, created_at = rows[0]
+        return Snapshot(partition, committed_id, model_version, state, created_at, model_digest)
+
+    def snapshot_sizes(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> dict[str, tuple[int, int]]:
+        rows = self.list("snapshot_sizes", _asked_snapshots(partitions, model_version, model_digest))
+        return {unescape(partition): (committed_id, size) for partition, committed_id, size in rows}
+
+    def snapshots_of(
+        self, partitions: Sequence[str], model_version: int, model_digest: str = ""
+    ) -> Sequence[Snapshot]:
+        rows = self.list("snapshots_of", _asked_snapshots(partitions, model_version, model_digest))
+        return [
+            Snapshot(unescape(name), at, model_version, state, made, model_digest)
+            for name, at, state, made in rows
+        ]
+
+    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
+        """partition → the committed_id of its snapshot of that model."""
+        self._check()
+        found: dict[str, int] = {}
+        after = ""
+        while True:
+            parameters = {
+                "after": after,
+                "version": model_version,
+                "digest": model_digest,
+                "limit": WATERMARKS_READ_MAX,
+            }
+            try:
+                rows = self._line.ask("watermarks", parameters)
+            except READ_ERRORS as error:
+                self._fail("reading the watermarks", error)
+            found.update((unescape(partition), committed_id) for partition, committed_id in rows)
+            if len(rows) < WATERMARKS_READ_MAX:
+                return found
+            after = rows[-1][0]
+
+    def partition_names(self) -> Iterator[str]:
+        """Every partition that has, or had, an event in this log, in short reads."""
+        after = ""
+        while True:
+            rows = self.list("partition_names", {"after": after, "limit": NAMES_READ_MAX})
+            yield from (unescape(name) for (name,) in rows)
+            if len(rows) < NAMES_READ_MAX:
+                return
+            after = rows[-1][0]
+
+    def model_in_force(self) -> ModelBundle | None:
+        """The model that nodes judge by; None where none was published."""
+        self._check()
+        try:
+            return models.published(self._line)
+        except READ_ERRORS as error:
+            self._fail("reading the model in force", error)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """All there are, by partition."""
+        self._check()
+        at: tuple[str, int] = ("", 0)
+        while True:
+            parameters = {"partition": at[0], "version": at[1], "limit": SNAPSHOTS_READ_MAX}
+            try:
+                rows = self._line.ask("all_snapshots", parameters)
+            except READ_ERRORS as error:
+                self._fail("reading the snapshots", error)
+            for partition, *rest in rows:
+                yield Snapshot(unescape(partition), *rest)
+                at = (partition, rest[1])
+            if len(rows) < SNAPSHOTS_READ_MAX:
+                return
+
+    def ask(self, query: str, parameters: Parameters = None) -> Row:
+        """The one row of a named query that always has one."""
+        self._check()
+        try:
+            rows = self._line.ask(query, parameters)
+        except READ_ERRORS as error:
+            self._fail("reading the log", error)
+        if not rows:
+            self._fail("reading the log", StorageError("the head row is missing"))
+        return rows[0]
+
+    def list(self, query: str, parameters: Parameters = None) -> Sequence[Row]:
+        """All rows of a named query."""
+        self._check()
+        try:
+            return self._line.ask(query, parameters)
+        except READ_ERRORS as error:
+            self._fail("reading the log", error)
+
+    def close(self) -> None:
+        self._closed = True
+        self._line.close()
+
+    def _check(self) -> None:
+        """Refuse work on a failed log."""
+        if self._closed:
+            raise StorageError("the log is closed")
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    def _fail(self, doing: str, error: Exception) -> NoReturn:
+        """Give the connection up, and with it every lock it may hold; nothing goes on until `reopen`."""
+        if self._failure is None:
+            self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
+            self._line.close()
+        raise self._failure from error
+
+
+def _asked_snapshots(partitions: Sequence[str], model_version: int, model_digest: str) -> Parameters:
+    return {"partitions": Texts(map(escape, partitions)), "version": model_version, "digest": model_digest}
+
+
+def _require_present(since: int, row: Row | None) -> None:
+    """`row`: up to where the log is pruned, and where it matters what of it counts here."""
+    pruned_to = 0 if row is None else row[0]
+    left = pruned_to if row is None or len(row) == 1 else row[1] or 0
+    if since < left:
+        raise Pruned(pruned_to)
+
+
+def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Line:
+    """A line to a log this program can work on; StoreUnusable otherwise.
+
+    `settled`: note where the log is, and that its past may have changed if it was elsewhere.
+    """
+    try:
+        connection = connect(dsn, timeouts)
+        try:
+            schema.refuse_other_versions(connection, dsn)
+            if settled:
+                identities.settle(connection)
+            return Line(connection, timeouts.answer_s)
+        except BaseException:
+            connection.close()
+            raise
+    except psycopg.Error as error:
+        raise_unusable(dsn, error)
+
+
+def reopen_line(dsn: str, timeouts: Timeouts) -> Line:
+    """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
+    try:
+        return open_line(dsn, timeouts, settled=True)
+    except StoreUnusable as error:
+        raise StoreLost(str(error)) from error

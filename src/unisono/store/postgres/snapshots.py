@@ -1,0 +1,50 @@
+"""Snapshots in the shared log, written between groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from unisono.store.batching import in_portions
+from unisono.store.port import Snapshot
+from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.rows import Blobs, Integers, Texts, escape
+
+PER_STATEMENT_MAX: Final = 128
+BYTES_PER_STATEMENT_MAX: Final = 4 << 20
+"""This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
+
+
+def put(line: Line, snapshots: Sequence[Snapshot], erasures: int) -> None:
+    """Store them, each batch in a transaction of its own; an older one never replaces a newer one.
+
+    `erasures`: how many there had been when their states were folded. After a later one they are not taken.
+    """
+    for batch in _batches(snapshots):
+        parameters = {
+            "partitions": Texts(escape(s.partition) for s in batch),
+            "versions": Integers([s.model_version for s in batch]),
+            "committed_ids": Integers([s.committed_id for s in batch]),
+            "times": Integers([s.created_at for s in batch]),
+            "states": Blobs([s.state for s in batch]),
+            "digests": Texts(s.model_digest for s in batch),
+            "erasures": erasures,
+        }
+        line.send("share_snapshots")
+        line.send("put_snapshots", parameters)
+        line.sync()  # one transaction
+
+
+def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    """The newest of each partition and version, in order of both (nodes must not wait in circles)."""
+    newest: dict[tuple[str, int], Snapshot] = {}
+    for snapshot in snapshots:
+        key = (snapshot.partition, snapshot.model_version)
+        if key not in newest or newest[key].committed_id <= snapshot.committed_id:
+            newest[key] = snapshot
+    return in_portions(
+        (newest[key] for key in sorted(newest)),
+        lambda snapshot: len(snapshot.state),
+        count_max=PER_STATEMENT_MAX,
+        bytes_max=BYTES_PER_STATEMENT_MAX,
+    )

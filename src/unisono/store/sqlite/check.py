@@ -1,0 +1,168 @@
+"""The embedded log, read for checking (see `checking_log`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+
+from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, Head, Place, Unreadable
+from unisono.store.check_rows import Row, name_complaint
+from unisono.store.port import Finding, StoreUnusable
+from unisono.store.sqlite import files
+from unisono.store.statements import load_migrations, load_queries
+
+FILE_FINDINGS_MAX: Final = 100
+"""What SQLite's own check lists before it stops."""
+
+_SQL = load_queries("sqlite")
+
+
+def open_directory(directory: Path) -> SqliteOpened:
+    """StoreUnusable when there is no log this program can read; Unreadable when it is damaged from the start."""
+    try:
+        connection = files.connect_reader(directory)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise Unreadable(f"{files.LOG_FILE} cannot be read at all: {error}") from error
+    except (apsw.Error, OSError) as error:
+        raise StoreUnusable(f"the log in {directory} cannot be opened: {error}") from error
+    try:
+        files.refuse_other_versions(connection, directory)
+        connection.pragma("cache_size", -files.WRITER_CACHE_KIB)
+    except apsw.Error as error:
+        connection.close()
+        raise Unreadable(str(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return SqliteOpened(connection)
+
+
+class SqliteOpened:
+    """Short reads, so that a running server's WAL can start over."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self.finds_by_id = True
+
+    def form_findings(self) -> Iterator[Finding]:
+        yield from self._schema_findings()
+        for (message,) in self._read(f"PRAGMA integrity_check({FILE_FINDINGS_MAX})"):
+            if message != "ok":
+                yield Finding("file", message)
+
+    def _schema_findings(self) -> Iterator[Finding]:
+        """Every table and index as the migrations make it; what an operator added is no concern of ours."""
+        present = {name: definition for name, *definition in self._rows("check_schema")}
+        for name, *definition in _wanted_schema():
+            if name not in present:
+                yield Finding("schema", f"the {definition[0]} {name} is missing")
+            elif present[name] != definition:
+                yield Finding("schema", f"the {definition[0]} {name} is not what this version makes it")
+            else:
+                continue
+            self.finds_by_id &= name != "events_by_id"
+
+    def head(self) -> Head | None:
+        row = next(self._rows("check_head"), None)
+        return None if row is None else Head(*row)
+
+    def extent(self) -> tuple[int | None, int | None]:
+        first, last = next(self._rows("check_extent"))
+        return first, last
+
+    def pruned_to(self) -> int:
+        return sum(pruned_to for (pruned_to,) in self._rows("pruned_to"))
+
+    def keeping(self) -> tuple[str | None, bool] | None:
+        row = next(self._rows("check_keeping"), None)
+        return None if row is None else (row[0], bool(row[1]))
+
+    def places_about(self) -> int:
+        return int(next(self._rows("check_index_size"))[0])
+
+    def events(self, since: int, upto: int) -> Sequence[Row]:
+        rows, size = [], 0
+        for row in self._rows("scan", since, upto, BATCH_ROWS):
+            rows.append(row)
+            size += len(row[4])
+            if size >= BATCH_BYTES_MAX:
+                break
+        return rows
+
+    def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
+        return [(row[0], row[1]) for row in self._rows("known", _array(ids))]
+
+    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
+        return [row[0] for row in self._rows("known_pruned", _array(ids))]
+
+    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        return [(name, committed_id) for name, committed_id in self._rows("check_unlisted", _array(places))]
+
+    def duplicates(self) -> Iterator[tuple[str, int, int]]:
+        return ((id, first, count) for id, first, count in self._rows("check_duplicates"))
+
+    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
+        after = ""
+        while rows := list(self._rows("check_pruned", after, BATCH_ROWS)):
+            yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
+            after = rows[-1][0]
+
+    def name_findings(self) -> Iterator[Finding]:
+        before = None
+        for number, name in self._rows("check_names"):
+            if name == before:
+                yield Finding("partitions", f"{name!r} has more than one number, {number} is one of them")
+            before = name
+            if complaint := name_complaint(name):
+                yield Finding("partitions", f"partition number {number}: {complaint}")
+        for name, last in self._rows("check_pruned_partitions"):
+            if last > self.pruned_to():
+                yield Finding("pruned", f"events of {name!r} are said to have left up to it", last)
+
+    def places(self) -> Iterator[Sequence[Place]]:
+        at = (-(2**63), 0)
+        while rows := list(self._rows("check_index", *at, BATCH_ROWS)):
+            yield [
+                Place(f"partition number {number}", name, committed_id, partitions)
+                for number, committed_id, name, partitions in rows
+            ]
+            at = rows[-1][:2]
+
+    def snapshot_findings(self) -> Iterator[Finding]:
+        for number, name, committed_id in self._rows("check_snapshots"):
+            if name is None:
+                yield Finding("snapshot", f"of partition number {number}, unknown", committed_id)
+            else:
+                yield Finding("snapshot", f"of {name!r} goes past the head", committed_id)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _rows(self, query: str, *parameters: int | str) -> Iterator[Row]:
+        return self._read(_SQL[query], *parameters)
+
+    def _read(self, sql: str, *parameters: int | str) -> Iterator[Row]:
+        try:
+            yield from self._connection.execute(sql, parameters)
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"there is text that is not UTF-8: {error.object!r:.200}") from error
+        except apsw.Error as error:
+            raise Unreadable(str(error)) from error
+
+
+def _wanted_schema() -> list[Row]:
+    reference = apsw.Connection(":memory:")
+    try:
+        for migration in load_migrations("sqlite"):
+            reference.execute(migration.script)
+        return list(reference.execute(_SQL["check_schema"]))
+    finally:
+        reference.close()
+
+
+def _array(values: Sequence[object]) -> str:
+    return msgspec.json.encode(values).decode()

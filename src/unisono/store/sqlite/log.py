@@ -1,0 +1,309 @@
+"""The embedded log: one SQLite file, one writing process, readers beside it.
+
+The SQLite library comes from apsw. `SqliteLog` reads the way `SqliteReader` does, through the writer's own
+connection, and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, Self, TypeVar
+
+import apsw
+import msgspec
+
+from unisono.store.batching import in_portions
+from unisono.store.cluster import ModelBundle, ModelRefused
+from unisono.store.maintenance import PRUNE_EVENTS_MAX, Erased, KeepRefused, Reclaimed, Tombstone
+from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
+from unisono.store.sqlite import files
+from unisono.store.sqlite import identity as identities
+from unisono.store.sqlite import maintenance as keeping
+from unisono.store.sqlite.reader import SqliteReader, unusable
+from unisono.store.sqlite.wal import WalKeeper
+from unisono.store.statements import load_queries
+from unisono.vocabulary import LogIdentity
+
+__all__ = ["SqliteLog", "SqliteReader"]
+
+SNAPSHOTS_PER_TRANSACTION_MAX = 128
+SNAPSHOT_BYTES_PER_TRANSACTION_MAX = 4 << 20
+"""Groups wait while snapshots are written: so many at a time, or so many bytes, whichever comes first."""
+
+_SQL = load_queries("sqlite")
+
+T = TypeVar("T")
+
+
+class SqliteLog(SqliteReader):
+    """The one writer of an embedded log.
+
+    - Between `begin` and `commit` or `abandon` a group is open; nothing else may write meanwhile.
+    - Any error while writing is a StorageError and final: every later call raises it again (DUR-04). SQLite
+      itself would go on after a failed sync of its WAL, with a hole behind it.
+    - When `commit` raises, the group was rolled back and no reader sees it. If its frames had all reached the
+      file and only the sync failed, the next opening may find the whole group: all of it or none, made
+      durable before anything else happens. Nobody was told of it, and a retry meets deduplication (DUR-03).
+    """
+
+    def __init__(self, connection: apsw.Connection, lock: files.DirectoryLock, keeper: WalKeeper) -> None:
+        super().__init__(connection)
+        self._lock = lock
+        self._keeper = keeper
+        self._group_head: int | None = None
+        self._failure: str | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, *, lock_wait_s: float = files.LOCK_WAIT_S) -> Self:
+        """Open the log in `directory` for writing, making it if there is none; raises StoreUnusable."""
+        try:
+            files.prepare_directory(directory)
+            lock = files.DirectoryLock(directory, lock_wait_s)
+            try:
+                connection = files.connect_writer(directory)
+                try:
+                    return cls(connection, lock, WalKeeper(connection, directory))
+                except BaseException:
+                    connection.close()
+                    raise
+            except BaseException:
+                lock.release()
+                raise
+        except (apsw.Error, OSError) as error:
+            raise unusable(directory, error) from error
+
+    def last_status_updated_at(self) -> int:
+        self._check()
+        try:
+            return int(self._connection.execute(_SQL["last_status_updated_at"]).get)
+        except Exception as error:
+            self._fail("reading the head", error)
+
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of log that wait to be copied into the database file."""
+        return self._keeper.frames * files.PAGE_BYTES
+
+    def begin(self, ids: Sequence[str]) -> Opening:
+        self._require(group=False)
+        asked = msgspec.json.encode(ids).decode()
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            head, pruned_to = msgspec.convert(
+                self._connection.execute(_SQL["group_head"]).fetchall()[0], tuple[int, int]
+            )
+            known = {
+                id: Known(committed_id, hash, client_id, status_updated_at)
+                for query in ("known", "known_pruned")[: 2 if pruned_to else 1]
+                for id, committed_id, hash, client_id, status_updated_at in self._connection.execute(
+                    _SQL[query], (asked,)
+                )
+            }
+        except Exception as error:
+            self._fail("opening a group", error)
+        self._group_head = head
+        return Opening(head, known)
+
+    def commit(self, records: Sequence[Record]) -> None:
+        head = self._require(group=True)
+        if not records:
+            self.abandon()
+            return
+        rows = [
+            (
+                r.committed_id,
+                r.id,
+                r.client_id,
+                r.status_updated_at,
+                r.hash,
+                _encode_names(r.partitions),
+                r.event,
+            )
+            for r in records
+        ]
+        try:
+            _require_numbered_from(head + 1, records)
+            numbers = self._intern(name for record in records for name in record.partitions)
+            # In index order: neighbours land on the same page while it is at hand.
+            places = sorted((numbers[name], r.committed_id) for r in records for name in r.partitions)
+            self._connection.executemany(_SQL["insert_event"], rows)
+            self._connection.executemany(_SQL["insert_event_partition"], places)
+            self._connection.execute(
+                _SQL["advance_head"], (records[-1].committed_id, records[-1].status_updated_at)
+            )
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            self._fail("committing a group", error)
+        self._group_head = None
+
+    def abandon(self) -> None:
+        self._require(group=True)
+        try:
+            self._connection.execute("ROLLBACK")
+        except Exception as error:
+            self._fail("abandoning a group", error)
+        self._group_head = None
+
+    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        self._require(group=False)
+        for batch in _batches(snapshots):
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                numbers = self._intern(snapshot.partition for snapshot in batch)
+                self._connection.executemany(
+                    _SQL["put_snapshot"],
+                    [
+                        (
+                            numbers[s.partition],
+                            s.model_version,
+                            s.committed_id,
+                            s.created_at,
+                            s.state,
+                            s.model_digest,
+                        )
+                        for s in batch
+                    ],
+                )
+                self._connection.execute("COMMIT")
+                self._keeper.step()
+            except Exception as error:
+                self._fail("storing snapshots", error)
+
+    # -- keeping (see `unisono.store.maintenance`) -------------------------------------------------------------
+
+    def set_archive(self, location: str) -> None:
+        self._change("naming the archive", lambda: keeping.set_archive(self._connection, location))
+
+    def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
+        return self._change(
+            "noting the model", lambda: keeping.record_model(self._connection, bundle, replace=replace)
+        )
+
+    def new_epoch(self) -> LogIdentity:
+        """The past of this log may have changed: everybody who knows it is to start over (DUR-08)."""
+        self._change("giving the log a new epoch", lambda: identities.new_epoch(self._connection))
+        self._identity = None
+        return self.identity()
+
+    def set_identity(self, own: LogIdentity) -> None:
+        """Of a copy: it is the log it was copied from, or a log of its own."""
+        self._change("giving the log its identity", lambda: identities.set_identity(self._connection, own))
+        self._identity = None
+        identities.leave(self._connection)
+
+    def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
+        return self._change("pruning", lambda: keeping.prune(self._connection, upto, limit, self._look_up))
+
+    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> Erased:
+        return self._change(
+            "erasing", lambda: keeping.erase(self._connection, tombstones, partitions, self._look_up)
+        )
+
+    def reclaim(self) -> Reclaimed:
+        self._require(group=False)
+        try:
+            return keeping.reclaim(self._connection, self._keeper)
+        except Exception as error:
+            self._fail("reclaiming space", error)
+
+    def rewrite(self) -> None:
+        """Write the whole file anew, for a log that nobody else has open: no trace of what was erased is left,
+        and from now on free pages can be given back some at a time."""
+        self._require(group=False)
+        try:
+            keeping.rewrite(self._connection, self._keeper)
+        except Exception as error:
+            self._fail("rewriting the log", error)
+
+    def _change(self, doing: str, work: Callable[[], T]) -> T:
+        """One transaction outside any group; what is refused changes nothing and leaves the log usable."""
+        self._require(group=False)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = work()
+            except (KeepRefused, ModelRefused):
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+            self._keeper.step()
+        except (KeepRefused, ModelRefused):
+            raise
+        except Exception as error:
+            self._fail(doing, error)
+        return outcome
+
+    def maintain(self) -> None:
+        self._require(group=False)
+        try:
+            self._keeper.step()
+        except Exception as error:
+            self._fail("checkpointing", error)
+
+    def close(self) -> None:
+        """Give the log up. An open group is rolled back; a failed log is left as it is for recovery."""
+        if self._closed:
+            return
+        self._closed = True
+        self._failure = self._failure or "the log is closed"
+        try:
+            self._keeper.close()
+            self._connection.close()
+        finally:
+            self._lock.release()
+
+    def _intern(self, names: Iterable[str]) -> dict[str, int]:
+        """name → number for all of `names`, giving numbers to new ones within the open transaction."""
+        wanted = dict.fromkeys(names)
+        found = self._look_up(wanted)
+        if len(found) < len(wanted):
+            fresh = {
+                name: int(self._connection.execute(_SQL["insert_partition"], (name,)).get)
+                for name in wanted
+                if name not in found
+            }
+            self._remember(fresh, found)
+        return found
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise StorageError(self._failure)
+
+    def _require(self, *, group: bool) -> int:
+        """Refuse work on a failed log, and calls out of turn; gives the head the open group stands on."""
+        self._check()
+        if (self._group_head is not None) != group:
+            raise StorageError("no group is open" if group else "a group is still open")
+        return self._group_head or 0
+
+    def _fail(self, doing: str, error: Exception) -> NoReturn:
+        if self._failure is None:
+            self._failure = f"{doing} failed, the log takes no more work: {error}"
+            # Leave every file as it is; recovery at the next opening decides from what is on disk.
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            if self._connection.in_transaction:
+                try:
+                    self._connection.execute("ROLLBACK")
+                except apsw.Error as second:
+                    error.add_note(f"rolling back failed too: {second}")
+        raise StorageError(self._failure) from error
+
+
+def _require_numbered_from(first: int, records: Sequence[Record]) -> None:
+    if [record.committed_id for record in records] != list(range(first, first + len(records))):
+        raise StorageError(f"this group must be numbered from {first} without gaps")
+
+
+def _encode_names(partitions: Sequence[str]) -> str:
+    return msgspec.json.encode(partitions).decode()
+
+
+def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    return in_portions(
+        snapshots,
+        lambda snapshot: len(snapshot.state),
+        count_max=SNAPSHOTS_PER_TRANSACTION_MAX,
+        bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
+    )

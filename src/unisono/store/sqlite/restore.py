@@ -1,0 +1,66 @@
+"""A data directory made from a backup of an embedded log, as a log of its own (DUR-08)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from unisono.store.copy import CopyRefused
+from unisono.store.sqlite import files
+from unisono.store.sqlite import identity as identities
+from unisono.store.sqlite.log import SqliteLog
+from unisono.store.sqlite.reader import unusable
+from unisono.vocabulary import LogIdentity
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What the new directory holds."""
+
+    events: int
+    head: int
+    identity: LogIdentity
+
+
+def restore_log(source: Path, directory: Path) -> Restored:
+    """Copy the log at `source`, a directory or its log.db, into a new data directory, and make it another log.
+
+    Raises CopyRefused where the directory has something in it, and StoreUnusable where there is no log. A restore
+    that was broken off leaves a log.db without its log.identity behind, which no server takes for the log it was.
+    """
+    where = source if source.is_dir() else source.parent
+    if not source.is_dir() and source.name != files.LOG_FILE:
+        raise CopyRefused(
+            f"{source} is no backup: give a directory with {files.LOG_FILE} in it, or that file"
+        )
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise CopyRefused(
+            f"{directory} is not empty: restore into a new directory, and start the server there"
+        )
+    try:
+        with closing(files.connect_reader(where)) as backup:
+            files.refuse_strangers(backup, where / files.LOG_FILE)
+            files.prepare_directory(directory)
+            backup.execute("VACUUM INTO ?", (str(directory / files.LOG_FILE),))
+    except (apsw.Error, OSError) as error:
+        raise unusable(where, error) from error
+    _identify(directory, LogIdentity(identities.new_id(), 1))
+    with closing(SqliteLog.open(directory)) as log:
+        held = log.extent()
+        return Restored(held.head - held.pruned_to, held.head, log.identity())
+
+
+def _identify(directory: Path, identity: LogIdentity) -> None:
+    """Make the copy durable, and another log than the one it was copied from."""
+    lock = files.DirectoryLock(directory)
+    try:
+        with (directory / files.LOG_FILE).open("rb") as file:
+            os.fsync(file.fileno())
+        files.connect_writer(directory, identity).close()
+    except (apsw.Error, OSError) as error:
+        raise unusable(directory, error) from error
+    finally:
+        lock.release()

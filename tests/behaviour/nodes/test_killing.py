@@ -1,0 +1,29 @@
+"""Nothing acknowledged is lost, whatever is killed under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.nodes.killing import kill_nodes, restart_database
+from tests.store.postgres.server import Postgres
+
+KILLS = 30
+RESTARTS = 10
+
+
+@pytest.mark.req("DUR-02", "DUR-03", "ORD-01", "ORD-02", "ORD-05", "BCAST-01", "BCAST-03", "SYNC-06")
+@pytest.mark.timeout(240)
+def test_nodes_killed_under_load(tmp_path: Path, database: str) -> None:
+    tally = kill_nodes(tmp_path, database, KILLS, seed=5)
+    assert tally.drafts > KILLS * 6
+    assert tally.recovered > 0, "no kill fell between a commit and its answer"
+
+
+@pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05", "SYNC-06")
+@pytest.mark.timeout(240)
+def test_database_restarted_under_load(tmp_path: Path, postgres: Postgres, database: str) -> None:
+    tally = restart_database(tmp_path, postgres, database, RESTARTS, seed=6)
+    assert tally.drafts > RESTARTS * 6
+    assert tally.ends["server_error"] > 0

@@ -1,0 +1,354 @@
+"""A lake that another program changed gives the right answer or an error, never a wrong answer with exit code 0."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+from pyspark import SparkContext
+
+from tests.commands import unisono
+from tests.lake.lakes import HERE, export_to, spreading
+from tests.pipeline.equality import by_partition, replayed, require_replay
+from tests.pipeline.history import make_store, require_exact
+from tests.pipeline.planting import Planter
+from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact import foreign_files as mending
+from unisono.pipeline.jobs.compact.job import compact
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.store.port import Record
+from unisono.store.sqlite.log import SqliteReader
+
+EVENTS = 1_000
+OPEN = ShippedModel.open()
+
+
+class Place:
+    """A log of 1,000 events, of which 100 have left it, and its lake, that another program may change."""
+
+    def __init__(self, folder: Path, records: list[Record]) -> None:
+        self.data = folder / "data"
+        self.lake = Lake.at(str(folder / "lake"))
+        self.records = records
+        self.options = ["--data", str(self.data), "--lake", self.lake.storage.location, "--quiet"]
+
+    def delta(self, table: str) -> DeltaTable:
+        return DeltaTable(self.lake.storage.table(table))
+
+    def commits(self, table: str) -> list[Path]:
+        return sorted(Path(self.lake.storage.table(table), "_delta_log").glob("0*.json"))
+
+    def kept(self) -> tuple[object, ...]:
+        """What a wrong lake must not change: the log's extent, and the snapshots in it."""
+        with closing(SqliteReader.open(self.data)) as reader:
+            states = {
+                name: None if (row := reader.snapshot(name, 0)) is None else (row.committed_id, row.state)
+                for name in by_partition(self.records)
+            }
+            return reader.extent(), states
+
+
+@pytest.fixture(scope="module")
+def ready(context: SparkContext, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    folder = tmp_path_factory.mktemp("others")
+    records = make_store(folder / "data", EVENTS)
+    store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
+    lake.make(buckets=4)
+    for upto in (100, 250, 400, 550, 700):
+        export(context, store, lake, to=upto)
+        snapshot(context, lake, OPEN)
+    publish(lake, store, 0)
+    with closing(open_keeper(store)) as keeper:
+        keeper.set_archive(lake.storage.location)
+        while keeper.prune(100):
+            pass
+    for upto in (800, 900, EVENTS):
+        export(context, store, lake, to=upto)
+    return folder, records
+
+
+@pytest.fixture
+def place(ready: tuple[Path, list[Record]], tmp_path: Path) -> Place:
+    folder, records = ready
+    shutil.copytree(folder, tmp_path / "copy")
+    made = Place(tmp_path / "copy", records)
+    with closing(open_keeper(sqlite_uri(made.data))) as keeper:
+        keeper.set_archive(made.lake.storage.location)
+    return made
+
+
+def lose_a_line(place: Place, table: str, number: int = -1) -> None:
+    """The last commit that adds a file loses the line that does."""
+    adding = [path for path in place.commits(table) if '"add"' in path.read_text()]
+    lines = adding[number].read_text().splitlines()
+    adding[number].write_text("\n".join(line for line in lines if '"add"' not in line) + "\n")
+
+
+def restore(place: Place, table: str) -> None:
+    delta = place.delta(table)
+    delta.restore(delta.version() - 1)
+
+
+def optimize(place: Place, table: str) -> None:
+    place.delta(table).optimize.compact()
+
+
+def z_order(place: Place, table: str) -> None:
+    place.delta(table).optimize.z_order(["client_id" if table != SNAPSHOTS else "state"])
+
+
+def drop_statistics(place: Place, table: str) -> None:
+    path = place.commits(table)[-1]
+    path.write_text(path.read_text().replace("numRecords", "numRecordz"))
+
+
+DAMAGE: dict[str, tuple[Callable[[Place, str], None], str]] = {
+    "optimize by_partition": (optimize, BY_PARTITION),
+    "z-order by_partition": (z_order, BY_PARTITION),
+    "optimize log": (optimize, LOG),
+    "z-order log": (z_order, LOG),
+    "statistics of by_partition": (drop_statistics, BY_PARTITION),
+    "line of by_partition": (lose_a_line, BY_PARTITION),
+    "line of log": (lose_a_line, LOG),
+    "by_partition restored": (restore, BY_PARTITION),
+    "log restored": (restore, LOG),
+}
+MENDED = [name for name in DAMAGE if name.split()[0] in ("optimize", "z-order", "statistics")]
+
+
+@pytest.mark.req("DUR-05", "DUR-06")
+@pytest.mark.parametrize("case", DAMAGE)
+def test_no_command_is_wrong_in_silence(context: SparkContext, place: Place, case: str) -> None:
+    damage, table = DAMAGE[case]
+    before = place.kept()
+    damage(place, table)
+    assert place.lake.head() == EVENTS, "the table itself still says that all is there"
+    name = place.records[0].partitions[0]
+    for arguments in (
+        ("snapshot", "--publish"),
+        ("retain", "--keep-events", "10", "--keep-newest", "10"),
+        ("state", "--partition", name, "--model", "open"),
+        ("diff", "--partition", name, "--from", "10", "--to", "900", "--model", "open"),
+        ("export",),
+        ("report", "--out", str(place.data.parent / "report")),
+        ("erase", "--id", place.records[-1].id, "--yes"),
+        ("info",),
+        ("run", "--cycles", "1", "--compact-every", "1h", "--every", "1s"),
+    ):
+        if arguments[0] == "run" and case in MENDED:
+            continue  # its first cycle compacts, see below
+        told = unisono("lake", arguments[0], *place.options[:-1], *arguments[1:])
+        assert told.exit_code in (1, 2), (arguments, told.output)
+        assert f"/{table}" in told.output, (arguments, told.output)
+        assert "another program" in told.output
+    audit = unisono("lake", "audit", *place.options)
+    assert audit.exit_code == 1, audit.output
+    with (
+        closing(SqliteReader.open(place.data)) as log,
+        closing(Archive()) as archive,
+        pytest.raises(ArchiveFailed, match=f"/{table}"),
+    ):
+        ArchivedReader(log, archive).page([name], 0, EVENTS, limit=10, bytes_max=1 << 20)
+    assert place.kept() == before, "nothing was published, nothing left the log"
+
+
+@pytest.mark.req("DUR-06")
+@pytest.mark.parametrize("case", MENDED)
+def test_compaction_mends_what_another_program_rearranged(
+    context: SparkContext, place: Place, case: str
+) -> None:
+    damage, table = DAMAGE[case]
+    damage(place, table)
+    assert mending.work(place.lake)
+    told = unisono("lake", "compact", *place.options[:-1])
+    assert told.exit_code == 0, told.output
+    assert f"{table}: " in told.output
+    assert "checked and written anew" in told.output
+    assert not mending.work(place.lake)
+    require_exact(place.lake, place.records)
+    assert unisono("lake", "snapshot", *place.options, "--publish").exit_code == 0
+    require_replay(place.lake, OPEN, place.records)
+    assert unisono("lake", "audit", *place.options).exit_code == 0
+    _require_cold(place)
+
+
+def test_the_service_mends_in_its_turn(context: SparkContext, place: Place) -> None:
+    optimize(place, BY_PARTITION)
+    told = unisono("lake", "run", *place.options, "--cycles", "2", "--every", "1s")
+    assert told.exit_code == 0, told.output
+    require_exact(place.lake, place.records)
+    require_replay(place.lake, OPEN, place.records)
+    _, states = place.kept()
+    assert {state for _, state in states.values()} == {  # type: ignore[attr-defined]
+        replayed(OPEN.load(), history)[0] for history in by_partition(place.records).values()
+    }
+
+
+def _require_cold(place: Place) -> None:
+    """Clients get everything, also of what has left the log."""
+    with closing(SqliteReader.open(place.data)) as log, closing(Archive()) as archive:
+        reader = ArchivedReader(log, archive)
+        for name, history in by_partition(place.records).items():
+            page = reader.page([name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30)
+            assert list(page.records) == history
+
+
+def test_spread_over_buckets_and_in_both_tables(context: SparkContext, place: Place) -> None:
+    with spreading():
+        compact(context, place.lake)
+    export_to(place.lake, place.data)
+    for table in (LOG, BY_PARTITION):
+        z_order(place, table)
+    with pytest.raises(LakeUnusable, match="another program wrote"):
+        state_at(place.lake, place.records[0].partitions[0], OPEN)
+    assert mending.mend(HERE, place.lake) == EVENTS + sum(len(r.partitions) for r in place.records)
+    require_exact(place.lake, place.records)
+    name = place.records[0].partitions[0]
+    own = by_partition(place.records)[name]
+    assert state_at(place.lake, name, OPEN).events == len(own)
+
+
+def test_snapshots_that_another_program_rearranged_are_folded_anew(
+    context: SparkContext, place: Place
+) -> None:
+    z_order(place, SNAPSHOTS)
+    told = unisono("lake", "snapshot", *place.options, "--publish")
+    assert told.exit_code == 2
+    assert "`unisono lake compact` checks what it holds" in told.output
+    told = unisono("lake", "compact", *place.options[:-1])
+    assert told.exit_code == 0, told.output
+    assert "it is emptied: `unisono lake snapshot` folds all anew" in told.output
+    assert unisono("lake", "snapshot", *place.options, "--publish").exit_code == 0
+    require_replay(place.lake, OPEN, place.records)
+
+
+def test_snapshots_that_lost_a_line(context: SparkContext, place: Place) -> None:
+    lose_a_line(place, SNAPSHOTS, 0)
+    for arguments in (("snapshot", "--publish"), ("state", "--partition", "plain", "--model", "open")):
+        told = unisono("lake", arguments[0], *place.options, *arguments[1:])
+        assert told.exit_code == 2, told.output
+        assert f"remove the directory {SNAPSHOTS}" in told.output
+    assert unisono("lake", "audit", *place.options).exit_code == 1
+    shutil.rmtree(place.lake.storage.table(SNAPSHOTS))
+    snapshot(context, place.lake, OPEN)
+    require_replay(place.lake, OPEN, place.records)
+
+
+def test_by_partition_is_made_anew_as_the_error_says(context: SparkContext, place: Place) -> None:
+    lose_a_line(place, BY_PARTITION)
+    told = unisono("lake", "export", *place.options)
+    assert f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew" in told.output
+    shutil.rmtree(place.lake.storage.table(BY_PARTITION))
+    assert unisono("lake", "export", *place.options, "--buckets", "4").exit_code == 0
+    require_exact(place.lake, place.records)
+
+
+def test_what_is_not_the_same_rows_is_not_mended(context: SparkContext, place: Place) -> None:
+    """DELETE and UPDATE of other programs: the files are theirs, and so are the rows."""
+    place.delta(BY_PARTITION).delete("committed_id = 700")
+    with pytest.raises(Mismatch, match=r"have 11\d\d rows and 11\d\d were committed: remove the directory"):
+        mending.mend(HERE, place.lake)
+    shutil.rmtree(place.lake.storage.table(BY_PARTITION))
+    export_to(place.lake, place.data)
+    place.delta(LOG).update({"event": "'{}'"}, predicate="committed_id = 700")
+    files = set(Path(place.lake.storage.location).rglob("*.parquet"))
+    with pytest.raises(Mismatch, match="event 700 in the lake's table log does not fit its hash"):
+        mending.mend(HERE, place.lake)
+    assert set(Path(place.lake.storage.location).rglob("*.parquet")) == files
+    place.delta(LOG).restore(place.delta(LOG).version() - 1)
+    place.delta(BY_PARTITION).update({"partition": "'elsewhere'"}, predicate="committed_id = 700")
+    with pytest.raises(Mismatch, match="is not what the table log has: remove the directory by_partition"):
+        mending.mend(HERE, place.lake)
+    assert set(Path(place.lake.storage.location).rglob("0*.parquet")) <= files, "nothing is left"
+
+
+def test_features_that_change_what_files_mean_are_refused(place: Place) -> None:
+    place.delta(LOG).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(LakeUnusable, match=r"needs a reader of version 3 \(deletionVectors\)"):
+        place.lake.view()
+    told = unisono("lake", "info", *place.options)
+    assert told.exit_code == 2
+    assert "put the table back from a backup" in told.output
+
+
+def test_a_file_that_is_gone(context: SparkContext, place: Place) -> None:
+    for file in place.lake.view().partition_files:
+        Path(place.lake.storage.uri(BY_PARTITION, file.path)).unlink()
+    for arguments in (
+        ("snapshot", "--publish"),
+        ("state", "--partition", "plain", "--model", "open"),
+        ("audit",),
+    ):
+        told = unisono("lake", arguments[0], *place.options, *arguments[1:])
+        assert told.exit_code in (1, 2), (arguments, told.output)
+
+
+def test_rows_out_of_order_in_a_file_of_our_name(context: SparkContext, place: Place) -> None:
+    """Nobody does this by accident; readers look nevertheless."""
+    planter = Planter(place.lake)
+    held = planter.files(BY_PARTITION)[-1]
+    held.dirty = True
+    names = [row["partition"] for row in held.rows]
+    name = next(name for name in names if names.count(name) > 1)
+    first = [number for number, found in enumerate(names) if found == name]
+    held.rows[first[0]], held.rows[first[1]] = held.rows[first[1]], held.rows[first[0]]
+    planter.commit()
+    with pytest.raises(LakeUnusable, match="are not in their order, at event"):
+        state_at(place.lake, name, OPEN)
+    told = unisono("lake", "snapshot", *place.options, "--publish")
+    assert told.exit_code != 0
+    assert "are not in their order, at event" in told.output
+    with (
+        closing(SqliteReader.open(place.data)) as log,
+        closing(Archive()) as archive,
+        pytest.raises(ArchiveFailed, match="are not in their order"),
+    ):
+        archive.page(log.extent(), [name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30)
+
+
+def test_a_lake_of_before_rows_were_recorded(context: SparkContext, place: Place) -> None:
+    """Its rows are counted from the next commit on."""
+    for path in place.commits(BY_PARTITION):
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(line for line in lines if "unisono.rows" not in line) + "\n")
+    table = place.lake.table(BY_PARTITION)
+    assert table.rows is None
+    with closing(SqliteReader.open(place.data)) as reader:
+        assert reader.head() == EVENTS
+    require_exact(place.lake, place.records)
+    compact(context, place.lake)
+    _require_cold(place)
+
+
+def test_erasures_that_lost_a_line(context: SparkContext, place: Place) -> None:
+    for number in (-1, -2):
+        told = unisono("lake", "erase", *place.options, "--id", place.records[number].id, "--yes")
+        assert told.exit_code == 0, told.output
+    lose_a_line(place, ERASURES, 0)
+    told = unisono("lake", "erase", *place.options, "--id", place.records[-3].id, "--yes")
+    assert told.exit_code == 2
+    assert f"/{ERASURES} names files with 1 rows and 2 were committed" in told.output
+
+
+def test_states_are_those_of_the_log(place: Place) -> None:
+    """What the tests above compare with: a plain fold."""
+    name, history = next(iter(by_partition(place.records).items()))
+    found = state_at(place.lake, name, OPEN)
+    assert json.dumps(found.state)
+    assert found.events == len(history)
+    assert replayed(OPEN.load(), history)[1] == found.skipped

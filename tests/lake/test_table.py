@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import random
+import resource
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.pipeline.history import make_record
+from unisono.lake.attempt_files import attempting
+from unisono.lake.columns import to_batch
+from unisono.lake.errors import LakeUnusable, Overtaken
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.table import EXPORT, naming
+from unisono.lake.write import DataFile, write_runs
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=4)
+    return made
+
+
+def written(lake: Lake, since: int, upto: int) -> list[DataFile]:
+    chance = random.Random(since)
+    batch = to_batch([make_record(number, chance) for number in range(since + 1, upto + 1)])
+    return write_runs(lake.storage, [batch], buckets=4, events_per_file=1000, tables=frozenset((LOG,))).files
+
+
+def count(lake: Lake) -> int:
+    return int(DeltaTable(lake.storage.table(LOG)).to_pyarrow_table().num_rows)
+
+
+def test_a_range_is_added_where_the_table_stands(lake: Lake) -> None:
+    files = written(lake, 0, 10)
+    lake.table(LOG).append(files, 0, 10, {})
+    assert lake.table(LOG).head == lake.head() == 10
+    for since, upto in ((0, 10), (5, 15), (11, 20)):
+        with pytest.raises(Overtaken, match="stands at 10"):
+            lake.table(LOG).append(written(lake, since, upto), since, upto, {})
+    assert count(lake) == 10
+    assert lake.view().log_files == files
+
+
+def test_of_two_at_once_one_is_refused(lake: Lake) -> None:
+    one, other = lake.table(LOG), lake.table(LOG)
+    one.append(written(lake, 0, 10), 0, 10, {})
+    with pytest.raises(Overtaken):
+        other.append(written(lake, 0, 10), 0, 10, {})
+    assert count(lake) == 10
+
+
+def test_racing_writers_add_every_range_once(lake: Lake) -> None:
+    def race(_: int) -> int:
+        won = 0
+        while (table := lake.table(LOG)).head < 60:
+            since = table.head
+            try:
+                table.append(written(lake, since, since + 5), since, since + 5, {})
+                won += 1
+            except Overtaken:
+                pass
+        return won
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(race, range(4))) == 12
+    assert count(lake) == lake.head() == 60
+
+
+def test_a_rewrite_beside_an_append_and_beside_another_rewrite(lake: Lake) -> None:
+    lake.table(LOG).append(old := written(lake, 0, 10), 0, 10, {})
+    first, second, appending = lake.table(LOG), lake.table(LOG), lake.table(LOG)
+    appending.append(written(lake, 10, 20), 10, 20, {})
+    first.replace(old, written(lake, 0, 10), {}, same_rows=True)
+    with pytest.raises(Overtaken):
+        second.replace(old, written(lake, 0, 10), {}, same_rows=True)
+    with pytest.raises(Overtaken, match="no longer in the table"):
+        lake.table(LOG).replace(old, written(lake, 0, 10), {}, same_rows=True)
+    assert count(lake) == 20
+    behind = lake.table(LOG)
+    lake.table(LOG).replace(lake.table(LOG).files()[:1], written(lake, 0, 10), {}, same_rows=True)
+    behind.append(written(lake, 20, 30), 20, 30, {})
+    assert count(lake) == lake.head() == 30
+
+
+def test_where_a_table_stands_survives_checkpoints(lake: Lake) -> None:
+    for since in range(0, 40):
+        lake.table(LOG).append(written(lake, since, since + 1), since, since + 1, {})
+    assert list(Path(lake.storage.table(LOG)).glob("_delta_log/*.checkpoint.parquet"))
+    assert DeltaTable(lake.storage.table(LOG)).transaction_version(EXPORT) == 40
+    assert count(lake) == 40
+
+
+def test_files_that_no_commit_names_are_not_read(lake: Lake) -> None:
+    lake.table(LOG).append(written(lake, 0, 10), 0, 10, {})
+    written(lake, 0, 10)
+    written(lake, 10, 20)
+    assert len(list(Path(lake.storage.table(LOG)).glob("*.parquet"))) == 3
+    assert count(lake) == 10
+    assert sum(batch.num_rows for batch in lake.scan_arrow()) == 10
+
+
+def test_of_a_file_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            written(lake, 0, 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(Path(lake.storage.table(LOG)).glob("*.parquet"))
+
+
+def test_of_a_commit_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
+    files = written(lake, 0, 100)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with (
+            pytest.raises(
+                OSError, match=r"a commit could not be written to .*/log/_delta_log: .*File too large"
+            ),
+            naming(lake.storage, files),
+        ):
+            lake.table(LOG).append(files, 0, 100, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert lake.head() == 0
+    assert not list(Path(lake.storage.table(LOG)).glob("*.parquet"))
+    lake.table(LOG).append(written(lake, 0, 100), 0, 100, {})
+    assert count(lake) == 100
+
+
+def test_what_a_failed_attempt_wrote_goes_unless_a_table_names_it(lake: Lake) -> None:
+    kept = written(lake, 0, 5)
+    named: list[DataFile] = []
+    unnamed: list[DataFile] = []
+
+    def fail() -> None:
+        with attempting(lake.storage) as storage:
+            own = Lake(storage)
+            named.extend(written(own, 0, 10))
+            unnamed.extend(written(own, 10, 20))
+            own.table(LOG).append(named, 0, 10, {})
+            raise RuntimeError("after a commit")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    left = {path.name for path in Path(lake.storage.table(LOG)).glob("*.parquet")}
+    assert left == {file.path for file in (*kept, *named)}, "those of others stay"
+    assert unnamed[0].path not in left
+    assert count(lake) == 10
+
+
+def test_two_makers_make_one_lake(tmp_path: Path) -> None:
+    places = [Lake.at(str(tmp_path / "lake")) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda place: place.make(buckets=8), places))
+    assert [place.view().buckets for place in places] == [8, 8, 8, 8]
+    assert places[0].head() == 0
+
+
+def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
+    nowhere = Lake.at(str(tmp_path / "nowhere"))
+    assert not nowhere.exists()
+    with pytest.raises(LakeUnusable, match="`unisono lake export` makes one"):
+        nowhere.head()
+    with pytest.raises(LakeUnusable, match="1 to 1024 buckets"):
+        nowhere.make(buckets=0)
+    DeltaTable.create(str(tmp_path / "other" / LOG), lake.table(LOG).delta.schema())
+    with pytest.raises(LakeUnusable, match="not a lake's"):
+        Lake.at(str(tmp_path / "other")).make()
+    Path(lake.storage.table(BY_PARTITION)).rename(tmp_path / "aside")
+    shutil.copytree(lake.storage.table(LOG), lake.storage.table(BY_PARTITION))
+    with pytest.raises(
+        LakeUnusable, match="by_partition is not the table by_partition of a lake but 'unisono log'"
+    ):
+        lake.view()
+    Path(lake.storage.table(LOG), "_delta_log", "00000000000000000000.json").write_text("{")
+    with pytest.raises(LakeUnusable, match="cannot be opened"):
+        lake.head()

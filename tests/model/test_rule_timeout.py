@@ -1,0 +1,130 @@
+"""A rule is stopped wherever it is, and the state is as it was before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.authority.endless import write_endless_model
+from unisono.model.load import load_model
+from unisono.model.rule_timeout import RuleTimeout, Spent, ThreadLimit
+from unisono.model.rules import RuleFailed
+
+ROUNDS = 120
+
+
+def interrupted_changes(place: str) -> None:
+    """Stop a reducer at many moments of its changes; each time everything must be as before."""
+    model = load_model(Path(place))
+    profile = model.canonical
+    assert profile is not None
+    profile.silence()
+    state = profile.load({"numbers": [{"n": [1]}], "at": {"x": [1, {"y": 2}]}, "z": 0})
+    event: Any = {"type": "event", "payload": {"schema": "changes", "data": {}}}
+    before, weight, keys = state.dump(), state.weight(), list(state.value)
+    for number in range(ROUNDS):
+        profile.limit_rules(0.0005 + number * 0.00003)
+        mark = state.mark()
+        with pytest.raises(RuleFailed, match="was stopped"):
+            profile.apply(state, event)
+        assert state.mark() == mark
+        assert state.dump() == before
+        assert state.weight() == weight == profile.load(before).weight()
+        assert list(state.value) == keys
+    assert profile.stopped_rules == {"changes/changes": ROUNDS}
+
+
+def in_another_thread(place: str) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            interrupted_changes(place)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.mark.req("LIM-07", "VAL-05")
+@pytest.mark.parametrize("work", [interrupted_changes, in_another_thread])
+def test_an_interruption_never_breaks_a_change_apart(work: Callable[[str], None], tmp_path: Path) -> None:
+    """In a process of its own: this one's timer, and the hooks into its garbage collector, are the test runner's."""
+    place = write_endless_model(tmp_path / "model")
+    code = f"from tests.model.test_rule_timeout import {work.__name__} as work; work({str(place)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def in_a_thread(work: Any) -> Any:
+    """What `work` gave in a thread that is not the main one."""
+    given: list[Any] = []
+    thread = threading.Thread(target=lambda: given.append(work()))
+    thread.start()
+    thread.join()
+    return given[0]
+
+
+def test_what_returns_in_time_is_left_alone_also_at_the_last_moment() -> None:
+    """Whether it is stopped or not, nothing is raised after the call."""
+
+    def work() -> set[str]:
+        limit, seen = ThreadLimit(), set()
+        for number in range(60):
+            until = time.perf_counter() + 0.004 + number * 0.0001
+
+            def busy(until: float = until) -> str:
+                while time.perf_counter() < until:
+                    pass
+                return "returned"
+
+            try:
+                seen.add(limit.run(0.005, Spent(), busy))
+            except RuleTimeout:
+                seen.add("stopped")
+            for _ in range(1_000):
+                pass
+        return seen
+
+    assert in_a_thread(work) <= {"returned", "stopped"}
+
+
+def test_waiting_counts_less_than_working() -> None:
+    def work() -> tuple[float, float]:
+        waiting = Spent()
+        time.sleep(0.1)
+        waited = waiting.counted_s(0.04)
+        working, until = Spent(), time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+        return waited, working.counted_s(0.1)
+
+    waited, worked = in_a_thread(work)
+    assert 0.02 <= waited < 0.1
+    assert worked >= 0.1
+
+
+@pytest.mark.req("LIM-07")
+def test_a_rule_that_waits_is_stopped_too() -> None:
+    def wait() -> None:
+        for _ in range(60_000):
+            time.sleep(0.001)
+
+    def work() -> str:
+        try:
+            ThreadLimit().run(0.05, Spent(), wait)
+        except RuleTimeout:
+            return "stopped"
+        return "returned"
+
+    assert in_a_thread(work) == "stopped"

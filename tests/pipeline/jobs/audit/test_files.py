@@ -1,0 +1,75 @@
+"""The audit of histories in other places: a log shared by several nodes, a lake in an object store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pyarrow.fs as pa_fs
+from deltalake.fs import DeltaStorageHandler
+from pyspark import SparkContext
+
+from tests.lake.s3 import object_store
+from tests.pipeline.history import append
+from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
+from unisono.lake.lake import Lake
+from unisono.lake.storage import LOG
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.job import Asked, audit
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot.job import latest, snapshot
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.store.port import Snapshot
+from unisono.store.postgres.log import PostgresLog
+
+
+def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    with closing(PostgresLog.open(database, "node")) as log:
+        append(log, 700)
+    export(context, database, lake)
+    snapshot(context, lake, ShippedModel.open())
+    rows = list(latest(lake, 0))
+    with closing(open_keeper(database)) as keeper:
+        keeper.put_snapshots([Snapshot(row.partition, row.committed_id, 0, row.state, 1) for row in rows])
+        keeper.set_archive(lake.storage.location)
+        while keeper.prune(200):
+            pass
+    report = audit(context, lake, database, Asked(sample=None))
+    assert report.sound, report.text()
+    assert {one.what: one.count for one in report.checked} == {
+        "events by themselves, their ids and their order": 700,
+        "rows of by_partition against log": sum(row.events for row in rows),
+        "hashes recomputed": 700,
+        "the log against the lake": 500,
+        "what the log remembers of pruned events, against the lake": 200,
+        "snapshots against their hashes": len(rows),
+        "snapshots of model version 0 against a replay": 2 * len(rows),
+    }
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE unisono.pruned SET client_id = 'x' WHERE committed_id = 150")
+        connection.execute("ALTER TABLE unisono.events DISABLE TRIGGER USER")
+        connection.execute("UPDATE unisono.events SET client_id = 'x' WHERE committed_id = 250")
+    report = audit(context, lake, database, Asked(sample=0))
+    found = {(finding.kind, finding.committed_id) for finding in report.findings}
+    assert found == {("pruned", 150), ("copy", 250)}
+    assert "secret" not in report.text()
+
+
+def test_a_lake_in_an_object_store(context: SparkContext, store: str) -> None:
+    with object_store() as options:
+        lake = Lake.at("s3://lake/history", options)
+        lake.make(buckets=4)
+        export(context, store, lake, to=600, events_per_file=200)
+        snapshot(context, lake, ShippedModel.open())
+        report = audit(context, lake, store)
+        assert report.sound, report.text()
+        lost = lake.view().log_files[1]
+        handler = DeltaStorageHandler(lake.storage.table(LOG), options)
+        pa_fs.PyFileSystem(handler).delete_file(lost.path)
+        report = audit(context, lake, store)
+        assert {(finding.kind, finding.committed_id) for finding in report.findings} == {
+            ("file", lost.first_id)
+        }

@@ -1,0 +1,449 @@
+"""Erased is gone: planted strings in every place a log and a lake have, and nothing else touched."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from pyspark import SparkContext
+
+from tests.commands import unisono
+from tests.lake.lakes import spreading
+from tests.lake.s3 import object_store
+from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, holders, planted
+from tests.pipeline.history import START_MS, require_exact, row_of
+from tests.pipeline.processes import run as run_command
+from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
+from unisono.lake.errors import Overtaken
+from unisono.lake.lake import Lake
+from unisono.lake.storage import LOG
+from unisono.lake.table import naming
+from unisono.lake.write import DataFile
+from unisono.pipeline.compare_rows import prove as prove_copy
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact.job import Job, compact, join
+from unisono.pipeline.jobs.erase.all_files import lake_files
+from unisono.pipeline.jobs.erase.erasure_table import erasures
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
+from unisono.pipeline.jobs.erase.job import Done, NothingFound, erase, plan
+from unisono.pipeline.jobs.erase.select import Selector
+from unisono.pipeline.jobs.erase.unproved import unproved
+from unisono.pipeline.jobs.export.job import BOTH, Stage, Task, commit, export, run_task
+from unisono.pipeline.jobs.export.verify import verify
+from unisono.pipeline.jobs.snapshot.job import latest, snapshot
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.protocol.tombstones import is_tombstone, tombstone
+from unisono.store.check import check_directory
+from unisono.store.port import Record, Snapshot
+from unisono.store.postgres.log import PostgresLog
+from unisono.store.sqlite.log import SqliteLog, SqliteReader
+from unisono.vocabulary import Json
+
+BY_CULPRIT = Selector("client", (CULPRIT,))
+
+
+def prepare(context: SparkContext, data: Path, lake: Lake) -> list[Record]:
+    """1,000 events: 300 have left the log, 800 are in the lake, snapshots of all partitions in both."""
+    store = sqlite_uri(data)
+    lake.make(buckets=4)
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 500)
+    export(context, store, lake, events_per_file=200)
+    snapshot(context, lake, ShippedModel.open())
+    with spreading():
+        compact(context, lake)
+    with closing(SqliteLog.open(data)) as log:
+        records += append(log, 300, seed=2)
+    export(context, store, lake)
+    snapshot(context, lake, ShippedModel.open())
+    with closing(open_keeper(store)) as keeper:
+        keeper.put_snapshots(states(lake))
+        keeper.set_archive(lake.storage.location)
+        while keeper.prune(300):
+            pass
+    with closing(SqliteLog.open(data)) as log:
+        records += append(log, 200, seed=3)
+    assert len(planted(records)) == 25
+    return records
+
+
+def states(lake: Lake) -> list[Snapshot]:
+    """The lake's snapshots as a log keeps them."""
+    return [
+        Snapshot(row.partition, row.committed_id, 0, row.state, row.created_at) for row in latest(lake, 0)
+    ]
+
+
+def expected(records: list[Record], lake: Lake) -> list[Record]:
+    """The records with tombstones for what is recorded as erased."""
+    times = {row.committed_id: row.erased_at for row in erasures(lake)}
+    return [
+        msgspec.structs.replace(record, event=tombstone(times[record.committed_id]))
+        if record.committed_id in times
+        else record
+        for record in records
+    ]
+
+
+def require_erased(
+    context: SparkContext, data: Path, lake: Lake, records: list[Record], pruned_to: int = 300
+) -> None:
+    """Nothing is left of the planted events but their tombstones, and all others are what they were."""
+    assert list(holders(data, Path(lake.storage.location))) == []
+    wanted = expected(records, lake)
+    assert [record.committed_id for record in wanted if is_tombstone(record.event)] == [
+        record.committed_id for record in planted(records)
+    ]
+    require_exact(lake, [record for record in wanted if record.committed_id <= lake.head()])
+    with closing(SqliteReader.open(data)) as reader:
+        assert list(reader.scan(pruned_to, reader.head(), limit=10_000)) == wanted[pruned_to:]
+    assert check_directory(data).ok, check_directory(data).text()
+    assert all(part.equal for part in verify(context, sqlite_uri(data), lake))
+    assert not any(
+        part.problem for part in prove_copy(context, sqlite_uri(data), lake.view(), pruned_to, lake.head())
+    )
+    with closing(SqliteLog.open(data)) as log:
+        known = log.begin([record.id for record in records]).known
+        log.abandon()
+    assert {id: (told.committed_id, told.hash) for id, told in known.items()} == {
+        record.id: (record.committed_id, record.hash) for record in records
+    }
+
+
+def require_states(data: Path, lake: Lake, records: list[Record]) -> None:
+    """Snapshots, of the log and of the lake, are what folding the history with its tombstones gives."""
+    wanted = expected(records, lake)
+    names = {name for record in planted(records) for name in record.partitions}
+    rows = {row.partition: row for row in latest(lake, 0)}
+    with closing(SqliteReader.open(data)) as reader:
+        for name in names:
+            kept = reader.snapshot(name, 0)
+            assert kept is not None, f"events of {name} have left the log, which rests on its snapshot"
+            assert kept.state == folded(wanted, name, kept.committed_id)
+    for name, row in rows.items():
+        assert row.state == folded(wanted, name, row.committed_id), name
+    assert names <= set(rows)
+
+
+def run(context: SparkContext, data: Path, lake: Lake, selector: Selector = BY_CULPRIT) -> Done:
+    return run_on(context, sqlite_uri(data), lake, selector)
+
+
+def run_on(context: SparkContext, store: str, lake: Lake, selector: Selector = BY_CULPRIT) -> Done:
+    return erase(context, store, lake, plan(context, store, lake, selector), reason="a test")
+
+
+def fingerprint(*directories: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file() and path.stat().st_size and path.name not in ("lock", "log.db-shm")
+    }
+
+
+def test_planted_strings_are_gone_and_all_else_is_there(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    records = prepare(context, data, lake)
+    assert len(set(holders(data, tmp_path / "lake"))) > 8
+    before = fingerprint(data, tmp_path / "lake")
+    planned = plan(context, sqlite_uri(data), lake, BY_CULPRIT)
+    assert (planned.events, planned.intact) == (25, 25)
+    assert "events 40 to 1000 of 1000, 25 in all, not erased yet: 25" in planned.text()
+    assert "in the log: 18, in the lake: 20" in planned.text()
+    assert fingerprint(data, tmp_path / "lake") == before, "a plan changes nothing"
+
+    done = erase(context, sqlite_uri(data), lake, planned, reason="a test")
+    assert done.proof.holds, done.proof.text()
+    assert (done.events, done.intact, done.log_events) == (25, 25, 18)
+    assert done.files_removed > 0
+    require_erased(context, data, lake, records)
+    require_states(data, lake, records)
+    rows = erasures(lake)
+    assert len({row.erased_at for row in rows}) == 1
+    assert {(row.selected_by, row.reason) for row in rows} == {("client", "a test")}
+
+    named = {file.path for file in (*lake.view().log_files, *lake.view().partition_files)}
+    again = run(context, data, lake)
+    assert (again.events, again.intact, again.lake_rows, again.log_events) == (25, 0, 0, 0)
+    assert again.proof.holds
+    assert {file.path for file in (*lake.view().log_files, *lake.view().partition_files)} == named
+    require_states(data, lake, records)
+
+
+def test_by_partition_and_by_id(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 400)
+    export(context, sqlite_uri(data), lake, to=300)
+    wanted = {record.committed_id for record in records if "room-007" in record.partitions}
+    done = run(context, data, lake, Selector("partition", ("room-007",)))
+    assert done.proof.holds, done.proof.text()
+    assert {row.committed_id for row in erasures(lake)} == wanted
+    one, other = records[79], records[399]
+    assert one.client_id == other.client_id == CULPRIT
+    assert not {one.committed_id, other.committed_id} & wanted
+    done = run(context, data, lake, Selector("id", (one.id, other.id)))
+    assert (done.events, done.intact) == (2, 2)
+    wanted |= {one.committed_id, other.committed_id}
+    left = {record.committed_id for record in planted(records)} - wanted
+    assert left, "those of the same client that were not meant"
+    tombstones = expected(records, lake)
+    assert {record.committed_id for record in tombstones if is_tombstone(record.event)} == wanted
+    export(context, sqlite_uri(data), lake)
+    require_exact(lake, tombstones)
+    with closing(SqliteReader.open(data)) as reader:
+        assert list(reader.scan(0, reader.head(), limit=10_000)) == tombstones
+    with pytest.raises(NothingFound, match="no event has the id 'nobody': nothing was erased"):
+        plan(context, sqlite_uri(data), lake, Selector("id", (one.id, "nobody")))
+
+
+def path_of(lake: Lake, file: DataFile) -> Path:
+    return Path(lake.storage.uri(file.table, file.path))
+
+
+def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    store = sqlite_uri(data)
+    lake.make(buckets=2)
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 300)
+    export(context, store, lake, to=100)
+    export(context, store, lake, to=200)
+    exported = run_task(Task(store, lake.storage, 200, 300, BOTH, 2, 1_000))
+    table = lake.table(LOG)
+    joined = join(Job(lake.storage, LOG, tuple(table.files()), 1_000_000))
+    written = {file: path_of(lake, file).read_bytes() for file in (*exported.files, *joined.files)}
+    assert run(context, data, lake).proof.holds
+    for file, content in written.items():
+        assert not path_of(lake, file).exists()
+        path_of(lake, file).write_bytes(content)  # as if the job had come to it only now
+    with pytest.raises(Overtaken):
+        commit(lake, Stage(200, 300, BOTH), [exported])
+    with pytest.raises(Overtaken), naming(lake.storage, joined.files):
+        table.replace(table.files(), joined.files, {}, same_rows=True)
+    require_erased(context, data, lake, records, pruned_to=0)
+
+
+def test_what_is_left_is_found_and_what_others_say_too_is_not_blamed(
+    context: SparkContext, tmp_path: Path
+) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    with closing(SqliteLog.open(data)) as log:
+        append(log, 100)
+        body = canonical({"type": "event", "payload": {"schema": "quote", "data": canary(40)}})
+        quote = Record(101, "quote", "other", ("q",), body, content_hash(body, b'["q"]'), 1_700_000_000_200)
+        log.begin([])
+        log.commit([quote])
+    export(context, sqlite_uri(data), lake)
+    beside = tmp_path / "lake" / "notes.txt"
+    beside.write_text(f"somebody wrote down {canary(80)}, and {canary(40)}")
+    done = run(context, data, lake)
+    assert not done.proof.holds
+    assert [trace.place.path for trace in done.proof.traces] == ["notes.txt"]
+    assert f"{beside}: " in done.proof.text()
+    assert done.proof.common > 0, "the quote stands in an event that stays"
+    beside.unlink()
+    assert run(context, data, lake).proof.holds
+    left = {Path(path).relative_to(tmp_path).parts[:2] for path in holders(data, tmp_path / "lake")}
+    assert left == {("data", "log.db"), ("lake", "log"), ("lake", "by_partition")}, "the quote itself"
+
+
+def note(number: int, partition: str, event: Json) -> Record:
+    body, names = canonical(event), (partition,)
+    return Record(
+        number,
+        f"e{number}",
+        "ann",
+        names,
+        body,
+        content_hash(body, canonical(list(names))),
+        START_MS + number,
+    )
+
+
+def test_what_a_state_makes_of_events_that_stay_is_no_trace(context: SparkContext, tmp_path: Path) -> None:
+    """An event ends a text by `"}},` and a state by `"},`, as events of another kind do, which are erased here."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    said = "dolor sit amet"
+    pushed: list[Json] = [
+        {"type": "treePush", "payload": {"target": "doc", "value": {"id": f"n{n}", "text": said}}}
+        for n in range(3)
+    ]
+    added: list[Json] = [
+        {"type": "event", "payload": {"schema": "note", "data": {"id": "n", "text": f"{'x' * n}{said}"}}}
+        for n in range(PIECE_BYTES)
+    ]
+    with closing(SqliteLog.open(data)) as log:
+        log.begin([])
+        log.commit(
+            [note(n, "stays", event) for n, event in enumerate(pushed, 1)]
+            + [note(n, "goes", event) for n, event in enumerate(added, 4)]
+        )
+    store = sqlite_uri(data)
+    lake.make(buckets=2)
+    export(context, store, lake)
+    snapshot(context, lake, ShippedModel.open())
+    with closing(open_keeper(store)) as keeper:
+        keeper.put_snapshots(states(lake))
+    assert any(f'{said}"}},"'.encode() in state.state for state in states(lake) if state.partition == "stays")
+    selector = Selector("partition", ("goes",))
+    done = erase(context, store, lake, plan(context, store, lake, selector))
+    assert done.proof.holds, done.proof.text()
+    assert done.proof.common > 0
+
+
+def test_pieces() -> None:
+    salt = b"salt"
+    event = canonical(
+        {"type": "set", "payload": {"target": "a target with a name", "value": ["x" * 40, "short"]}}
+    )
+    found = set(pieces_of(event))
+    assert all(len(piece) == PIECE_BYTES for piece in found)
+    assert event[:PIECE_BYTES] in found
+    assert event[-PIECE_BYTES:] in found
+    pieces = Pieces((token(piece, salt) for piece in found), salt)
+    for shift in range(20):
+        assert pieces.find(b"." * shift + event + b"..") == pieces.tokens, "wherever it begins"
+    assert pieces.find(event[: PIECE_BYTES - 1]) == set()
+    assert Pieces((), salt).find(event) == set()
+    far = Pieces([token(b"0123456789abcdef", salt)], salt)
+    assert len(far.find(b"-" * (4 << 20) + b"0123456789abcdef")) == 1
+    assert len(far.find(b"-" * ((4 << 20) - 9) + b"0123456789abcdef")) == 1, "where one window ends"
+    texts = [canonical({"n": n, "text": canary(n)}) for n in range(1_000)]
+    assert len(sample(texts, 500, salt)) == 500
+    assert set(sample(texts, 100_000, salt)) == {
+        token(piece, salt) for text in texts for piece in pieces_of(text)
+    }
+    assert not any(CANARY.encode() in told for told in sample(texts, 1_000, salt))
+
+
+def test_command(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 200)
+    place = ["--data", str(data), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
+
+    def call(*arguments: str) -> Result:
+        return unisono("lake", "erase", *place, *arguments)
+
+    for arguments, text in {
+        ("--client", CULPRIT, "--yes"): "`unisono lake export` makes one",
+        ("--client", CULPRIT): "say --yes, or --dry-run",
+        ("--client", CULPRIT, "--partition", "x", "--yes"): "--client, --id or --partition, one of these",
+        ("--partition", "", "--yes"): "no such partition can be",
+    }.items():
+        told = call(*arguments)
+        assert told.exit_code == 2, arguments
+        assert text in told.output
+    lake.make(buckets=2)
+    export(context, sqlite_uri(data), lake, to=120)
+    before = fingerprint(data, tmp_path / "lake")
+    unknown = call("--client", "nobody", "--yes")
+    assert (unknown.exit_code, unknown.output) == (
+        2,
+        "unisono: no event is of client 'nobody': nothing was erased\n",
+    )
+    dry = call("--client", CULPRIT, "--dry-run")
+    assert dry.exit_code == 0
+    assert dry.output.startswith(
+        f"client {CULPRIT!r}: events 40 to 200 of 200, 5 in all, not erased yet: 5\n"
+    )
+    refused = call("--client", CULPRIT, "--yes", "--reports", str(data))
+    assert refused.exit_code == 2
+    assert "is not what `unisono lake report` makes" in refused.output
+    assert fingerprint(data, tmp_path / "lake") == before
+    report = tmp_path / "report"
+    (report / "tables").mkdir(parents=True)
+    (report / "index.html").write_text(canary(40))
+    done = run_command("erase", *place, "--client", CULPRIT, "--yes", "--reports", str(report))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("erased 5 events in ")
+    assert done.stdout.endswith("files searched, none holds erased content\n")
+    assert list(holders(data, tmp_path / "lake", report)) == []
+    assert [row.committed_id for row in erasures(lake)] == [
+        record.committed_id for record in planted(records)
+    ]
+    (tmp_path / "lake" / "left behind").write_text(CANARY)
+    assert call("--client", CULPRIT, "--yes").exit_code == 0, "nothing is known any more of what was erased"
+
+
+def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    with closing(SqliteLog.open(data)) as log:
+        append(log, 80)
+    lake.make(buckets=2)
+    export(context, sqlite_uri(data), lake)
+    left = tmp_path / "lake" / "left behind"
+    left.write_text(canary(40))
+    place = ["--data", str(data), "--lake", str(tmp_path / "lake")]
+    for id in ("planted-40", "planted-40", "planted-80"):
+        told = unisono("lake", "erase", *place, "--id", id, "--yes")
+        assert told.exit_code == 1, "also when nothing else is left of it, and when something else is erased"
+        assert "left behind: " in told.output
+        assert "erased content was found after all: remove what is named above" in told.output
+    left.unlink()
+    told = unisono("lake", "erase", *place, "--id", "planted-40", "--yes")
+    assert told.exit_code == 0, told.output
+    assert unproved(lake.storage) is None
+
+
+def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    with closing(PostgresLog.open(database, "node")) as log:
+        records = append(log, 400)
+    export(context, database, lake, to=300)
+    snapshot(context, lake, ShippedModel.open())
+    with closing(open_keeper(database)) as keeper:
+        keeper.put_snapshots(states(lake))
+        keeper.set_archive(lake.storage.location)
+        while keeper.prune(100):
+            pass
+    done = erase(context, database, lake, plan(context, database, lake, BY_CULPRIT))
+    assert done.proof.holds, done.proof.text()
+    assert (done.events, done.intact, done.log_events) == (10, 10, 8)
+    wanted = expected(records, lake)
+    assert list(holders(tmp_path)) == []
+    require_exact(lake, wanted)
+    with closing(open_reader(database)) as reader:
+        assert list(reader.scan(100, 400, limit=1_000)) == wanted[100:]
+        for name in {name for record in planted(records) for name in record.partitions}:
+            kept = reader.snapshot(name, 0)
+            assert kept is not None
+            assert kept.state == folded(wanted, name, kept.committed_id)
+    with closing(PostgresLog.open(database, "node")) as log:
+        known = log.begin([record.id for record in records]).known
+        log.abandon()
+    assert {id: told.hash for id, told in known.items()} == {record.id: record.hash for record in records}
+    assert run_on(context, database, lake).intact == 0
+
+
+def test_a_lake_in_an_object_store(context: SparkContext, tmp_path: Path) -> None:
+    with closing(SqliteLog.open(tmp_path / "data")) as log:
+        records = append(log, 120)
+    with object_store() as options:
+        lake = Lake.at("s3://lake/history", options)
+        lake.make(buckets=2)
+        export(context, sqlite_uri(tmp_path / "data"), lake, to=100)
+        held = {place.path for place in lake_files(lake.storage) if place.holds_events}
+        assert run(context, tmp_path / "data", lake).proof.holds
+        assert [row for batch in lake.scan_arrow() for row in batch.to_pylist()] == [
+            row_of(record) for record in expected(records, lake)
+        ]
+        left = lake_files(lake.storage)
+        assert not held & {place.path for place in left}
+        for place in left:
+            with place.opened() as source:
+                told = repr(pq.read_table(source).to_pylist()) if place.is_parquet else source.read().decode()
+            assert CANARY not in told, place.path
+    assert list(holders(tmp_path / "data")) == []

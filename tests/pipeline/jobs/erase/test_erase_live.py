@@ -1,0 +1,185 @@
+"""Erasing beside a server that runs, and erasing that is killed: as good as erasing in peace."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from tests.behaviour.server.harness import Server, item, running, tree_event
+from tests.commands import unisono
+from tests.pipeline.canaries import CULPRIT, canary, holders, planted
+from tests.pipeline.history import require_exact
+from tests.pipeline.jobs.erase.test_erase import expected, prepare, require_erased, require_states, run
+from tests.pipeline.processes import kill, start, wait_until
+from tests.waiting import PATIENCE_S
+from unisono.client import connect
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.table import REWRITE
+from unisono.pipeline.jobs.erase.erasure_table import erasures, recorded
+from unisono.pipeline.jobs.erase.select import Selector
+from unisono.pipeline.jobs.erase.unproved import unproved
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.check import check_directory
+from unisono.store.port import Record
+from unisono.store.sqlite.log import SqliteReader
+
+KILLS = 2
+EVENTS = 30
+
+
+def fill(server: Server) -> list[int]:
+    """Items of two clients in one partition, the culprit's among them; the ids of the culprit's events."""
+    with server.client("alice") as alice, server.client(CULPRIT) as culprit:
+        ids = []
+        for number in range(EVENTS):
+            alice.commit(["room"], tree_event(f"a{number}", text="as good as ever"))
+            ids.append(
+                culprit.commit(["room"], tree_event(f"c{number}", text=canary(number)), f"planted-{number}")
+            )
+        return ids
+
+
+def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    arguments = ("--model", "open", "--access-default", "allow", "--snapshot-every-events", "7")
+    with running(data, *arguments) as server:
+        ids = fill(server)
+        lake.make(buckets=2)
+        export(context, sqlite_uri(data), lake, to=40)
+        done = run(context, data, lake, Selector("client", (CULPRIT,)))
+        assert done.proof.holds, done.proof.text()
+        assert done.log_events == EVENTS
+        assert list(holders(data, tmp_path / "lake")) == [], "while the server runs"
+        with server.client("bob") as bob:
+            history = bob.history(["room"])
+            assert [event["committed_id"] for event in history] == list(range(1, 2 * EVENTS + 1))
+            erased = [event for event in history if event["event"]["type"] == "erased"]
+            assert [event["committed_id"] for event in erased] == ids
+            assert {event["client_id"] for event in erased} == {CULPRIT}
+            assert len({event["event"]["payload"]["erased_at"] for event in erased}) == 1
+            (again,) = bob.submit(item(["room"], tree_event("a3")))
+            assert again["status"] == "rejected", "alice's items are there"
+            bob.commit(["room"], tree_event("c3", text="somebody else's"))
+        with server.client(CULPRIT) as culprit:
+            (retried,) = culprit.submit(item(["room"], tree_event("c5", text=canary(5)), "planted-5"))
+            assert (retried["status"], retried["committed_id"]) == ("committed", ids[5]), (
+                "it is known by its hash"
+            )
+            (other,) = culprit.submit(item(["room"], tree_event("c5", text="another"), "planted-5"))
+            assert other["status"] == "rejected"
+        with connect(
+            server.url,
+            token=server.token("carol"),
+            client_id="carol",
+            partitions=["room"],
+            profile="compatibility",
+        ) as carol:
+            carol.caught_up(PATIENCE_S)
+            shown = repr(carol.view("room"))
+        assert "'a29'" in shown
+        assert "'c3'" in shown
+        assert "'c4'" not in shown
+        assert "CANARY" not in shown
+        assert server.stop() == 0
+    assert check_directory(data).ok, check_directory(data).text()
+    assert list(holders(data, tmp_path / "lake")) == [], "nor did the retry bring anything back"
+
+
+def reached(data: Path, lake: Lake, baseline: dict[str, int], records: list[Record]) -> int:
+    """How many of the steps of an erasure have been done, at least in part."""
+    steps = [bool(recorded(lake))]
+    steps += [
+        (lake.table(name).delta.transaction_version(REWRITE) or 0) > baseline[name] for name in baseline
+    ]
+    with closing(SqliteReader.open(data)) as reader:
+        (first,) = reader.scan(319, 320, limit=1)
+    steps.append(is_tombstone(first.event))
+    return sum(steps)
+
+
+def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: int) -> int:
+    """Erase, killed so many times at different moments, and then in peace; how many times it was killed alive."""
+    chance = random.Random(seed)
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    records = prepare(context, data, lake)
+    baseline = {
+        name: lake.table(name).delta.transaction_version(REWRITE) or 0 for name in (BY_PARTITION, LOG)
+    }
+    killed = 0
+    for number in range(kills):
+        stage = min(reached(data, lake, baseline, records), 3) if number else 0
+        process = start(
+            "erase", "--data", str(data), "--lake", lake.storage.location, "--client", CULPRIT, "--yes",
+            "--master", "local[2]",
+        )  # fmt: skip
+        wait_until(lambda stage=stage: reached(data, lake, baseline, records) > stage, process)  # type: ignore[misc]
+        time.sleep(chance.choice((0.0, 0.05, 0.3, 1.0)))
+        killed += kill(process)
+        assert check_directory(data).ok, check_directory(data).text()
+        seen = [
+            id for batch in lake.scan_arrow(columns=["committed_id"]) for id in batch.column(0).to_pylist()
+        ]
+        assert seen == list(range(1, lake.head() + 1))
+    done = run(context, data, lake)
+    assert done.proof.holds, done.proof.text()
+    require_erased(context, data, lake, records)
+    require_states(data, lake, records)
+    return killed
+
+
+STEPS = (
+    "events recorded as to be erased: ",
+    "rows erased in the lake: ",
+    "events erased in the log: ",
+    "files deleted that held erased events: ",
+)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_next_erasure_finishes_one_that_was_killed(
+    context: SparkContext, tmp_path: Path, step: str
+) -> None:
+    """Whatever it is to erase itself."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    records = prepare(context, data, lake)
+    place = ["--data", str(data), "--lake", lake.storage.location]
+    process = start("erase", *place, "--client", CULPRIT, "--yes", "--master", "local[2]")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(step):
+            break
+    assert kill(process), "it was at work"
+    other = next(record for record in records if record.client_id != CULPRIT)
+    told = unisono("lake", "erase", *place, "--id", other.id, "--yes")
+    assert told.exit_code == 0, told.output
+    assert (
+        "an earlier erasure of 25 events was begun and not finished: it is finished with this one"
+        in told.output
+    )
+    assert "erased 1 events in " in told.output
+    wanted = {record.committed_id for record in planted(records)} | {other.committed_id}
+    assert {row.committed_id for row in erasures(lake)} == wanted
+    assert list(holders(data, Path(lake.storage.location))) == []
+    tombstones = expected(records, lake)
+    require_exact(lake, tombstones[: lake.head()])
+    with closing(SqliteReader.open(data)) as reader:
+        assert list(reader.scan(300, reader.head(), limit=10_000)) == tombstones[300:]
+    assert unproved(lake.storage) is None
+    again = unisono("lake", "erase", *place, "--id", other.id, "--yes")
+    assert again.exit_code == 0
+    assert "was begun and not finished" not in again.output
+
+
+@pytest.mark.timeout(240)
+def test_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
+    assert kill_and_complete(context, tmp_path, KILLS, seed=int.from_bytes(os.urandom(4), "big")) > 0

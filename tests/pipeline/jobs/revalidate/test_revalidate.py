@@ -1,0 +1,462 @@
+"""Re-validation, against a server's judgement of everything in one line: events in order, all partitions at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from pyspark import SparkContext
+
+from tests.pipeline.html.test_charts import read_page
+from tests.pipeline.jobs.report.test_reports import store_of
+from tests.pipeline.processes import run
+from unisono.lake.lake import Lake
+from unisono.model.load import load_model
+from unisono.model.model import CANONICAL, COMPATIBILITY, Model
+from unisono.model.pack import pack
+from unisono.model.partition import PartitionState
+from unisono.model.rules import RuleFailed
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact.job import compact
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.revalidate.compare_states import changes
+from unisono.pipeline.jobs.revalidate.job import Revalidation, revalidate, write
+from unisono.pipeline.jobs.revalidate.page import SAME_VERSION, text
+from unisono.pipeline.jobs.revalidate.result import Kind
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.protocol.tombstones import is_tombstone, tombstone
+from unisono.samples import sample_model
+from unisono.store.port import Record
+
+START_MS = 1_790_000_000_000
+Edit = Callable[[Path], None]
+
+
+# -- models ------------------------------------------------------------------------------------------------
+
+
+def model_at(place: Path, version: int, *edits: Edit) -> Path:
+    """The sample model, changed."""
+    shutil.copytree(sample_model(), place)
+    replaced(place / "model.toml", "model_version = 1", f"model_version = {version}")
+    for edit in edits:
+        edit(place)
+    return place
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new))
+
+
+def tightened(place: Path) -> None:
+    schema = place / "schemas" / "note.added.json"
+    document = json.loads(schema.read_text())
+    document["properties"]["text"] = {"type": "string", "maxLength": 12}
+    schema.write_text(json.dumps(document))
+
+
+def removed(place: Path) -> None:
+    (place / "schemas" / "note.removed.json").unlink()
+    replaced(place / "rules.py", '@rules.check("note.edited", "note.removed")', '@rules.check("note.edited")')
+    replaced(place / "rules.py", '@rules.reduce("note.removed")', "")
+
+
+def other_reducer(place: Path) -> None:
+    replaced(
+        place / "rules.py",
+        'state["title"] = event.data["title"]',
+        'state["title"] = event.data["title"].upper()',
+    )
+
+
+def new_rule(place: Path) -> None:
+    with (place / "rules.py").open("a") as rules:
+        rules.write(
+            '\n\n@rules.check("outline.renamed")\n'
+            "def another_title(state: dict[str, Any], event: Event) -> list[FieldError]:\n"
+            '    same = state.get("title") == event.data["title"]\n'
+            '    return [refuse("title", "it is called so already")] if same else []\n'
+        )
+
+
+def failing_reducer(place: Path) -> None:
+    replaced(
+        place / "rules.py",
+        "    note.update({",
+        '    assert event.data.get("text") != "word word", "no"\n    note.update({',
+    )
+
+
+def no_checks(place: Path) -> None:
+    """Notes may be edited and removed though they are not there."""
+    replaced(place / "rules.py", 'if event.data["id"] not in state.get("notes", {}):', "if False:")
+    replaced(place / "rules.py", 'if event.data["id"] in state.get("notes", {}):', "if False:")
+    replaced(
+        place / "rules.py",
+        'note = state["notes"][event.data["id"]]',
+        'note = state.setdefault("notes", {}).setdefault(event.data["id"], {})',
+    )
+    replaced(
+        place / "rules.py",
+        'del state["notes"][event.data["id"]]',
+        'state.setdefault("notes", {}).pop(event.data["id"], None)',
+    )
+
+
+# -- history -----------------------------------------------------------------------------------------------
+
+
+def event_of(chance: random.Random) -> dict[str, Any]:
+    note, words = f"n{chance.randrange(5)}", " ".join(["word"] * chance.randrange(1, 5))
+    made: list[dict[str, Any]] = [
+        {"type": "event", "payload": {"schema": "note.added", "data": {"id": note, "text": words}}},
+        {"type": "event", "payload": {"schema": "note.edited", "data": {"id": note, "text": words}}},
+        {"type": "event", "payload": {"schema": "note.removed", "data": {"id": note}}},
+        {
+            "type": "event",
+            "payload": {"schema": "outline.renamed", "data": {"title": f"t{chance.randrange(3)}"}},
+        },
+        {"type": "treePush", "payload": {"target": "explorer", "value": {"id": note, "text": words}}},
+        {
+            "type": "treeUpdate",
+            "payload": {"target": "explorer", "value": {"text": words}, "options": {"id": note}},
+        },
+        {"type": "treeDelete", "payload": {"target": "explorer", "options": {"id": note}}},
+        {"type": "event", "payload": {"schema": "unheard.of", "data": 1}},
+    ]
+    return chance.choices(made, [8, 8, 5, 6, 4, 4, 3, 1])[0]
+
+
+def record(
+    number: int, partitions: Iterable[str], event: dict[str, Any], body: bytes | None = None
+) -> Record:
+    names = tuple(sorted(set(partitions), key=str.encode))
+    text_ = canonical(event)
+    hashed = content_hash(text_, canonical(list(names)))
+    return Record(
+        number, f"id-{number}", f"client-{number % 3}", names, body or text_, hashed, START_MS + number
+    )
+
+
+def make_history(count: int, rooms: int = 9, seed: int = 5) -> list[Record]:
+    """Events of which each model refuses some; a third are in several partitions, one is erased."""
+    chance = random.Random(seed)
+    names = [f"room-{number}" for number in range(rooms)] + ["<b>Ω</b>"]
+    made = []
+    for number in range(1, count + 1):
+        picked = {chance.choice(names)}
+        while chance.random() < 0.3:
+            picked.add(chance.choice(names))
+        erased = tombstone(START_MS) if number % 97 == 0 else None
+        made.append(record(number, picked, event_of(chance), erased))
+    return made
+
+
+def lake_of(
+    context: SparkContext, folder: Path, records: Sequence[Record], events_per_file: int = 400
+) -> Lake:
+    store, lake = store_of(folder / "data", records), Lake.at(str(folder / "lake"))
+    lake.make(4)
+    export(context, store, lake, events_per_file=events_per_file)
+    return lake
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return make_history(1_200)
+
+
+@pytest.fixture(scope="module")
+def lake(context: SparkContext, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return lake_of(context, tmp_path_factory.mktemp("judged"), records)
+
+
+# -- the same in one line ----------------------------------------------------------------------------------
+
+
+class Told(msgspec.Struct):
+    """What one model does with a history."""
+
+    rejected: set[int]
+    skipped: set[tuple[str, int]]
+    states: dict[str, bytes]
+
+
+def in_one_line(model: Model, records: Sequence[Record]) -> Told:
+    judged: dict[str, PartitionState] = {}
+    replayed: dict[str, PartitionState] = {}
+    told = Told(set(), set(), {})
+    for each in records:
+        if is_tombstone(each.event):
+            continue
+        event = orjson.loads(each.event)
+        if not taken(model, [judged.setdefault(name, PartitionState()) for name in each.partitions], event):
+            told.rejected.add(each.committed_id)
+        for name in each.partitions:
+            if not model.apply_committed(replayed.setdefault(name, PartitionState()), event):
+                told.skipped.add((name, each.committed_id))
+    told.states = {name: pack(state.dump()) for name, state in replayed.items()}
+    return told
+
+
+def taken(model: Model, states: Sequence[PartitionState], event: dict[str, Any]) -> bool:
+    profile = CANONICAL if event["type"] == "event" else COMPATIBILITY
+    if model.shape(profile, event) or any(model.refusals(profile, state, event) for state in states):
+        return False
+    marks = [state.mark() for state in states]
+    try:
+        for state in states:
+            model.apply(profile, state, event)
+    except RuleFailed:
+        for state, mark in zip(states, marks, strict=True):
+            state.rollback(mark)
+        return False
+    return True
+
+
+def kind(each: Record) -> Kind:
+    event = orjson.loads(each.event)
+    schema = event["payload"].get("schema", "") if event["type"] == "event" else ""
+    return Kind(event["type"], schema)
+
+
+def require_exact(
+    result: Revalidation, records: Sequence[Record], before: Told, now: Told, out: Path
+) -> None:
+    """Every count, and every row, as the plain computation has them."""
+    living = [each for each in records if not is_tombstone(each.event)]
+    assert result.settled
+    assert (result.events, result.erased) == (len(living), len(records) - len(living))
+    assert result.partitions == len(before.states) == len(now.states)
+    newly = now.rejected - before.rejected
+    expected = {
+        "events": Counter(kind(each) for each in living),
+        "rejected_before": Counter(kind(each) for each in living if each.committed_id in before.rejected),
+        "rejected_now": Counter(kind(each) for each in living if each.committed_id in now.rejected),
+        "newly_rejected": Counter(kind(each) for each in living if each.committed_id in newly),
+        "no_longer_rejected": Counter(
+            kind(each) for each in living if each.committed_id in before.rejected - now.rejected
+        ),
+        "skipped_before": Counter(kind(records[id - 1]) for _, id in before.skipped),
+        "skipped_now": Counter(kind(records[id - 1]) for _, id in now.skipped),
+        "newly_skipped": Counter(kind(records[id - 1]) for _, id in now.skipped - before.skipped),
+    }
+    for field, counts in expected.items():
+        assert {each.kind: getattr(each.counts, field) for each in result.kinds} == {
+            each.kind: counts[each.kind] for each in result.kinds
+        }, field
+        assert getattr(result.total, field) == counts.total(), field
+    assert sum(each.events for each in result.reasons) == len(newly)
+    for each in result.reasons:
+        assert {example.committed_id for example in each.examples} <= newly
+        assert len(each.examples) == min(3, each.events)
+    differing = {name for name, state in now.states.items() if before.states[name] != state}
+    assert result.differing == len(differing)
+    assert {each.partition for each in result.differences} == differing
+    rows = pq.read_table(out / "events").to_pylist() if (out / "events").exists() else []
+    told = {(row["partition"], row["committed_id"]): row for row in rows}
+    assert len(told) == len(rows)
+    assert {id for (_, id), row in told.items() if row["rejected_now"]} == now.rejected
+    assert {id for (_, id), row in told.items() if row["rejected_before"]} == before.rejected
+    assert {id for (_, id), row in told.items() if row["refused_here"]} == now.rejected, (
+        "somebody refuses each of them"
+    )
+    assert {key for key, row in told.items() if row["skipped_now"]} == now.skipped
+    for lived in living:
+        if lived.committed_id in now.rejected:
+            assert all((name, lived.committed_id) in told for name in lived.partitions), "in every partition"
+    names = pq.read_table(out / "partitions").column("partition").to_pylist() if differing else []
+    assert set(names) == differing
+
+
+# -- tests -------------------------------------------------------------------------------------------------
+
+MODELS: dict[str, tuple[Edit, ...]] = {
+    "tightened": (tightened,),
+    "removed": (removed,),
+    "other reducer": (other_reducer,),
+    "new rule": (new_rule,),
+    "failing reducer": (failing_reducer,),
+    "no checks": (no_checks,),
+    "everything": (tightened, removed, other_reducer, new_rule, failing_reducer),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_counts_are_those_of_a_server(
+    name: str, context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path
+) -> None:
+    old = load_model(model_at(tmp_path / "old", 1))
+    new = load_model(model_at(tmp_path / "new", 2, *MODELS[name]))
+    out = tmp_path / "out"
+    result = revalidate(context, lake, ShippedModel.of(old), ShippedModel.of(new), out=out)
+    before, now = in_one_line(old, records), in_one_line(new, records)
+    require_exact(result, records, before, now, out)
+    assert not result.compatible
+    assert result.rounds > 1, "some partitions must learn what others refuse"
+    if name == "other reducer":
+        assert result.differing
+        assert not result.total.newly_rejected
+        assert any(change.path == "data.title" for each in result.differences for change in each.changes)
+    if name in ("tightened", "removed"):
+        assert {each.reason.stage for each in result.reasons} >= {"shape"}
+        assert result.total.newly_rejected
+    if name == "removed":
+        assert result.total.newly_skipped == 0, (
+            "replay passes over an event without a reducer, it does not skip it"
+        )
+    if name == "failing reducer":
+        assert "rule" in {each.reason.stage for each in result.reasons}
+        assert result.total.newly_skipped
+        assert result.skipped
+    write(result, out)
+    html = (out / "index.html").read_text()
+    assert result.verdict[1:] in "".join(read_page(html).text)
+    assert "script" not in read_page(html).tags
+    assert json.loads((out / "result.json").read_text())["compatible"] is False
+
+
+def test_the_same_model_is_compatible(
+    context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path
+) -> None:
+    model = load_model(model_at(tmp_path / "old", 1))
+    same = ShippedModel.of(model)
+    out = tmp_path / "out"
+    result = revalidate(context, lake, same, same, out=out)
+    told = in_one_line(model, records)
+    require_exact(result, records, told, told, out)
+    assert result.compatible
+    assert result.verdict.startswith("compatible: ")
+    assert (result.reasons, result.skipped, result.differences) == ([], [], [])
+    assert not list(out.rglob(".*"))
+
+
+def test_how_the_work_is_cut_changes_nothing(
+    context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = ShippedModel.of(load_model(model_at(tmp_path / "old", 1)))
+    new = ShippedModel.of(load_model(model_at(tmp_path / "new", 2, *MODELS["everything"])))
+    first = revalidate(context, lake, old, new)
+    other = Lake.at(str(tmp_path / "lake"))
+    other.make(4)
+    store = store_of(tmp_path / "data", records)
+    export(context, store, other, events_per_file=150)
+    compact(context, other, 100_000)
+    monkeypatch.setattr("unisono.pipeline.task_planning.TASK_EVENTS_MIN", 10_000)
+    assert msgspec.structs.replace(revalidate(context, other, old, new), rounds=first.rounds) == first
+
+
+def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Path) -> None:
+    """Each refusal decides the next one, in another partition: they come to light one after the other."""
+
+    def added(note: str) -> dict[str, Any]:
+        return {"type": "event", "payload": {"schema": "note.added", "data": {"id": note, "text": "x"}}}
+
+    chain = 7
+    made = [record(1, ["p00"], added("n")), record(2, ["p00", "p01"], added("n"))]
+    for number in range(1, chain):  # taken when the one before was refused, and the other way round
+        made.append(record(number + 2, [f"p{number:02d}", f"p{number + 1:02d}"], added("n")))
+    lake = lake_of(context, tmp_path, made)
+    loose = load_model(model_at(tmp_path / "loose", 1, no_checks))
+    strict = load_model(model_at(tmp_path / "strict", 2))
+    result = revalidate(context, lake, ShippedModel.of(loose), ShippedModel.of(strict), out=tmp_path / "out")
+    before, now = in_one_line(loose, made), in_one_line(strict, made)
+    assert now.rejected == {2, 4, 6, 8}
+    require_exact(result, made, before, now, tmp_path / "out")
+    assert result.rounds > 3
+    (reason,) = result.reasons
+    assert (reason.kind, reason.events, reason.reason.stage) == (Kind("event", "note.added"), 4, "state")
+    assert reason.reason.message == "there is already a note of this id"
+
+
+def test_when_it_cannot_be_settled_it_says_so(
+    context: SparkContext, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ShippedModel.of(load_model(model_at(tmp_path / "old", 1)))
+    for name in ("REFUSED_MAX", "ROUNDS_MAX"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"unisono.pipeline.jobs.revalidate.job.{name}", 1)
+            result = revalidate(context, lake, model, model)
+            assert not result.settled
+            assert not result.compatible
+            assert result.verdict.startswith("not known to be compatible")
+            assert "approximate" in text(result)
+
+
+def test_an_empty_lake(context: SparkContext, tmp_path: Path) -> None:
+    empty = Lake.at(str(tmp_path / "lake"))
+    empty.make(4)
+    model = ShippedModel.of(load_model(model_at(tmp_path / "m", 1)))
+    result = revalidate(context, empty, model, ShippedModel.open())
+    assert (result.compatible, result.events, result.rounds) == (True, 0, 0)
+    assert "not judged" not in text(result)
+    (tmp_path / "a file").touch()
+    with pytest.raises(PipelineError, match="the result cannot be written to"):
+        revalidate(context, empty, model, ShippedModel.open(), out=tmp_path / "a file")
+    behind = revalidate(context, empty, model, ShippedModel.open(), log_head=7)
+    assert "The log has 7 events after these that are not in the lake and were not judged" in text(behind)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": 1}, {"a": True}, [("a", "1", "true")]),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3, 4]}}, [("a.b.1", "2", "3"), ("a.b.2", None, "4")]),
+        ({"a": {"x": 1}}, {"a": None}, [("a", '{"x":1}', "null")]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, [("", "the same keys", "in another order")]),
+        ({"a": "x" * 500}, {}, [("a", '"' + "x" * 119 + "…", None)]),
+    ],
+)
+def test_where_states_differ(before: Any, now: Any, expected: list[Any]) -> None:
+    assert [(change.path, change.before, change.now) for change in changes(before, now)] == expected
+
+
+def test_deep_states_are_compared(tmp_path: Path) -> None:
+    left: Any = 1
+    right: Any = 2
+    for _ in range(50_000):
+        left, right = {"a": left}, {"a": right}
+    (change,) = changes(left, right)
+    assert (change.before, change.now) == ("1", "2")
+    assert changes({"b": left}, {})[0].before == "(a deep value)"
+
+
+@pytest.mark.timeout(240)
+def test_from_the_command_line(context: SparkContext, tmp_path: Path) -> None:
+    records = [each for each in make_history(120) if not is_tombstone(each.event)]
+    records = [
+        record(number, each.partitions, orjson.loads(each.event)) for number, each in enumerate(records, 1)
+    ]
+    lake_of(context, tmp_path, records)
+    old, new = model_at(tmp_path / "old", 1), model_at(tmp_path / "new", 1, tightened, other_reducer)
+    place = ["--lake", str(tmp_path / "lake"), "--master", "local[2]"]
+    refused = run(
+        "revalidate", *place, "--model", str(new), "--against", str(old), "--out", str(tmp_path / "out")
+    )
+    assert refused.returncode == 1, refused.stderr
+    assert refused.stdout.splitlines()[-1].startswith("not compatible: ")
+    assert SAME_VERSION in refused.stdout
+    assert "judged about " in refused.stderr
+    assert (tmp_path / "out" / "index.html").exists()
+    fine = run("revalidate", *place, "--model", str(old), "--against", str(old), "--json", "--quiet")
+    assert (fine.returncode, fine.stderr) == (0, "")
+    assert json.loads(fine.stdout)["compatible"] is True
+    unknown = run("revalidate", *place, "--model", str(new))
+    assert unknown.returncode == 2
+    assert "say what to compare with" in unknown.stderr
+    nowhere = run("revalidate", *place, "--model", str(tmp_path / "nowhere"), "--against", "open")
+    assert nowhere.returncode == 2
+    assert "is not a directory" in nowhere.stderr

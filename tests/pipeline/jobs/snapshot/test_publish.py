@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from pyspark import SparkContext
+
+from tests.commands import unisono
+from tests.pipeline.equality import by_partition, replayed, require_replay
+from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outlines, shipped_outline
+from tests.pipeline.processes import run
+from unisono.authority.states.resident import States
+from unisono.lake.lake import Lake
+from unisono.pipeline.errors import Mismatch, ModelChanged
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot import publish as publishing
+from unisono.pipeline.jobs.snapshot.job import reached, snapshot
+from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.store.cluster import ModelBundle
+from unisono.store.port import Record, Snapshot
+from unisono.store.sqlite.log import SqliteLog
+
+VERSION = 1
+
+
+def watermarks(store: str) -> dict[str, int]:
+    keeper = open_keeper(store)
+    try:
+        return keeper.watermarks(VERSION, shipped_outline().digest)
+    finally:
+        keeper.close()
+
+
+def require_published(store: str, records: list[Record]) -> None:
+    model = shipped_outline().load()
+    reader = open_reader(store)
+    try:
+        for name, history in by_partition(records).items():
+            held = reader.snapshot(name, VERSION, shipped_outline().digest)
+            assert held is not None
+            assert (
+                held.state == replayed(model, [r for r in history if r.committed_id <= held.committed_id])[0]
+            )
+            assert held.committed_id >= history[-1].committed_id, "every event of the partition is in it"
+    finally:
+        reader.close()
+
+
+def test_what_is_newer_goes_into_the_store(
+    context: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "PORTION_ROWS", 7)
+    outlines, log = Outlines(3, 30), SqliteLog.open(tmp_path / "data")
+    records = append_outlines(log, outlines, 600)
+    log.put_snapshots(
+        [Snapshot("room-00004", 600, VERSION, b"the server's own", 1, shipped_outline().digest)]
+    )
+    log.close()
+    store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make(buckets=4)
+    export(context, store, lake, to=500)
+    assert publish(lake, store, VERSION).snapshots == 0, "there are none"
+    snapshot(context, lake, model)
+    told: list[int] = []
+    done = publish(lake, store, VERSION, told.append)
+    assert done.snapshots == 29, "all but the one that is as new as can be"
+    assert told == [7, 14, 21, 22, 29] or told[-1] == 29
+    assert watermarks(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
+    assert publish(lake, store, VERSION).snapshots == 0
+    export(context, store, lake)
+    snapshot(context, lake, model)
+    touched = {name for record in records[500:] for name in record.partitions} - {"room-00004"}
+    assert publish(lake, store, VERSION).snapshots == len(touched)
+    log = SqliteLog.open(tmp_path / "data")
+    try:
+        states = States(model.load(), log, bytes_max=1 << 30, snapshot_every=0, now_ms=lambda: 0)
+        assert states.load("room-00001"), "the authority starts from it"
+        while (written := states.write_snapshot("room-00001")) is None:
+            states.refill()
+        assert written.state == replayed(model.load(), by_partition(records)["room-00001"])[0]
+    finally:
+        log.close()
+
+
+def snapped(context: SparkContext, folder: Path) -> tuple[str, Lake]:
+    """A log of fifty events, and a lake that has them and snapshots of them."""
+    make_outlines(folder / "data", 50)
+    store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
+    lake.make()
+    export(context, store, lake)
+    snapshot(context, lake, shipped_outline())
+    return store, lake
+
+
+def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
+    make_outlines(tmp_path / "other", 60, seed=2)
+    _, lake = snapped(context, tmp_path)
+    with pytest.raises(Mismatch, match="it is the copy of another log"):
+        publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
+    assert watermarks(sqlite_uri(tmp_path / "other")) == {}
+
+
+def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_path: Path) -> None:
+    store, lake = snapped(context, tmp_path)
+    log = SqliteLog.open(tmp_path / "data")
+    log.record_model(ModelBundle(2, "later", {}))
+    log.close()
+    with pytest.raises(ModelChanged, match="model version 2 is in force: snapshots of version 1 are not"):
+        publish(lake, store, VERSION)
+    assert watermarks(store) == {}
+
+
+def test_not_of_another_content_of_the_version_in_force(context: SparkContext, tmp_path: Path) -> None:
+    """The server would serve, and judge by, states that its model does not come to."""
+    store, lake = snapped(context, tmp_path)
+    log = SqliteLog.open(tmp_path / "data")
+    log.record_model(ModelBundle(VERSION, "d" * 64, {}))
+    log.close()
+    with pytest.raises(
+        ModelChanged, match=r"version 1 has another content .* in force \(dddddddddddd\): its"
+    ):
+        publish(lake, store, VERSION)
+    assert watermarks(store) == {}
+    place = ["--lake", lake.storage.location, "--data", str(tmp_path / "data"), "--model", str(OUTLINE)]
+    told = asked("snapshot", *place, "--rebuild", "--publish")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "its snapshots are not published" in told.stderr
+    assert reached(lake, shipped_outline()) == 50, "what there was stays"
+
+
+def asked(*arguments: str) -> Result:
+    return unisono("lake", *arguments)
+
+
+@pytest.mark.timeout(240)
+def test_the_command(context: SparkContext, tmp_path: Path) -> None:
+    records = make_outlines(tmp_path / "data", 700, 20)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    place = ["--data", str(tmp_path / "data"), "--lake", lake.storage.location]
+    missing = asked("snapshot", *place, "--model", str(tmp_path / "nowhere"))
+    assert missing.exit_code == 2
+    assert "is not a directory" in missing.stderr
+    assert asked("snapshot", *place, "--rebuild", "--partition", "p").exit_code == 2
+    export(context, sqlite_uri(tmp_path / "data"), lake)
+    place += ["--model", str(OUTLINE)]
+    done = run("snapshot", *place, "--publish", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr
+    rows = sum(len(record.partitions) for record in records)
+    assert done.stdout.startswith(f"folded {rows} events in ")
+    assert ": 20 snapshots of model version 1 at event 700, " in done.stdout
+    assert "events do not fit the model, 20 published\n" in done.stdout
+    assert done.stderr == "folded 700 of about 700 rows\n", "nothing of Spark's own"
+    require_replay(lake, shipped_outline(), records)
+    require_published(sqlite_uri(tmp_path / "data"), records)
+    again = asked("snapshot", *place, "--publish")
+    assert again.exit_code == 0
+    assert "folded 0 events" in again.stdout
+    assert "0 snapshots of model version 1 at event 700, 0 published" in again.stdout
+    told = asked("info", *place[:4])
+    assert "snapshots     model       1  head        700           20 rows" in told.stdout

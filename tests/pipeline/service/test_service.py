@@ -1,0 +1,244 @@
+"""The pipeline as a service: its cycle, what it remembers, when it ends; and the real one beside a server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.beside import run_beside
+from tests.pipeline.history import make_store
+from tests.pipeline.processes import run, wait_until
+from unisono.lake.lake import Lake
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.service import run as services
+from unisono.pipeline.service.lease import Lease
+from unisono.pipeline.service.run import FAILED_IN_A_ROW_MAX, Did, Service, Stage
+from unisono.pipeline.service.status import read, write
+from unisono.store.sqlite.log import SqliteLog
+
+
+class Bench:
+    """A service on a real log and lake, with stages that only note that they were done."""
+
+    def __init__(self, folder: Path) -> None:
+        with closing(SqliteLog.open(folder / "data")):
+            pass
+        self.store = sqlite_uri(folder / "data")
+        self.lake = Lake.at(str(folder / "lake"))
+        self.lake.make(buckets=2)
+        self.file = folder / "data" / "pipeline.json"
+        self.lease = Lease(self.lake.storage)
+        self.every_s = 0.01
+        self.done: list[str] = []
+        self.said: list[str] = []
+
+    def stage(self, name: str, every_s: float | None = None, then: Callable[[], None] | None = None) -> Stage:
+        def work() -> Did:
+            self.done.append(name)
+            if then is not None:
+                then()
+            return Did(1, f"{name} done")
+
+        return Stage(name, work, every_s)
+
+    def service(
+        self, *stages: Stage, alive: Callable[[], bool] = lambda: True, beat_s: float = 60.0
+    ) -> Service:
+        self.lease.give_back()
+        self.lease = Lease(self.lake.storage)
+        self.lease.take()
+        return Service(
+            self.store,
+            self.lake,
+            stages,
+            every_s=self.every_s,
+            status_file=self.file,
+            say=self.said.append,
+            lease=self.lease,
+            alive=alive,
+            beat_s=beat_s,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def fail() -> None:
+    raise PipelineError("no luck\nand more")
+
+
+def test_a_cycle_does_every_stage_in_order(bench: Bench) -> None:
+    service = bench.service(bench.stage("export"), bench.stage("audit", 3_600), bench.stage("retain"))
+    assert service.run(threading.Event(), cycles=2)
+    assert bench.done == ["export", "audit", "retain", "export", "retain"]
+    told = read(bench.file)
+    assert told is not None
+    assert (told.cycles, told.running, told.stages["export"].runs, told.stages["export"].items) == (
+        2,
+        False,
+        2,
+        2,
+    )
+
+
+def test_what_is_done_now_and_then_is_remembered(bench: Bench) -> None:
+    bench.service(bench.stage("audit", 3_600)).run(threading.Event(), cycles=1)
+    service = bench.service(bench.stage("audit", 3_600))
+    service.run(threading.Event(), cycles=1)
+    assert bench.done == ["audit"]
+    told = read(bench.file)
+    assert told is not None
+    told.stages["audit"].last_done_ms -= 3_600_001
+    write(bench.file, told)
+    bench.service(bench.stage("audit", 3_600)).run(threading.Event(), cycles=1)
+    assert bench.done == ["audit", "audit"]
+
+
+def test_a_stage_that_fails_does_not_keep_the_others(bench: Bench) -> None:
+    service = bench.service(bench.stage("export", then=fail), bench.stage("publish"))
+    assert not service.run(threading.Event(), cycles=2), "something is wrong at the end"
+    assert bench.done == ["export", "publish", "export", "publish"]
+    export = service.status.stages["export"]
+    assert (export.failures, export.failed_in_a_row, export.error) == (2, 2, "no luck and more")
+    assert "export failed: no luck and more" in bench.said
+
+
+def test_a_stage_that_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:
+    bench.every_s = 3_600.0
+    failing = bench.service(bench.stage("export", then=fail), bench.stage("report", 86_400, then=fail))
+    export, report = failing._stages
+    assert [failing._pause_s(export, failures) for failures in (1, 2, 3, 99)] == [0, 600, 600, 600]
+    assert [failing._pause_s(report, failures) for failures in (1, 2, 3, 99)] == [0, 3_600, 10_800, 86_400]
+    bench.every_s = 0.01
+    service = bench.service(bench.stage("audit", 3_600, then=fail), bench.stage("publish"))
+    service.run(threading.Event(), cycles=2)
+    service.status.stages["audit"].failed_in_a_row = 20  # the next try is an hour away
+    service.run(threading.Event(), cycles=4)
+    assert (bench.done.count("audit"), bench.done.count("publish")) == (2, 4)
+    service.status.stages["audit"].last_began_ms += 7_200_000  # as if the clock had been set back since
+    assert service._is_due(service._stages[0])
+
+
+def test_it_ends_when_nothing_works_for_long(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "RETRY_S_MAX", 0.0)
+    stages = (
+        bench.stage("export", then=fail),
+        bench.stage("publish", then=fail),
+        bench.stage("audit", 3_600),
+    )
+    assert not bench.service(*stages).run(threading.Event())
+    assert bench.done.count("export") == bench.done.count("publish") == FAILED_IN_A_ROW_MAX
+    assert bench.said[-1] == f"every stage has failed {FAILED_IN_A_ROW_MAX} times in a row"
+
+
+def test_what_an_audit_finds_is_said_until_one_finds_nothing(bench: Bench) -> None:
+    """It was done, so it is not done again in the next cycle; and a new start does not forget it."""
+
+    def audit() -> Did:
+        bench.done.append("audit")
+        return Did(10, "3 findings", wrong="3 findings (see the page)")
+
+    service = bench.service(Stage("audit", audit, 3_600), bench.stage("publish"))
+    assert not service.run(threading.Event(), cycles=3)
+    assert bench.done == ["audit", "publish", "publish", "publish"]
+    assert bench.said.count("audit failed: 3 findings (see the page)") == 1
+    again = bench.service(bench.stage("audit", 3_600), bench.stage("publish"))
+    assert not again.run(threading.Event(), cycles=1)
+    assert again.status.stages["audit"].error == "3 findings (see the page)"
+    without = bench.service(bench.stage("publish"))
+    assert without.run(threading.Event(), cycles=1)
+    assert without.status.stages["audit"].error == "", "nobody would ever clear it"
+
+
+def test_trouble_with_the_status_or_the_log_keeps_no_stage(bench: Bench) -> None:
+    """Told once, and the work goes on."""
+    data = bench.file.parent
+
+    def move() -> None:
+        data.rename(data.with_name("moved"))
+        data.write_text("in the way")
+
+    service = bench.service(bench.stage("export", then=move), bench.stage("publish"))
+    assert service.run(threading.Event(), cycles=1)
+    told = [line.partition(":")[0] for line in bench.said]
+    assert told.count("the status cannot be written") == 1
+    assert told.count("log or lake out of reach") == 1
+    assert bench.done == ["export", "publish"]
+
+
+def test_the_status_stays_fresh_during_a_long_stage(bench: Bench) -> None:
+    def wait() -> None:
+        first = read(bench.file)
+        assert first is not None
+        assert first.at_work == "audit"
+        assert wait_until(lambda: (now := read(bench.file)) and now.updated_ms > first.updated_ms)
+
+    assert bench.service(bench.stage("audit", then=wait), beat_s=0.01).run(threading.Event(), cycles=1)
+
+
+def test_it_stops_after_the_stage_at_work(bench: Bench) -> None:
+    stop = threading.Event()
+    service = bench.service(bench.stage("export", then=stop.set), bench.stage("publish"))
+    assert service.run(stop)
+    assert bench.done == ["export"]
+
+
+def test_it_ends_when_the_lease_is_lost_or_spark_is_gone(bench: Bench) -> None:
+    service = bench.service(bench.stage("export"), alive=lambda: len(bench.done) < 3)
+    assert not service.run(threading.Event())
+    assert bench.done == ["export"] * 3
+    assert "Spark has ended: start the service again" in bench.said
+
+    def lose() -> None:
+        bench.lease._lose("was lost")
+
+    assert not bench.service(bench.stage("publish", then=lose)).run(threading.Event())
+    assert bench.done[3:] == ["publish"]
+    assert bench.said[-1] == "the lake's lease was lost"
+
+
+def test_a_status_file_that_cannot_be_read_is_as_good_as_none(bench: Bench) -> None:
+    bench.file.write_text("{")
+    assert read(bench.file) is None
+    assert bench.service(bench.stage("export")).run(threading.Event(), cycles=1)
+    assert read(bench.file) is not None
+
+
+@pytest.mark.timeout(240)
+def test_all_stages_and_a_second_service(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 2_500)
+    place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
+    out = tmp_path / "out"
+    done = run(
+        "run", *place, "--cycles", "1", "--keep-events", "500", "--keep-newest", "100", "--out", str(out)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the log holds 2001 to 2500, the lake 1 to 2500" in done.stdout
+    told = read(tmp_path / "data" / "pipeline.json")
+    assert told is not None
+    names = ["export", "snapshot", "publish", "retain", "compact", "audit", "report"]
+    assert list(told.stages) == names
+    assert {name for name in names if told.stages[name].failures} == set()
+    assert (out / "audit" / "index.html").is_file()
+    assert (out / "report" / "index.html").is_file()
+    held = Lease(Lake.at(str(tmp_path / "lake")).storage)
+    held.take()
+    refused = run("run", *place, "--cycles", "1", "--no-wait")
+    held.give_back()
+    assert refused.returncode == 2
+    assert "is at work on the lake" in refused.stderr
+
+
+@pytest.mark.req("DUR-05", "DUR-06")
+@pytest.mark.timeout(300)
+def test_beside_a_server_under_load(tmp_path: Path) -> None:
+    outcome = run_beside(tmp_path, lives=1, services=2, writers=2, keep=300, load_s=(6.0, 9.0), seed=11)
+    assert outcome.service_kills == 2
+    assert outcome.extent.pruned_to > 0

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from unisono.pipeline.errors import NoJava, PipelineError
+from unisono.pipeline.spark import jvm, session
+from unisono.pipeline.spark.jvm import Launch, Prepared, cache_directory, java_home, java_version
+from unisono.pipeline.spark.packing import pack
+
+
+def test_masters() -> None:
+    assert session._with_retries("local[*]") == "local[*,4]"
+    assert session._with_retries("local") == "local[1,4]"
+    assert session._with_retries("local[2,7]") == "local[2,7]"
+    assert session._with_retries("spark://h:7077") == "spark://h:7077"
+
+
+def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_DRIVER_MEMORY", "2g")
+    assert session._settings("local[*]", {}, progress=False)["spark.driver.memory"] == "2g"
+    settings = session._settings("local[*]", {"spark.driver.memory": "3g"}, progress=True)
+    assert settings["spark.driver.memory"] == "3g"
+    assert settings["spark.ui.showConsoleProgress"] == "true"
+    assert 2 <= int(settings["spark.sql.shuffle.partitions"]) <= 8
+    assert settings["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in session._settings("spark://h:7077", {}, progress=False)
+
+
+def test_a_java_that_is_not_there_or_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NoJava, match=r"there is no bin/java in it: install one .*apt install openjdk-17"):
+        java_home()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoJava, match="there is none: install one"):
+        java_home()
+    for text, words in (
+        ('JAVA_VERSION="11.0.2"', "is Java 11.0.2 and Spark needs 17"),
+        ("?", "does not say"),
+    ):
+        (tmp_path / "release").write_text(text)
+        with pytest.raises(NoJava, match=words):
+            java_version(tmp_path)
+    (tmp_path / "release").unlink()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
+    with pytest.raises(NoJava, match=r"cannot be run .*Permission denied.*install one"):
+        java_version(tmp_path)
+    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.1"\n')
+    assert java_version(tmp_path) == "21.0.1"
+
+
+def test_no_master_there() -> None:
+    with pytest.raises(PipelineError, match="no Spark master answers at"):
+        session._require_master("spark://127.0.0.1:1")
+
+
+def test_a_prepared_start_gives_way_to_other_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNISONO_CACHE_DIR", str(tmp_path))
+    assert cache_directory() == tmp_path
+    prepared = Prepared(Path("/spark"), java_home())
+    assert prepared.launch({}) is None
+    [logging] = prepared.java_options()
+    assert logging.startswith("-Dlog4j2.configurationFile=file:")
+    launch = Launch("java", "a:b", ["-Dx=y"])
+    prepared.keep(launch)
+    assert prepared.launch({}) == launch
+    assert prepared.launch({"spark.jarsomething": "x", "spark.driver.extraJavaOptions": "-Da=b"}) == launch
+    for setting in (
+        "spark.jars", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivySettings", "spark.files",
+        "spark.archives", "spark.submit.pyFiles", "spark.driver.extraClassPath", "spark.driver.extraLibraryPath",
+        "spark.driver.defaultJavaOptions", "spark.driver.userClassPathFirst", "spark.kerberos.keytab",
+        "spark.yarn.dist.files", "spark.kubernetes.file.upload.path", "spark.remote",
+    ):  # fmt: skip
+        assert prepared.launch({setting: "x"}) is None, f"{setting} is for Spark's scripts"
+    for name in ("SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "/etc/spark")
+            assert prepared.launch({}) is None
+
+
+@pytest.mark.parametrize("name", ["spark-env.sh", "spark-defaults.conf"])
+def test_a_prepared_start_gives_way_to_files_that_scripts_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv("UNISONO_CACHE_DIR", str(tmp_path))
+    prepared = Prepared(tmp_path, java_home())
+    prepared.java_options()
+    prepared.keep(Launch("java", "a:b", []))
+    assert prepared.launch({}) is not None
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / name).write_text("")
+    assert prepared.launch({}) is None
+
+
+SHOWN = """
+import sys
+from unisono.pipeline.spark.session import context
+conf = dict(word.split("=", 1) for word in sys.argv[1:])
+started = context(None, "shown", conf=conf)
+java = started._jvm.java.lang
+print(started.getConf().get("spark.sql.shuffle.partitions", "-"), started.getConf().get("spark.ui.enabled"))
+print(started.master, java.System.getProperty("given"), java.System.getProperty("java.class.path"))
+print(started.parallelize(range(4), 2).map(str).collect())
+"""
+
+
+def started(*conf: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", SHOWN, *conf]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.timeout(300)
+def test_arguments_for_spark_submit_take_effect() -> None:
+    """In the environment, where PySpark looks for them; what the caller says wins, our own defaults do not."""
+    done = started(
+        "spark.sql.shuffle.partitions=3",
+        PYSPARK_SUBMIT_ARGS="--master local[3] --driver-class-path /more.jar --driver-java-options -Dgiven=yes "
+        "--conf spark.sql.shuffle.partitions=7 --conf spark.ui.enabled=false pyspark-shell",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 false\nlocal[3] yes /more.jar:"), done.stdout
+    assert done.stdout.endswith("['0', '1', '2', '3']\n")
+    wrong = started(PYSPARK_SUBMIT_ARGS="--conf spark.ui.enabled=false")
+    assert wrong.returncode != 0
+    assert "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell" in wrong.stderr
+
+
+@pytest.mark.timeout(300)
+def test_packages_that_cannot_be_had_are_an_error(tmp_path: Path) -> None:
+    """Resolving them is what Spark's scripts do: here it fails before anything is asked of anybody."""
+    done = started(
+        "spark.jars.packages=no.such:package:1.0", f"spark.jars.ivySettings={tmp_path / 'missing.xml'}"
+    )
+    assert done.returncode != 0
+    assert "missing.xml" in done.stderr
+    assert "Spark's own scripts could not start Java; see what they said above" in done.stderr
+
+
+def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
+    false = Launch("/bin/false", "", [])
+    with pytest.raises(PipelineError, match="Java ended with code 1"):
+        jvm.start(false, [], "1g")
+
+
+def test_the_package_in_one_file(tmp_path: Path) -> None:
+    """What executors get works by itself: SQL and all."""
+    first = pack(tmp_path / "one.zip").read_bytes()
+    assert pack(tmp_path / "two.zip").read_bytes() == first
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        assert "unisono/store/sql/sqlite/queries.sql" in archive.namelist()
+    code = (
+        "import unisono; assert 'one.zip' in unisono.__file__, unisono.__file__\n"
+        "from unisono.store.statements import load_migrations, load_queries\n"
+        "assert load_migrations('sqlite') and load_queries('sqlite')\n"
+        "import unisono.pipeline.jobs.export.job"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "one.zip")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_else_imports_pyspark() -> None:
+    code = (
+        "import sys, unisono, unisono.cli.lake, unisono.node.supervisor, unisono.authority.loop\n"
+        "loaded = [name for name in ('pyspark', 'pyarrow', 'deltalake', 'pandas') if name in sys.modules]\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

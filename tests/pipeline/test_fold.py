@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import random
+import tracemalloc
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import SparkContext
+
+from tests.pipeline.equality import by_partition, replayed, require_one_state
+from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, shipped_outline
+from unisono.lake import write as runs
+from unisono.lake.columns import bucket_of, to_batch
+from unisono.lake.lake import Lake
+from unisono.lake.merge import EVERY_ID, Share, in_file_order, in_order, pieces, scan_share
+from unisono.lake.storage import BY_PARTITION, Storage
+from unisono.lake.write import FRESH, DataFile, write_runs
+from unisono.pipeline import task_planning as shares
+from unisono.pipeline.fold import Folder, Work, fold_names, fold_share
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact import job as compaction
+from unisono.pipeline.jobs.compact.job import Job, join
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.task_planning import Planned, cut
+from unisono.store.port import Record
+
+BUCKETS = 4
+
+
+@pytest.mark.req("TREE-11")
+@pytest.mark.parametrize("skewed", [False, True], ids=["uniform", "skewed"])
+def test_spark_the_authority_and_the_client_have_one_state(
+    context: SparkContext, tmp_path: Path, skewed: bool
+) -> None:
+    records = make_outlines(tmp_path / "data", 8_000, 60, skewed=skewed)
+    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=BUCKETS)
+    model = shipped_outline()
+    for upto in (5_000, 5_003, 8_000):
+        export(context, store, lake, to=upto, events_per_file=2_000)
+        snapshot(context, lake, model)
+    assert require_one_state(tmp_path / "data", lake, model, records) == 60 + skewed
+
+
+@pytest.fixture
+def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, list[Record], list[DataFile]]:
+    """A skewed history in three runs: one spread in many small row groups, two fresh."""
+    monkeypatch.setattr(runs, "GROUP_ROWS", 50)
+    storage = Storage.at(str(tmp_path))
+    records = Outlines(5, 30, skewed=True).records(2_000)
+    files: list[DataFile] = []
+    for since, upto, fresh in ((0, 1_400, 1), (1_400, 1_900, 1_000_000), (1_900, 2_000, 1_000_000)):
+        monkeypatch.setattr(runs, "FRESH_ROWS_MAX", fresh)
+        batch = to_batch(records[since:upto])
+        written = write_runs(
+            storage, [batch], buckets=BUCKETS, events_per_file=10_000, tables=frozenset((BY_PARTITION,))
+        )
+        files += written.files
+    return storage, records, files
+
+
+def work(
+    storage: Storage, files: list[DataFile], share: Share, since: int = 0, upto: int = 2_000, *names: str
+) -> Work:
+    return Work(storage, shipped_outline(), share, since, upto, tuple(files), (), names=names)
+
+
+def test_however_the_work_is_cut_the_states_are_the_same(
+    spread: tuple[Storage, list[Record], list[DataFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, records, files = spread
+    monkeypatch.setattr(shares, "TASK_ROWS_MIN", 40)
+    assert {file.bucket for file in files} == {FRESH, *range(BUCKETS)}
+    model = outline_model()
+    expected = {name: replayed(model, history) for name, history in by_partition(records).items()}
+    for cores, events in ((1, 1), (2, 10_000), (3, 100_000), (64, 100_000)):
+        parts = cut(storage, files, BUCKETS, events, cores)
+        folded = [one for part in parts for one in fold_share(work(storage, files, part.share))]
+        assert len(folded) == len(expected), "no partition twice"
+        assert {one.partition: (one.state, one.skipped) for one in folded} == expected
+    assert len(cut(storage, files, BUCKETS, 100_000, 64)) > 2 * BUCKETS
+    assert [part for part in cut(storage, files, BUCKETS, 100_000, 64) if _is_alone(part)], "the large one"
+    (hot,) = fold_names(work(storage, files, Share(BUCKETS), 0, 1_950, HOT))
+    assert (hot.state, hot.skipped) == replayed(
+        model, [record for record in by_partition(records)[HOT] if record.committed_id <= 1_950]
+    )
+
+
+def _is_alone(part: Planned) -> bool:
+    return (part.share.low, part.share.high) == (HOT.encode(), HOT.encode() + b"\0")
+
+
+@given(st.data())
+def test_shares_leave_no_name_out_and_take_none_twice(data: st.DataObject) -> None:
+    edges = sorted(data.draw(st.sets(st.binary(min_size=1, max_size=3), max_size=4)))
+    parts = [
+        Share(BUCKETS, (bucket,), low, high)
+        for bucket in range(BUCKETS)
+        for low, high in pairwise([None, *edges, None])
+    ]
+    name = data.draw(st.text(min_size=1, max_size=3))
+    holders = [part for part in parts if part.holds(name)]
+    assert [part.buckets for part in holders] == [(bucket_of(name, BUCKETS),)]
+
+
+def test_a_partition_that_goes_on_in_the_next_file(
+    spread: tuple[Storage, list[Record], list[DataFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of one run and bucket: neighbours by name, whose ids say nothing about the partition they share."""
+    storage, records, files = spread
+    monkeypatch.setattr(compaction, "GROUP_ROWS", 60)
+    bucket = bucket_of(HOT, BUCKETS)
+    job = Job(storage, BY_PARTITION, tuple(files), 120, bucket, BUCKETS)
+    first = join(job)
+    assert first.read == first.written
+    assert sum(HOT in (file.first_partition, file.last_partition) for file in first.files) > 3
+    chance = random.Random(1)
+    for _ in range(5):
+        shuffled = chance.sample(first.files, len(first.files))
+        assert _order(storage, shuffled, bucket) == _order(storage, files, bucket)
+    again = join(
+        Job(
+            storage,
+            BY_PARTITION,
+            tuple(chance.sample(first.files, len(first.files))),
+            10_000,
+            bucket,
+            BUCKETS,
+        )
+    )
+    assert again.read == again.written == first.written
+    expected = [record.committed_id for record in by_partition(records)[HOT]]
+    assert [id for name, id in _order(storage, again.files, bucket) if name == HOT.encode()] == expected
+
+
+def _order(storage: Storage, files: list[DataFile], bucket: int) -> list[tuple[bytes, int]]:
+    share = Share(BUCKETS, (bucket,))
+    sources = [
+        pieces(number, scan_share(storage, file, share, EVERY_ID, ("partition", "committed_id")), _ids)
+        for number, file in enumerate(in_file_order(files))
+    ]
+    found = [(name, id) for name, _, ids, start, end in in_order(sources) for id in ids[start:end]]
+    assert found == sorted(found)
+    return found
+
+
+def _ids(batch: object) -> list[int]:
+    return list(batch.column("committed_id").to_pylist())  # type: ignore[attr-defined]
+
+
+def test_a_history_is_never_held_whole(spread: tuple[Storage, list[Record], list[DataFile]]) -> None:
+    """Ten times the events of a partition whose state stays small: the same memory."""
+    model = ShippedModel.open().load()
+    text = orjson.dumps({"type": "set", "payload": {"target": "a", "value": "x" * 500}})
+
+    def history(batches: int):  # type: ignore[no-untyped-def]
+        for number in range(batches):
+            ids = list(range(number * 1_000 + 1, number * 1_000 + 1_001))
+            yield b"p", 0, (ids, [bytes(text) + b" " * (number % 2)] * 1_000), 0, 1_000
+
+    def peak(batches: int) -> int:
+        tracemalloc.start()
+        folded = Folder(model).fold(b"p", None, history(batches))
+        assert folded.events == batches * 1_000
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1)
+    assert peak(20) < 2 * peak(2)
+
+
+def test_groups_by_name_stay_in_order(spread: tuple[Storage, list[Record], list[DataFile]]) -> None:
+    storage, _, files = spread
+    for bucket in range(BUCKETS):
+        order = _order(storage, files, bucket)
+        names = [name for name, _ in groupby(order, itemgetter(0))]
+        assert len(names) == len(set(names))
