@@ -27,8 +27,8 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
-from unisono.pipeline.jobs.audit.findings import Tally
-from unisono.pipeline.jobs.audit.job import Asked, audit, first_parts, gather, listed, look, scope_of
+from unisono.pipeline.jobs.audit.findings import FindingTally
+from unisono.pipeline.jobs.audit.job import AuditOptions, audit, first_parts, gather, listed, look, scope_of
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import no_collection, sqlite_uri
@@ -38,7 +38,7 @@ from unisono.pipeline.spark.warmup import prepare
 
 def plain_events(lake: Lake) -> None:
     """Every event of `log`, one after the other."""
-    tally = Tally(lake.head())
+    tally = FindingTally(lake.head())
     check = EventCheck(tally)
     ids: set[str] = set()
     reached = 0
@@ -56,9 +56,9 @@ def plain_events(lake: Lake) -> None:
 def plain_all(lake: Lake, store: str | None) -> None:
     """What the tasks of the first pass do, in this process."""
     log, places = lake.table(LOG), lake.table(BY_PARTITION)
-    tally = Tally(log.head)
+    tally = FindingTally(log.head)
     files = [*listed(log, tally), *listed(places, tally)]
-    scope = scope_of(lake, log, places, store, Asked(), tally)
+    scope = scope_of(lake, log, places, store, AuditOptions(), tally)
     found = list(look(scope, 1, first_parts(scope, files)))
     (outcome,) = gather(scope, 0, [pair for pair in found if pair[0] == 0])
     list(gather(scope, 1, [pair for pair in found if pair[0]]))
@@ -93,10 +93,14 @@ def main() -> None:
         "plain, events only": lambda: plain_events(lake),
         "plain, all files": lambda: plain_all(lake, None),
         "plain, all files and the log": lambda: plain_all(lake, store),
-        "Spark, lake alone": lambda: sound(audit(spark, lake, None, Asked(sample=0)).sound),
-        "Spark, lake and log": lambda: sound(audit(spark, lake, store, Asked(sample=0)).sound),
-        "Spark, also snapshots of 100 partitions": lambda: sound(audit(spark, lake, store, Asked()).sound),
-        "Spark, also all snapshots": lambda: sound(audit(spark, lake, store, Asked(sample=None)).sound),
+        "Spark, lake alone": lambda: sound(audit(spark, lake, None, AuditOptions(sample=0)).sound),
+        "Spark, lake and log": lambda: sound(audit(spark, lake, store, AuditOptions(sample=0)).sound),
+        "Spark, also snapshots of 100 partitions": lambda: sound(
+            audit(spark, lake, store, AuditOptions()).sound
+        ),
+        "Spark, also all snapshots": lambda: sound(
+            audit(spark, lake, store, AuditOptions(sample=None)).sound
+        ),
     }
     print(
         f"{asked.events} events, median of {asked.rounds}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

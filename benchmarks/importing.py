@@ -24,7 +24,7 @@ import msgspec
 from tests.pipeline.legacy import Legacy, Planted
 from tests.store.postgres.server import shared_server
 
-from unisono.pipeline.jobs.import_.result import Report
+from unisono.pipeline.jobs.import_.result import ImportReport
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.spark.warmup import prepare
 from unisono.store.check import check_directory
@@ -51,7 +51,7 @@ def command(source: Path, place: Path, store: str) -> list[str]:
     ]  # fmt: skip
 
 
-def require_exact(report: Report, planted: Planted, store: str) -> None:
+def require_exact(report: ImportReport, planted: Planted, store: str) -> None:
     totals = report.prepared.totals
     assert (totals.rows, totals.accepted, totals.duplicate, totals.known) == (
         planted.rows,
@@ -77,7 +77,7 @@ def straight(source: Path, place: Path, store: str, planted: Planted) -> None:
     began = time.perf_counter()
     subprocess.run(command(source, place, store), check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
-    report = msgspec.json.decode((place / "report.json").read_bytes(), type=Report)
+    report = msgspec.json.decode((place / "report.json").read_bytes(), type=ImportReport)
     require_exact(report, planted, store)
     judged = report.prepared.seconds
     loading = report.seconds - judged
@@ -111,7 +111,7 @@ def killed(source: Path, place: Path, store: str, planted: Planted, kills: int) 
         print(f"    killed in stage {_stage(staging)!r}, {_loaded(staging):,} loaded")
     if not report_file.exists():
         subprocess.run(command(source, place, store), check=True, stdout=subprocess.DEVNULL)
-    report = msgspec.json.decode(report_file.read_bytes(), type=Report)
+    report = msgspec.json.decode(report_file.read_bytes(), type=ImportReport)
     require_exact(report, planted, store)
     assert report.loaded is not None
     print(

@@ -25,9 +25,18 @@ from tests.authority.logs import grow
 from tests.authority.seat import Caller, End, FrontEnd, candidate, push, put
 
 from unisono.config import Settings
-from unisono.ipc.channel import Channel, Drain, Message, Offer, Order, Outcome, Report, socket_pair
+from unisono.ipc.channel import (
+    AdminCommand,
+    BatchOutcome,
+    Channel,
+    CommandResult,
+    Drain,
+    Message,
+    Offer,
+    socket_pair,
+)
 from unisono.model.model import no_model
-from unisono.node.processes import Nursery, run_authority
+from unisono.node.processes import ChildProcesses, run_authority
 from unisono.store.sqlite.log import SqliteLog
 
 LARGE, OTHER = "large", "other"
@@ -49,7 +58,7 @@ def build(data: Path, events: int) -> None:
 @contextmanager
 def authority(data: Path) -> Iterator[tuple[End, FrontEnd]]:
     """An authority process as a node starts it, with the node's and one front's end."""
-    nursery = Nursery()
+    nursery = ChildProcesses()
     outside, inside = socket_pair()
     settings = Settings(data=str(data), snapshot_every_events=0)
     child = nursery.fork(
@@ -94,7 +103,7 @@ def beside_a_load(busy: Caller, waiting: Caller) -> tuple[float, list[float]]:
     waiting.send(candidate([LARGE], push(f"new {next(_numbers)}", "outline")))
 
     def committed(told: list[Message]) -> bool:
-        answers = [m.results for m in told if isinstance(m, Outcome) and m.conn == waiting.conn]
+        answers = [m.results for m in told if isinstance(m, BatchOutcome) and m.conn == waiting.conn]
         assert all(result.status == "committed" for results in answers for result in results)
         return bool(answers)
 
@@ -122,8 +131,8 @@ def measure(data: Path, name: str, seconds: float, *, snapshot: bool) -> None:
         show("alone, after", after)
         if snapshot:
             started = time.perf_counter()
-            node.send(Order(1, "snapshot", LARGE))
-            report = node.of(Report)
+            node.send(AdminCommand(1, "snapshot", LARGE))
+            report = node.of(CommandResult)
             took = time.perf_counter() - started
             print(f"\nsnapshot by order: {took:.2f} s, {report.body.decode()}", flush=True)
 

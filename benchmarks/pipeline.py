@@ -31,7 +31,7 @@ from benchmarks.notes import added, item, record
 from unisono.lake.columns import LOG_SCHEMA, to_batch
 from unisono.lake.lake import Lake
 from unisono.pipeline.jobs.compact.job import compact
-from unisono.pipeline.jobs.export.job import BOTH, EVENTS_PER_FILE, Task, export, run_task
+from unisono.pipeline.jobs.export.job import BOTH, EVENTS_PER_FILE, ExportTask, export, run_task
 from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.open_log import no_collection, open_reader, read_range, sqlite_uri
 from unisono.pipeline.spark.session import session
@@ -84,7 +84,7 @@ def plain_both(store: str, events: int, folder: Path) -> None:
     lake.make()
     for since in range(0, events, EVENTS_PER_FILE):
         upto = min(since + EVENTS_PER_FILE, events)
-        run_task(Task(store, lake.storage, since, upto, BOTH, 16, EVENTS_PER_FILE))
+        run_task(ExportTask(store, lake.storage, since, upto, BOTH, 16, EVENTS_PER_FILE))
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.behaviour.server.harness import Server, running, set_event
 
-from unisono.pipeline.maintain.embedded import Keeper, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -71,7 +71,7 @@ class Client(threading.Thread):
                     self.latencies[beside].append(took)
 
 
-def take_turns(keeper: Keeper, clients: list[Client], upto: int, turn_s: float) -> float:
+def take_turns(keeper: LogMaintainer, clients: list[Client], upto: int, turn_s: float) -> float:
     """Prune and rest, a turn each, until all have left; the seconds of pruning."""
     pruned_s = 0.0
     left = True

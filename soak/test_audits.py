@@ -16,7 +16,7 @@ from tests.pipeline.corruptions import at_random
 from tests.pipeline.jobs.audit.test_audit import Damager, damager, sound  # noqa: F401 (fixtures)
 from tests.pipeline.planting import Planter
 
-from unisono.pipeline.jobs.audit.job import Asked, audit
+from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 
 SEEDS = range(100, 100 + int(os.environ.get("SOAK_ROUNDS", "300")) // 5)
 
@@ -28,6 +28,6 @@ def test_all_damage_is_found(seed: int, context: SparkContext, damager: Damager)
     planter = Planter(lake)
     expected = at_random(planter, chance, chance.randrange(1, 200))
     planter.commit()
-    report = audit(context, lake, asked=Asked(sample=0))
+    report = audit(context, lake, asked=AuditOptions(sample=0))
     assert expected <= {(finding.kind, finding.committed_id) for finding in report.findings}
     shutil.rmtree(lake.storage.location)

@@ -15,7 +15,7 @@ import orjson
 from tests.authority.seat import candidate
 from tests.model.histories import Writer
 from tests.model.oracle import WRITE, Oracle, same
-from unisono.ipc.channel import Candidate, Result
+from unisono.ipc.channel import Candidate, ItemResult
 from unisono.model.model import Model, no_model
 from unisono.model.partition import PartitionState
 from unisono.store.port import LogReader
@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True):
     item: Candidate
     refused: tuple[str, ...]
 
-    def check(self, result: Result) -> None:
+    def check(self, result: ItemResult) -> None:
         """That a result is this verdict."""
         assert result.id == self.item.id
         fields = tuple(error.field for error in result.errors or ())

@@ -19,37 +19,37 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tests.waiting import PATIENCE_S
-from unisono.authority.admin_commands import Orders
+from unisono.authority.admin_commands import AdminCommands
 from unisono.authority.clock import Clock
-from unisono.authority.cluster_view import Neighbours
+from unisono.authority.cluster_view import ClusterView
 from unisono.authority.loop import Authority
 from unisono.authority.states.resident import States
 from unisono.config import Settings
 from unisono.ipc.channel import (
+    AdminCommand,
     AskHead,
     AskStats,
+    BatchOutcome,
     Candidate,
     Channel,
     ChannelClosed,
     Claim,
     Claimed,
-    Committed,
+    CommandResult,
     Drain,
-    Head,
+    EventCommitted,
+    HeadAnswer,
+    ItemResult,
     Message,
     Offer,
-    Order,
-    Outcome,
     Ready,
-    Refused,
-    Report,
-    Result,
+    RefusedItem,
     SingleOutcome,
     Stats,
     Submit,
     socket_pair,
 )
-from unisono.ipc.stats import Snapshot as Figures
+from unisono.ipc.stats import CounterValues as Figures
 from unisono.ipc.stats import parse
 from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
@@ -151,10 +151,10 @@ class FrontEnd(End):
     def head(self) -> int:
         ticket = next(_serial)
         self.send(AskHead(ticket))
-        return self.of(Head, lambda head: head.ticket == ticket).committed_id
+        return self.of(HeadAnswer, lambda head: head.ticket == ticket).committed_id
 
-    def committed(self) -> list[Committed]:
-        return [message for message in self.told if isinstance(message, Committed)]
+    def committed(self) -> list[EventCommitted]:
+        return [message for message in self.told if isinstance(message, EventCommitted)]
 
 
 class Caller:
@@ -164,22 +164,22 @@ class Caller:
         self.front, self.conn, self.client_id = front, conn, client_id
 
     def request(
-        self, *items: Candidate | Refused, profile: str = COMPATIBILITY, single: bool = False
+        self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY, single: bool = False
     ) -> Submit:
         return Submit(self.conn, self.client_id, profile, single, items)
 
-    def send(self, *items: Candidate | Refused, profile: str = COMPATIBILITY) -> None:
+    def send(self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY) -> None:
         self.front.send(self.request(*items, profile=profile))
 
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[ItemResult, ...]:
         """The answer to the oldest request that was not looked at yet."""
-        return self.front.of(Outcome, lambda outcome: outcome.conn == self.conn).results
+        return self.front.of(BatchOutcome, lambda outcome: outcome.conn == self.conn).results
 
-    def submit(self, *items: Candidate | Refused, profile: str = COMPATIBILITY) -> tuple[Result, ...]:
+    def submit(self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY) -> tuple[ItemResult, ...]:
         self.send(*items, profile=profile)
         return self.results()
 
-    def submit_single(self, item: Candidate | Refused) -> SingleOutcome:
+    def submit_single(self, item: Candidate | RefusedItem) -> SingleOutcome:
         self.front.send(self.request(item, single=True))
         return self.front.of(SingleOutcome, lambda outcome: outcome.conn == self.conn)
 
@@ -193,7 +193,7 @@ class Seat(Generic[L]):
         states: States,
         fronts: int,
         now_ms: Callable[[], int],
-        neighbours: Neighbours | None = None,
+        neighbours: ClusterView | None = None,
         **bounds: float,
     ) -> None:
         node, self._node_socket = socket_pair()
@@ -210,7 +210,7 @@ class Seat(Generic[L]):
             fronts=[Channel(inside) for _, inside in pairs],
             clock=Clock(now_ms, store.last_status_updated_at()),
             perf=time.perf_counter,
-            obey=Orders(Settings()).obey,
+            obey=AdminCommands(Settings()).obey,
             neighbours=neighbours,
             **bounds,
         )
@@ -242,8 +242,8 @@ class Seat(Generic[L]):
 
     def order(self, command: str, argument: str) -> tuple[bool, Any]:
         ticket = next(_serial)
-        self.node.send(Order(ticket, command, argument))
-        report = self.node.of(Report, lambda report: report.ticket == ticket)
+        self.node.send(AdminCommand(ticket, command, argument))
+        report = self.node.of(CommandResult, lambda report: report.ticket == ticket)
         return report.ok, msgspec.json.decode(report.body)
 
     def drain(self) -> None:
@@ -277,7 +277,7 @@ def seated_on(
     snapshot_every: int = 0,
     now_ms: Callable[[], int] = now_ms,
     fails: bool = False,
-    neighbours: Neighbours | None = None,
+    neighbours: ClusterView | None = None,
     rule_timeout_s: float | None = None,
     **bounds: float,
 ) -> Iterator[Seat[L]]:
@@ -326,12 +326,12 @@ def check_order(told: list[Message]) -> int:
     answered: dict[int, int] = {}
     for message in told:
         match message:
-            case Committed(committed_id=committed_id):
+            case EventCommitted(committed_id=committed_id):
                 commits += 1
                 assert committed_id == commits
-            case Head(committed_id=head) | Claimed(head=head):
+            case HeadAnswer(committed_id=head) | Claimed(head=head):
                 assert head == commits, "a head stands where it is exact"
-            case Outcome(conn=conn, results=results):
+            case BatchOutcome(conn=conn, results=results):
                 ids = [r.committed_id for r in results if r.committed_id is not None]
                 assert ids == sorted(ids), "SUBMIT-03"
                 assert all(committed_id <= commits for committed_id in ids), "told after its broadcast"

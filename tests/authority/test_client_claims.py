@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from unisono.authority.client_claims import Owners
+from unisono.authority.client_claims import ClientClaims
 
 
 @pytest.mark.req("CONN-05")
 def test_the_newest_connection_speaks_for_its_client() -> None:
-    owners = Owners()
+    owners = ClientClaims()
     assert not owners.has("ann", 1)
     assert owners.claim("ann", 1) is None
     assert owners.claim("ann", 1) is None, "again"

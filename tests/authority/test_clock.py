@@ -12,7 +12,7 @@ import pytest
 from tests.authority.seat import Seat, candidate, put, seated_on
 from tests.store.postgres.server import database, postgres
 from unisono.authority.clock import NEVER_SET_MS, Clock
-from unisono.authority.cluster_view import Neighbours
+from unisono.authority.cluster_view import ClusterView
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 from unisono.store.postgres.log import PostgresLog
 from unisono.store.sqlite.log import SqliteLog
@@ -98,7 +98,7 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
 
         def node(name: str, hands: Hands) -> Seat[Any]:
             log = PostgresLog.open(database, name)
-            seated: Seat[Any] = stack.enter_context(seated_on(log, now_ms=hands, neighbours=Neighbours(log)))
+            seated: Seat[Any] = stack.enter_context(seated_on(log, now_ms=hands, neighbours=ClusterView(log)))
             return seated
 
         a, b = node("a", right), node("b", wrong)
@@ -114,5 +114,5 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
 def test_a_node_that_starts_after_a_wrong_clock_uses_its_own(database: str) -> None:
     for name, now, told in (("a", AHEAD, AHEAD), ("b", NOW, NOW), ("c", NOW - 1_000, NOW)):
         log = PostgresLog.open(database, name)
-        with seated_on(log, now_ms=Hands(now), neighbours=Neighbours(log)) as seat:
+        with seated_on(log, now_ms=Hands(now), neighbours=ClusterView(log)) as seat:
             assert time_of_next(seat) == told

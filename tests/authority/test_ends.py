@@ -10,7 +10,7 @@ from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
 from unisono.authority.parked_requests import GROUP_EVENTS_MAX
 from unisono.ipc import channel as channels
-from unisono.ipc.channel import AskHead, AskStats, Committed, Drain, Head, Order, Ready
+from unisono.ipc.channel import AdminCommand, AskHead, AskStats, Drain, EventCommitted, HeadAnswer, Ready
 
 
 @pytest.mark.req("ENV-07")
@@ -57,13 +57,13 @@ def test_a_front_that_takes_nothing_is_given_up_and_learns_of_it(
             sent += 1
             assert sent < 200, "what one front does not take is kept without bound"
         assert caller.submit(candidate(["p"], push("a")))[0].committed_id == sent + 1
-        heard = [message for message in stalled.rest() if isinstance(message, Committed)]
+        heard = [message for message in stalled.rest() if isinstance(message, EventCommitted)]
         assert 0 < len(heard) < sent, "it gets what was on its way, and then the end"
 
 
 def test_what_an_authority_is_not_told_is_passed_over(tmp_path: Path) -> None:
     with seated(tmp_path / "data") as seat:
-        seat.front.send(Ready(), Head(1, 1), Order(1, "dance", ""))
+        seat.front.send(Ready(), HeadAnswer(1, 1), AdminCommand(1, "dance", ""))
         assert seat.front.connect().submit(candidate(["p"], push("a")))[0].status == "committed"
 
 
@@ -74,7 +74,7 @@ def test_with_the_node_gone_it_ends_by_itself_whatever_is_still_asked(tmp_path: 
         gated.gate.shut()
         caller.send(candidate(["p"], push("a")))
         gated.gate.wait_reached()
-        seat.node.send(AskStats(1), AskStats(2), Order(3, "dance", ""), AskStats(4))
+        seat.node.send(AskStats(1), AskStats(2), AdminCommand(3, "dance", ""), AskStats(4))
         seat.node.close()
         gated.gate.open()
         assert caller.results()[0].committed_id == 1, "what was begun is finished"
@@ -97,4 +97,4 @@ def test_drained_it_finishes_what_is_queued(tmp_path: Path) -> None:
         assert seat.failure is None
         assert check_order(seat.front.rest()) == 5 * half
         assert [len(caller.results()) for _ in requests] == [half] * 5
-        assert seat.front.of(Head).committed_id == 5 * half
+        assert seat.front.of(HeadAnswer).committed_id == 5 * half

@@ -10,10 +10,10 @@ import pytest
 from tests.authority.seat import Seat, candidate, check_order, put, seated_on
 from tests.store.postgres.server import database, postgres
 from tests.store.records import make_record
-from unisono.authority.cluster_view import Neighbours
+from unisono.authority.cluster_view import ClusterView
 from unisono.authority.parked_requests import GROUP_BYTES_MAX
 from unisono.ipc import channel as channels
-from unisono.ipc.channel import Committed, Message
+from unisono.ipc.channel import EventCommitted, Message
 from unisono.protocol.canonical import canonical
 from unisono.store.cluster import News
 from unisono.store.postgres.log import PostgresLog
@@ -38,7 +38,7 @@ class DeafLog(PostgresLog):
 def fallen_behind(dsn: str) -> Iterator[Seat[DeafLog]]:
     """A node at work on a log that another one has gone on writing."""
     log = DeafLog.open(dsn, "behind")
-    with seated_on(log, neighbours=Neighbours(log)) as seat:
+    with seated_on(log, neighbours=ClusterView(log)) as seat:
         seat.front.head()
         log.deaf = True
         with closing(PostgresLog.open(dsn, "other")) as other:
@@ -69,7 +69,7 @@ def test_what_a_node_missed_is_told_in_order_and_in_bounded_parts(database: str,
     with fallen_behind(database) as seat:
         sizes.clear()
         seat.store.deaf = False
-        seat.front.of(Committed, lambda told: told.committed_id == EVENTS)
+        seat.front.of(EventCommitted, lambda told: told.committed_id == EVENTS)
         assert check_order(seat.front.told) == EVENTS
         assert sum(sizes) > EVENTS * EVENT_BYTES
         assert max(sizes) < 2 * GROUP_BYTES_MAX

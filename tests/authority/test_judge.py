@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.authority.seat import Seat, candidate, new_id, push, put, reading, seated
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict, judge
 from unisono.authority.states.resident import States
-from unisono.ipc.channel import Candidate, Committed, Refused
+from unisono.ipc.channel import Candidate, EventCommitted, RefusedItem
 from unisono.model.model import COMPATIBILITY, no_model
-from unisono.store.port import Known
+from unisono.store.port import RememberedId
 from unisono.store.sqlite.log import SqliteLog
 from unisono.vocabulary import FieldError
 
@@ -35,18 +35,18 @@ def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
         yield seat
 
 
-def verdict(states: States, item: Candidate | Refused, *known: Candidate) -> Verdict:
+def verdict(states: States, item: Candidate | RefusedItem, *known: Candidate) -> Verdict:
     """The verdict on `item` in partitions that are in memory, where `known` were committed before."""
     states.refill()
     assert states.ready(COMPATIBILITY, item.partitions)
-    before = {one.id: Known(7, one.hash, "somebody", 1234) for one in known}
+    before = {one.id: RememberedId(7, one.hash, "somebody", 1234) for one in known}
     return judge(item, COMPATIBILITY, before, states)
 
 
 @pytest.mark.req("AUTHZ-06")
 def test_a_refusal_by_the_front_comes_first_and_tells_nothing_of_what_exists(states: States) -> None:
     committed = candidate(["p"], push("a"))
-    refused = Refused(committed.id, ("p",), "forbidden", FORBIDDEN)
+    refused = RefusedItem(committed.id, ("p",), "forbidden", FORBIDDEN)
     assert verdict(states, refused) == Reject("forbidden", FORBIDDEN)
     assert verdict(states, refused, committed) == Reject("forbidden", FORBIDDEN)
 
@@ -56,7 +56,9 @@ def test_what_is_known_is_answered_before_the_model_is_asked(states: States) -> 
     first = candidate(["p"], push("a"))
     assert verdict(states, first) == Commit()
     again = verdict(states, first, first)
-    assert again == Duplicate(Known(7, first.hash, "somebody", 1234)), "the model alone would refuse it"
+    assert again == Duplicate(RememberedId(7, first.hash, "somebody", 1234)), (
+        "the model alone would refuse it"
+    )
     other = verdict(states, candidate(["p"], push("b"), first.id), first)
     assert isinstance(other, Reject)
     assert (other.reason, [error.field for error in other.errors]) == ("validation_failed", ["event"])
@@ -136,7 +138,7 @@ def test_items_are_judged_on_what_the_items_before_them_left(seat: Seat[SqliteLo
         candidate(["p"], push("a"), "1"),
         candidate(["p"], push("b", parent="a"), "2"),
         candidate(["p"], push("a"), "3"),
-        Refused("4", ("secret",), "forbidden", FORBIDDEN),
+        RefusedItem("4", ("secret",), "forbidden", FORBIDDEN),
         candidate(["p"], push("c", parent="nobody"), "5"),
         candidate(["p"], push("c", parent="b"), "6"),
     )
@@ -186,7 +188,7 @@ def test_one_event_is_answered_in_the_words_of_the_draft(seat: Seat[SqliteLog]) 
     item = candidate(["p", "q"], put("x", 1), "e1")
     answers = [caller.submit_single(item), other.submit_single(item)]
     assert [answer.committed for answer in answers] == [True, True]
-    assert answers[0].payload == answers[1].payload == seat.front.of(Committed).payload
+    assert answers[0].payload == answers[1].payload == seat.front.of(EventCommitted).payload
     assert msgspec.json.decode(answers[0].payload)["client_id"] == "alice", "whose event it is"
 
     refused = other.submit_single(candidate(["p"], push("b", parent="a"), "e2"))

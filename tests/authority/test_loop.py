@@ -15,14 +15,14 @@ from tests.store.sqlite.faulty_disk import faulty_disk
 from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.ipc.channel import (
     AskHead,
+    BatchOutcome,
     Claim,
     Claimed,
-    Committed,
     Dropped,
+    EventCommitted,
     Failed,
-    Head,
+    HeadAnswer,
     Message,
-    Outcome,
     Release,
     Replaced,
 )
@@ -67,12 +67,12 @@ def test_on_every_channel_everything_comes_in_commit_order(tmp_path: Path, seed:
         head = 0
         for front in seat.fronts:
             for _ in range(asked[id(front)]):
-                front.of(Outcome)
+                front.of(BatchOutcome)
             head = front.head()
         seat.drain()
         told = [front.rest() for front in seat.fronts]
         assert [check_order(one) for one in told] == [head] * 3
-        assert len({tuple(m for m in one if isinstance(m, Committed)) for one in told}) == 1
+        assert len({tuple(m for m in one if isinstance(m, EventCommitted)) for one in told}) == 1
     with reading(tmp_path / "data") as log:
         assert [record.committed_id for record in log.scan(0, head, limit=head)] == [*range(1, head + 1)]
 
@@ -126,11 +126,11 @@ def test_nothing_is_told_before_it_is_durable(tmp_path: Path) -> None:
             assert log.head() == number - 1
             gate.open()
             for front in seat.fronts:
-                assert front.of(Committed).committed_id == number
+                assert front.of(EventCommitted).committed_id == number
                 assert log.head() >= number
             assert [record.committed_id for record in log.scan(number - 1, number, limit=1)] == [number]
             assert caller.results()[0].committed_id == number
-            assert here.of(Head).committed_id == number
+            assert here.of(HeadAnswer).committed_id == number
 
 
 def check_failed(front: FrontEnd, told_before: int) -> None:
@@ -200,7 +200,7 @@ def test_a_replaced_connection_commits_nothing_more(tmp_path: Path) -> None:
         heard = len(here.told)
         here.send(old.request(candidate(["p"], push("b"))), stranger.request(candidate(["p"], push("c"))))
         assert stranger.results()[0].committed_id == 2, "others go on"
-        assert [type(message) for message in here.told[heard:]] == [Dropped, Committed, Outcome]
+        assert [type(message) for message in here.told[heard:]] == [Dropped, EventCommitted, BatchOutcome]
         here.send(Release(old.conn))
         assert here.head() == 2
         assert new.submit(candidate(["p"], push("b")))[0].committed_id == 3, (
@@ -220,13 +220,13 @@ def test_in_one_group_the_fence_stands_between_the_requests(tmp_path: Path) -> N
         )
         assert new.results()[0].committed_id == 2
         assert [type(m) for m in seat.front.told[2:]] == [
-            Committed,
-            Outcome,
+            EventCommitted,
+            BatchOutcome,
             Replaced,
             Claimed,
             Dropped,
-            Committed,
-            Outcome,
+            EventCommitted,
+            BatchOutcome,
         ]
 
 
@@ -241,7 +241,7 @@ def test_a_released_or_unknown_connection_commits_nothing(tmp_path: Path) -> Non
             Release(unknown.conn),
         )
         assert seat.front.head() == 0
-        assert not [message for message in seat.front.told if isinstance(message, Outcome)]
+        assert not [message for message in seat.front.told if isinstance(message, BatchOutcome)]
         assert [seat.front.of(Dropped).conn for _ in range(2)] == [gone.conn, unknown.conn]
 
 

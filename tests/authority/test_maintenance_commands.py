@@ -1,4 +1,4 @@
-"""Orders by which the pipeline keeps a log: between groups, in bounded steps, and never of a shared log."""
+"""Admin commands by which the pipeline maintains a log: between groups, bounded, never of a shared log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from tests.authority.seat import Seat, candidate, push, seated, seated_on
 from unisono.authority import maintenance_commands as keeping
-from unisono.authority.cluster_view import Neighbours
+from unisono.authority.cluster_view import ClusterView
 from unisono.authority.maintenance_commands import KeepingOrders
-from unisono.ipc.channel import KEEPING, Order, Report
+from unisono.ipc.channel import KEEPING, AdminCommand, CommandResult
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import News
 from unisono.store.maintenance import KeepRefused, Tombstone
@@ -25,8 +25,8 @@ encode = msgspec.msgpack.encode
 
 
 def order(seat: Seat[SqliteLog], command: str, body: object) -> tuple[bool, object]:
-    seat.node.send(Order(900, command, body=encode(body)))
-    report = seat.node.of(Report)
+    seat.node.send(AdminCommand(900, command, body=encode(body)))
+    report = seat.node.of(CommandResult)
     seat.node.forget()
     return report.ok, msgspec.json.decode(report.body)
 
@@ -59,7 +59,7 @@ def test_as_many_leave_as_do_not_hold_up_a_group(tmp_path: Path) -> None:
     log = Pruned.open(tmp_path)
     log.set_archive("file:///lake")
     orders = KeepingOrders(log)
-    ask = Order(1, "prune", body=encode(3_000))
+    ask = AdminCommand(1, "prune", body=encode(3_000))
     for _ in range(3):
         orders.obey(None, ask)  # type: ignore[arg-type]
     log.took_s = 0.2
@@ -86,16 +86,16 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     log = Storing.open(tmp_path)
     orders = KeepingOrders(log)
     snapshots = [Snapshot(f"s{n}", 0, 0, b"x" * 100, 1) for n in range(150)]
-    ask = Order(7, "snapshots", body=encode((0, snapshots)))
+    ask = AdminCommand(7, "snapshots", body=encode((0, snapshots)))
     answers = [orders.obey(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
     assert answers == [None, None, None, {}]
     assert stored == [64, 64, 22]
     with pytest.raises(KeepRefused, match="fold them anew"):
-        orders.obey(Judge, Order(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
+        orders.obey(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
     log.close()
 
 
-class Erasing(Neighbours):
+class Erasing(ClusterView):
     """Another node's owner erased something."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.authority.logs import GatedLog, grow
 from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
-from unisono.authority.cluster_view import Neighbours
-from unisono.ipc.channel import ModelChanged, Order, Outcome, Report
+from unisono.authority.cluster_view import ClusterView
+from unisono.ipc.channel import AdminCommand, BatchOutcome, CommandResult, ModelChanged
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import unpack
@@ -77,8 +77,8 @@ def test_it_switches_between_two_groups(seat: Seat[SqliteLog], tmp_path: Path) -
     for number in range(120):
         callers[number % 3].send(candidate(["p"], probe), candidate(["p"], probe), profile=CANONICAL)
         if number == 60:
-            seat.node.send(Order(1, "reload", place))
-    assert seat.node.of(Report).ok
+            seat.node.send(AdminCommand(1, "reload", place))
+    assert seat.node.of(CommandResult).ok
     for number in range(30):
         callers[number % 3].send(candidate(["p"], probe), profile=CANONICAL)
     for number in range(150):
@@ -87,7 +87,7 @@ def test_it_switches_between_two_groups(seat: Seat[SqliteLog], tmp_path: Path) -
     for message in seat.front.told:
         if isinstance(message, ModelChanged):
             version = 3
-        elif isinstance(message, Outcome):
+        elif isinstance(message, BatchOutcome):
             for result in message.results:
                 if result.errors is not None:
                     said.append(result.errors[0].message == f"version {version} counts {version}")
@@ -144,7 +144,7 @@ class SharedLog(SqliteLog):
         return msgspec.structs.replace(super().begin(ids), model_version=self.in_force)
 
 
-class Elsewhere(Neighbours):
+class Elsewhere(ClusterView):
     """Other nodes, which have put a model into force."""
 
     def __init__(self, model: Model) -> None:
@@ -190,15 +190,15 @@ def test_who_waits_for_a_state_is_judged_by_the_new_model(tmp_path: Path) -> Non
             other.request(candidate(["q"], note("counted")), profile=CANONICAL),
         )
         log.gate.wait_reached()  # with what needs no loading; the others wait, and now the order comes
-        seat.node.send(Order(1, "reload", place))
+        seat.node.send(AdminCommand(1, "reload", place))
         log.gate.open()
         assert other.results()[0].status == "committed"
-        assert seat.node.of(Report).ok
+        assert seat.node.of(CommandResult).ok
         results = [caller.results()[0] for _ in items]
         assert [result.id for result in results] == [item.id for item in items]
         assert [result.status for result in results] == ["committed", "rejected", "committed"]
         changed = next(n for n, m in enumerate(seat.front.told) if isinstance(m, ModelChanged))
         answers = [
-            n for n, m in enumerate(seat.front.told) if isinstance(m, Outcome) and m.conn == caller.conn
+            n for n, m in enumerate(seat.front.told) if isinstance(m, BatchOutcome) and m.conn == caller.conn
         ]
         assert changed < min(answers)

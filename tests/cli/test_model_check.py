@@ -136,7 +136,7 @@ def test_a_module_that_never_returns_is_told(tmp_path: Path, monkeypatch: pytest
     """In this process: the time that loading may take is long."""
     monkeypatch.setattr(reviewing, "LOAD_TIMEOUT_S", 0.2)
     said: SimpleQueue[str] = SimpleQueue()
-    watch = reviewing.Watch(said.put, 0.1)
+    watch = reviewing.ReviewWatch(said.put, 0.1)
     watch.loading()
     assert said.get(timeout=PATIENCE_S) == "the model could not be loaded within 0.2 s"
     watch.rest()

@@ -18,8 +18,8 @@ from unisono.client.config import configure
 from unisono.client.core import Core
 from unisono.client.net.wire import CommittedEvent, decode
 from unisono.client.options import Options
-from unisono.client.submit import Request, Ticket
-from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, Tick
+from unisono.client.submit import SubmitRequest, Ticket
+from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
 from unisono.protocol.codec import encode
@@ -270,7 +270,7 @@ class Simulation:
 
     def draft(self) -> None:
         id = f"draft-{next(self.ids)}"
-        (answer,) = self.core.submit([Request(id, self._some(), self._event())])
+        (answer,) = self.core.submit([SubmitRequest(id, self._some(), self._event())])
         if isinstance(answer, Ticket):
             self.drafts.add(id)
 
@@ -383,7 +383,7 @@ class Simulation:
             elif self.core.state.phase == "live" and not self.core.store.outbox.pending:
                 return
             else:
-                self.core.feed(Tick())
+                self.core.feed(TimerFired())
         raise AssertionError(f"does not come to rest: {self.core.state}")
 
     def check_end(self) -> None:

@@ -12,16 +12,16 @@ from tests.client.peers import Line, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, until
 from tests.client.sync.driving import Drive, committed, of, page, rejected, reports
 from unisono.client import Committed, NotCaughtUp, Options, Phase
-from unisono.client.net.wire import Result
+from unisono.client.net.wire import SubmitResultItem
 from unisono.client.sync.failing_drafts import FAULTS_MAX
 from unisono.client.sync.inputs_effects import (
-    Disconnect,
     DraftRetried,
     DraftsWaiting,
+    DropConnection,
     Lost,
     Received,
     SubmitNext,
-    Tick,
+    TimerFired,
 )
 
 
@@ -45,10 +45,10 @@ class Poisoned(Drive):
         ids = self.submitted()
         self.sent.append(ids)
         if self.down or self.poison & set(ids):
-            assert of(Disconnect, self.error("server_error"))
+            assert of(DropConnection, self.error("server_error"))
             self.feed(Lost(1011))
             return
-        told: list[Result] = []
+        told: list[SubmitResultItem] = []
         for id in ids:
             self.head += 1
             told.append(committed(id, self.head))
@@ -145,16 +145,16 @@ def test_what_is_set_aside_is_tried_again_ever_more_rarely() -> None:
     for _ in range(4):
         waits.append(drive.state.held["a"].retry_at - drive.now)
         drive.now += waits[-1] - 1
-        drive.feed(Tick())
+        drive.feed(TimerFired())
         assert not drive.submitted()
         drive.now += 1
-        drive.feed(Tick())
+        drive.feed(TimerFired())
         assert drive.submitted() == ("a",)
         drive.run()
     assert waits == [60, 120, 200, 200]
     drive.poison = set()
     drive.now += 200
-    drive.feed(Tick())
+    drive.feed(TimerFired())
     drive.run()
     assert not drive.pending
     assert not drive.state.held
@@ -196,7 +196,7 @@ def test_a_tick_while_offline_asks_for_no_further_tick_at_once() -> None:
     drive.run()
     drive.feed(Lost())
     drive.now += 1000
-    drive.feed(Tick())
+    drive.feed(TimerFired())
     assert not of(SubmitNext, drive.effects[-1:])
     drive.reconnect()
     assert drive.submitted() == ("a",)

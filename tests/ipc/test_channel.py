@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from unisono.ipc import channel as channels
 from unisono.ipc.channel import (
     FRAME_BYTES_MAX,
+    AdminCommand,
     AskHead,
     AskPage,
     AskStats,
+    BatchOutcome,
     CancelPage,
     Candidate,
     Channel,
@@ -26,25 +28,23 @@ from unisono.ipc.channel import (
     ChannelGivenUp,
     Claim,
     Claimed,
-    Committed,
+    CommandResult,
     Drain,
     Dropped,
+    EventCommitted,
     Failed,
     GaveUp,
-    Head,
+    HeadAnswer,
+    ItemResult,
     Message,
     ModelChanged,
     Offer,
-    Order,
-    Outcome,
     PageFailed,
     PageOf,
     Ready,
-    Refused,
+    RefusedItem,
     Release,
     Replaced,
-    Report,
-    Result,
     SingleOutcome,
     Stats,
     Submit,
@@ -61,9 +61,11 @@ blobs = st.binary(max_size=40)
 versions = st.none() | numbers
 errors = st.lists(st.builds(FieldError, texts, texts), max_size=2).map(tuple)
 reasons = st.sampled_from(["forbidden", "validation_failed"])
-items = st.builds(Candidate, texts, names, blobs, blobs) | st.builds(Refused, texts, names, reasons, errors)
+items = st.builds(Candidate, texts, names, blobs, blobs) | st.builds(
+    RefusedItem, texts, names, reasons, errors
+)
 statuses = st.sampled_from(["committed", "rejected"])
-results = st.builds(Result, texts, statuses, numbers, versions, st.none() | texts, st.none() | errors)
+results = st.builds(ItemResult, texts, statuses, numbers, versions, st.none() | texts, st.none() | errors)
 offers = st.builds(Offer, numbers, versions, st.dictionaries(texts, names, max_size=2))
 
 MESSAGES: dict[type, st.SearchStrategy[Message]] = {
@@ -74,11 +76,11 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Offer: offers,
     Claimed: st.builds(Claimed, numbers, numbers),
     Replaced: st.builds(Replaced, numbers),
-    Committed: st.builds(Committed, numbers, numbers, names, blobs),
-    Outcome: st.builds(Outcome, numbers, st.lists(results, max_size=3).map(tuple)),
+    EventCommitted: st.builds(EventCommitted, numbers, numbers, names, blobs),
+    BatchOutcome: st.builds(BatchOutcome, numbers, st.lists(results, max_size=3).map(tuple)),
     SingleOutcome: st.builds(SingleOutcome, numbers, st.booleans(), blobs, st.none() | texts),
     Dropped: st.builds(Dropped, numbers),
-    Head: st.builds(Head, numbers, numbers),
+    HeadAnswer: st.builds(HeadAnswer, numbers, numbers),
     ModelChanged: st.builds(ModelChanged, versions, offers),
     Failed: st.builds(Failed, texts, st.booleans()),
     AskPage: st.builds(AskPage, numbers, names, numbers, numbers, numbers, numbers),
@@ -90,8 +92,8 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Ready: st.builds(Ready),
     GaveUp: st.builds(GaveUp, texts, texts),
     Drain: st.builds(Drain),
-    Order: st.builds(Order, numbers, texts, texts),
-    Report: st.builds(Report, numbers, st.booleans(), blobs),
+    AdminCommand: st.builds(AdminCommand, numbers, texts, texts),
+    CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
 }
 
 
@@ -173,9 +175,9 @@ def test_messages_pass_both_ways_in_order(pair: tuple[Channel, Channel]) -> None
     one, other = pair
     one.send([AskHead(1), AskHead(2)])
     one.send([AskHead(3)])
-    other.send([Head(1, 5)])
+    other.send([HeadAnswer(1, 5)])
     assert other.receive() == [AskHead(1), AskHead(2), AskHead(3)]
-    assert one.receive() == [Head(1, 5)]
+    assert one.receive() == [HeadAnswer(1, 5)]
 
 
 def test_what_was_sent_before_the_end_still_arrives(pair: tuple[Channel, Channel]) -> None:

@@ -9,11 +9,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from unisono.ipc import pipeline_file as pipelines
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.service import status
-from unisono.pipeline.service.status import StageStatus, Status
+from unisono.pipeline.service.status import ServiceStatus, StageStatus
 
 
 def written(data: Path, updated_ms: int) -> None:
-    told = Status("/lake", "sqlite:/data", "here", 1, 0, updated_ms=updated_ms, log_head=9, lake_head=7)
+    told = ServiceStatus(
+        "/lake", "sqlite:/data", "here", 1, 0, updated_ms=updated_ms, log_head=9, lake_head=7
+    )
     told.stages = {"export": StageStatus(runs=3, failures=1, error="no luck"), "publish": StageStatus(runs=2)}
     status.write(data / status.STATUS_FILE, told)
 

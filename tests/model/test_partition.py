@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unisono.model.load import Model, load_model, no_model
 from unisono.model.model import CANONICAL, COMPATIBILITY
 from unisono.model.partition import PartitionState
-from unisono.model.profile import State
+from unisono.model.profile import ProfileState
 from unisono.model.rules import Event, RuleFailed, Rules
 from unisono.model.schema import SchemaProfile
 from unisono.model.tree import TreeProfile
@@ -57,12 +57,12 @@ def order(state: PartitionState) -> list[str]:
     return list(notes)
 
 
-def halves(state: PartitionState) -> tuple[State, State]:
+def halves(state: PartitionState) -> tuple[ProfileState, ProfileState]:
     return state.tree, state.data
 
 
 def test_it_is_a_state() -> None:
-    state: State = PartitionState()
+    state: ProfileState = PartitionState()
     assert state.dump() == {"tree": {}, "data": {}}
 
 

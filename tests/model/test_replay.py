@@ -11,7 +11,7 @@ from tests.authority.models import write_model
 from unisono.model import replay as replaying
 from unisono.model.load import load_model
 from unisono.model.model import Model
-from unisono.model.replay import Kind, Review, Reviewer
+from unisono.model.replay import ReplayKind, Review, Reviewer
 from unisono.vocabulary import Json, JsonObject
 
 RULES = """
@@ -71,7 +71,7 @@ def review(now: Model, before: Model | None, log: Log) -> Review:
     return reviewer.review
 
 
-def figures(kind: Kind) -> tuple[int, int, int, int]:
+def figures(kind: ReplayKind) -> tuple[int, int, int, int]:
     return kind.events, kind.no_longer, kind.never, kind.refused
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.authority.endless import write_endless_model
 from unisono.model.load import load_model
-from unisono.model.rule_timeout import RuleTimeout, Spent, ThreadLimit
+from unisono.model.rule_timeout import RuleTimeout, ThreadLimit, ThreadTime
 from unisono.model.rules import RuleFailed
 
 ROUNDS = 120
@@ -89,7 +89,7 @@ def test_what_returns_in_time_is_left_alone_also_at_the_last_moment() -> None:
                 return "returned"
 
             try:
-                seen.add(limit.run(0.005, Spent(), busy))
+                seen.add(limit.run(0.005, ThreadTime(), busy))
             except RuleTimeout:
                 seen.add("stopped")
             for _ in range(1_000):
@@ -101,10 +101,10 @@ def test_what_returns_in_time_is_left_alone_also_at_the_last_moment() -> None:
 
 def test_waiting_counts_less_than_working() -> None:
     def work() -> tuple[float, float]:
-        waiting = Spent()
+        waiting = ThreadTime()
         time.sleep(0.1)
         waited = waiting.counted_s(0.04)
-        working, until = Spent(), time.thread_time() + 0.1
+        working, until = ThreadTime(), time.thread_time() + 0.1
         while time.thread_time() < until:
             pass
         return waited, working.counted_s(0.1)
@@ -122,7 +122,7 @@ def test_a_rule_that_waits_is_stopped_too() -> None:
 
     def work() -> str:
         try:
-            ThreadLimit().run(0.05, Spent(), wait)
+            ThreadLimit().run(0.05, ThreadTime(), wait)
         except RuleTimeout:
             return "stopped"
         return "returned"

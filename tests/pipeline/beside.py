@@ -22,7 +22,7 @@ from tests.behaviour.server.killing import kill as kill_server
 from tests.pipeline.processes import kill, run, start
 from tests.waiting import PATIENCE_S
 from unisono.store.check import check_directory
-from unisono.store.port import Extent
+from unisono.store.port import LogExtent
 from unisono.store.sqlite.log import SqliteReader
 
 PARTITIONS = 12
@@ -37,7 +37,7 @@ class Beside(msgspec.Struct, frozen=True):
     events: int
     service_kills: int
     server_kills: int
-    extent: Extent
+    extent: LogExtent
     log_bytes: list[int]
 
 

@@ -25,7 +25,7 @@ class Cluster:
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
         self._home = Path(_find_spark_home())
-        prepared = jvm.Prepared(self._home, jvm.java_home())
+        prepared = jvm.PreparedStart(self._home, jvm.java_home())
         self.settings = prepared.settings
         self.settings.mkdir(parents=True, exist_ok=True)
         self.java_options = [*prepared.java_options(), "-XX:TieredStopAtLevel=1"]

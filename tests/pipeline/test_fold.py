@@ -21,10 +21,10 @@ from unisono.lake.merge import EVERY_ID, Share, in_file_order, in_order, pieces,
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import FRESH, DataFile, write_runs
 from unisono.pipeline import task_planning as shares
-from unisono.pipeline.fold import Folder, Work, fold_names, fold_share
+from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_share
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact import job as compaction
-from unisono.pipeline.jobs.compact.job import Job, join
+from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
@@ -68,8 +68,8 @@ def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, li
 
 def work(
     storage: Storage, files: list[DataFile], share: Share, since: int = 0, upto: int = 2_000, *names: str
-) -> Work:
-    return Work(storage, shipped_outline(), share, since, upto, tuple(files), (), names=names)
+) -> FoldTask:
+    return FoldTask(storage, shipped_outline(), share, since, upto, tuple(files), (), names=names)
 
 
 def test_however_the_work_is_cut_the_states_are_the_same(
@@ -117,7 +117,7 @@ def test_a_partition_that_goes_on_in_the_next_file(
     storage, records, files = spread
     monkeypatch.setattr(compaction, "GROUP_ROWS", 60)
     bucket = bucket_of(HOT, BUCKETS)
-    job = Job(storage, BY_PARTITION, tuple(files), 120, bucket, BUCKETS)
+    job = CompactionTask(storage, BY_PARTITION, tuple(files), 120, bucket, BUCKETS)
     first = join(job)
     assert first.read == first.written
     assert sum(HOT in (file.first_partition, file.last_partition) for file in first.files) > 3
@@ -126,7 +126,7 @@ def test_a_partition_that_goes_on_in_the_next_file(
         shuffled = chance.sample(first.files, len(first.files))
         assert _order(storage, shuffled, bucket) == _order(storage, files, bucket)
     again = join(
-        Job(
+        CompactionTask(
             storage,
             BY_PARTITION,
             tuple(chance.sample(first.files, len(first.files))),

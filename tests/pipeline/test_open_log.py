@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline.history import append, make_store
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.pipeline.open_log import (
-    Extent,
+    LogExtent,
     extent,
     normal_uri,
     open_reader,
@@ -49,7 +49,7 @@ def test_no_store_there(tmp_path: Path) -> None:
 
 def test_every_record_once_in_order(store: str, records: list[Record]) -> None:
     reader = open_reader(store)
-    assert extent(store) == Extent(0, len(records))
+    assert extent(store) == LogExtent(0, len(records))
     for since, upto in ((0, 3000), (17, 18), (999, 2001), (5, 5)):
         seen = [record for some in read_range(reader, since, upto) for record in some]
         assert seen == records[since:upto]
@@ -77,7 +77,7 @@ def test_ranges_that_are_not_there(tmp_path: Path) -> None:
     make_store(tmp_path, 300)
     prune(tmp_path, 100)
     uri = sqlite_uri(tmp_path)
-    assert extent(uri) == Extent(100, 300)
+    assert extent(uri) == LogExtent(100, 300)
     require_range(uri, 100, 300)
     require_range(uri, 50, 50)
     for since, upto, words in ((0, 301, "ends at 300"), (99, 200, "up to 100 have left"), (7, 3, "no range")):
@@ -88,7 +88,7 @@ def test_ranges_that_are_not_there(tmp_path: Path) -> None:
 def test_a_wholly_pruned_log_has_an_extent(tmp_path: Path) -> None:
     make_store(tmp_path, 30)
     prune(tmp_path, 30)
-    assert extent(sqlite_uri(tmp_path)) == Extent(30, 30)
+    assert extent(sqlite_uri(tmp_path)) == LogExtent(30, 30)
 
 
 def test_reading_holds_nothing_that_the_writer_waits_for(tmp_path: Path) -> None:

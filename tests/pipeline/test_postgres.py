@@ -18,9 +18,9 @@ from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.jobs.export.follow import Follower
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.export.verify import verify
-from unisono.pipeline.jobs.retain.job import Keep
-from unisono.pipeline.open_log import Extent, extent, open_reader
-from unisono.pipeline.service.stages import Wanted, stages
+from unisono.pipeline.jobs.retain.job import RetentionPolicy
+from unisono.pipeline.open_log import LogExtent, extent, open_reader
+from unisono.pipeline.service.stages import ServiceOptions, stages
 from unisono.store.port import Pruned
 from unisono.store.postgres.log import PostgresLog
 
@@ -34,7 +34,7 @@ def test_source_export_and_follow(
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)
     with closing(PostgresLog.open(database, "node")) as log:
-        assert extent(database) == Extent(0, 0)
+        assert extent(database) == LogExtent(0, 0)
         records = append(log, 700)
         assert ids(load(spark, database, events_per_task=200)) == list(range(1, 701))
         wanted = [record.committed_id for record in records if "room-007" in record.partitions]
@@ -60,12 +60,12 @@ def test_every_stage_of_the_service(
 ) -> None:
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)
-    wanted = Wanted(keep=Keep(events=200, newest=10), out=tmp_path / "out")
+    wanted = ServiceOptions(keep=RetentionPolicy(events=200, newest=10), out=tmp_path / "out")
     with closing(PostgresLog.open(database, "node")) as log:
         records = append(log, 900)
         for stage in stages(spark, database, lake, wanted):
             assert stage.work().items > 0 or stage.name == "compact", stage.name
-        assert log.extent() == Extent(700, 900, lake.storage.location)
+        assert log.extent() == LogExtent(700, 900, lake.storage.location)
         assert list(log.scan(700, 900, limit=1_000)) == records[700:]
         with pytest.raises(Pruned):
             log.scan(0, 900, limit=1)
@@ -76,7 +76,7 @@ def test_every_stage_of_the_service(
     require_exact(lake, records)
     for stage in stages(spark, database, lake, wanted):
         stage.work()
-    assert extent(database) == Extent(800, 1_000, lake.storage.location)
+    assert extent(database) == LogExtent(800, 1_000, lake.storage.location)
 
 
 def test_no_database_there_and_no_password_told() -> None:

@@ -13,7 +13,7 @@ from tests.pipeline.outline import Outlines, outline_model
 from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.pipeline.deep_json import _tokens, state_text, text
-from unisono.pipeline.state_diff import Change, changes
+from unisono.pipeline.state_diff import StateChange, changes
 
 Json = Any
 
@@ -173,9 +173,11 @@ def test_lines_for_people() -> None:
         "- data.gone  1",
         '~ data.title  "A" → "B"',
     ]
-    steering = Change("treePush", "/tree/a\x07", {"t": "\x9b2J"}, id="n\x1b[2J\n", parent="_root", after=None)
+    steering = StateChange(
+        "treePush", "/tree/a\x07", {"t": "\x9b2J"}, id="n\x1b[2J\n", parent="_root", after=None
+    )
     assert steering.line() == r'+ tree."a\u0007"  n\u001b[2J\u000a the top, first  {"t":"\u009b2J"}'
-    long = Change("add", "/data/x", value="y" * 500).line()
+    long = StateChange("add", "/data/x", value="y" * 500).line()
     assert len(long) < 120
     assert long.endswith("…")
 

@@ -41,31 +41,31 @@ from unisono.protocol.session import (
     Leave,
     Reply,
     Session,
+    SessionState,
     StartSync,
-    State,
-    Submit,
+    SubmitItems,
     Verify,
 )
 from unisono.vocabulary import FieldError, LogIdentity
 
 # The table of 002, with what its prose adds (errors that keep open, sockets that are lost), written by hand.
 TABLE = {
-    (State.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): State.ACTIVE,
-    (State.AWAIT_CONNECT, Input.CONNECT_REFUSED): State.CLOSED,
-    (State.AWAIT_CONNECT, Input.HEARTBEAT): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.OUT_OF_TURN): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.REFUSED_OPEN): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.REFUSED_CLOSING): State.CLOSED,
-    (State.AWAIT_CONNECT, Input.LOST): State.CLOSED,
-    (State.ACTIVE, Input.HEARTBEAT): State.ACTIVE,
-    (State.ACTIVE, Input.OUT_OF_TURN): State.ACTIVE,
-    (State.ACTIVE, Input.DISCONNECT): State.CLOSED,
-    (State.ACTIVE, Input.SUBMIT): State.ACTIVE,
-    (State.ACTIVE, Input.SYNC): State.ACTIVE,
-    (State.ACTIVE, Input.REFUSED_OPEN): State.ACTIVE,
-    (State.ACTIVE, Input.REFUSED_CLOSING): State.CLOSED,
-    (State.ACTIVE, Input.LOST): State.CLOSED,
-    (State.CLOSED, Input.LOST): State.CLOSED,
+    (SessionState.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): SessionState.ACTIVE,
+    (SessionState.AWAIT_CONNECT, Input.CONNECT_REFUSED): SessionState.CLOSED,
+    (SessionState.AWAIT_CONNECT, Input.HEARTBEAT): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.OUT_OF_TURN): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.REFUSED_OPEN): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.REFUSED_CLOSING): SessionState.CLOSED,
+    (SessionState.AWAIT_CONNECT, Input.LOST): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.HEARTBEAT): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.OUT_OF_TURN): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.DISCONNECT): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,
+    (SessionState.CLOSED, Input.LOST): SessionState.CLOSED,
 }
 
 ERRORS: dict[str, WireError] = {
@@ -106,11 +106,11 @@ def accept(session: Session, client_id: str = "alice", profile: str = "canonical
     )
 
 
-def in_state(state: State) -> Session:
+def in_state(state: SessionState) -> Session:
     session = Session()
-    if state is State.ACTIVE:
+    if state is SessionState.ACTIVE:
         accept(session)
-    elif state is State.CLOSED:
+    elif state is SessionState.CLOSED:
         session.lost()
     assert session.state is state
     return session
@@ -128,8 +128,10 @@ def error_code(effects: Sequence[Effect]) -> Any:
 
 @pytest.mark.req("CONN-01")
 @pytest.mark.parametrize("happened", Input, ids=lambda happened: happened.name)
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-def test_every_pair_of_the_table_and_every_pair_that_is_not_in_it(state: State, happened: Input) -> None:
+@pytest.mark.parametrize("state", SessionState, ids=lambda state: state.name)
+def test_every_pair_of_the_table_and_every_pair_that_is_not_in_it(
+    state: SessionState, happened: Input
+) -> None:
     session = in_state(state)
     following = TABLE.get((state, happened))
     assert TRANSITIONS.get((state, happened)) is following
@@ -144,7 +146,7 @@ def test_every_pair_of_the_table_and_every_pair_that_is_not_in_it(state: State, 
 
 @pytest.mark.req("CONN-01")
 def test_the_table_has_no_way_back() -> None:
-    order = [State.AWAIT_CONNECT, State.ACTIVE, State.CLOSED]
+    order = [SessionState.AWAIT_CONNECT, SessionState.ACTIVE, SessionState.CLOSED]
     assert all(order.index(before) <= order.index(after) for (before, _), after in TRANSITIONS.items())
 
 
@@ -156,7 +158,7 @@ def test_a_heartbeat_before_connect_is_answered_whoever_it_names() -> None:
     session = Session()
     for who in (None, "anybody"):
         assert session.receive(Heartbeat(who)) == (Reply("heartbeat_ack", {}),)
-    assert session.state is State.AWAIT_CONNECT
+    assert session.state is SessionState.AWAIT_CONNECT
     assert session.client_id is None
 
 
@@ -167,7 +169,7 @@ def test_anything_else_before_connect_is_bad_request_and_changes_nothing(kind: s
     effects = session.receive(MESSAGES[kind]("mallory"))
     assert len(effects) == 1
     assert error_code(effects) == "bad_request"
-    assert session.state is State.AWAIT_CONNECT
+    assert session.state is SessionState.AWAIT_CONNECT
     assert session.receive(CONNECT) == (Verify(CONNECT),)
 
 
@@ -176,7 +178,7 @@ def test_anything_else_before_connect_is_bad_request_and_changes_nothing(kind: s
 def test_an_accepted_connect_tells_everything_the_client_needs(model_version: int | None) -> None:
     session = Session()
     assert session.receive(CONNECT) == (Verify(CONNECT),)
-    assert session.state is State.AWAIT_CONNECT
+    assert session.state is SessionState.AWAIT_CONNECT
     (told,) = session.verified(
         "alice",
         "compatibility",
@@ -206,7 +208,11 @@ def test_an_accepted_connect_tells_everything_the_client_needs(model_version: in
     }
     model = {} if model_version is None else {"model_version": model_version, "model_digest": "ab12"}
     assert told.payload == expected | model
-    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "compatibility")
+    assert (session.state, session.client_id, session.profile) == (
+        SessionState.ACTIVE,
+        "alice",
+        "compatibility",
+    )
 
 
 # -- active --------------------------------------------------------------------------------------------------
@@ -214,49 +220,49 @@ def test_an_accepted_connect_tells_everything_the_client_needs(model_version: in
 
 @pytest.mark.req("CONN-03", "PROF-06")
 def test_a_second_connect_is_bad_request_and_changes_nothing() -> None:
-    session = in_state(State.ACTIVE)
+    session = in_state(SessionState.ACTIVE)
     effects = session.receive(Connect("other", "bob", supported_profiles=["compatibility"]))
     assert len(effects) == 1
     assert error_code(effects) == "bad_request"
-    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "canonical")
+    assert (session.state, session.client_id, session.profile) == (SessionState.ACTIVE, "alice", "canonical")
     with pytest.raises(IllegalStep):
         accept(session, "bob", "compatibility")
-    assert (session.state, session.client_id, session.profile) == (State.ACTIVE, "alice", "canonical")
+    assert (session.state, session.client_id, session.profile) == (SessionState.ACTIVE, "alice", "canonical")
 
 
 @pytest.mark.req("CONN-01", "HB-01", "SUBMIT-06")
 @pytest.mark.parametrize("who", [None, "alice"])
 def test_every_request_of_an_active_connection_has_its_effect(who: str | None) -> None:
-    session = in_state(State.ACTIVE)
+    session = in_state(SessionState.ACTIVE)
     assert session.receive(Heartbeat(who)) == (Reply("heartbeat_ack", {}),)
     sync = Sync(0, ["p"], client_id=who)
     assert session.receive(sync) == (StartSync(sync),)
     single = SubmitEvent("e", Raw(b"{}"), ["p"], client_id=who)
-    assert session.receive(single) == (Submit((single,), single=True),)
+    assert session.receive(single) == (SubmitItems((single,), single=True),)
     batch = [item("a", who), item("b")]
-    assert session.receive(SubmitEvents(batch, who)) == (Submit(batch, single=False),)
+    assert session.receive(SubmitEvents(batch, who)) == (SubmitItems(batch, single=False),)
     assert session.receive(Disconnect(who)) == (Leave(CloseCode.NORMAL, "disconnect"),)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 @pytest.mark.req("AUTH-05")
 @pytest.mark.parametrize("kind", MESSAGES)
 @pytest.mark.parametrize("who", ["bob", "", "Alice", "alice "])
 def test_speaking_for_another_ends_the_connection(kind: str, who: str) -> None:
-    session = in_state(State.ACTIVE)
+    session = in_state(SessionState.ACTIVE)
     effects = session.receive(MESSAGES[kind](who))
     assert error_code(effects) == "auth_failed"
     assert effects[1:] == (Leave(CloseCode.AUTH_FAILED, "auth_failed"),)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 @pytest.mark.req("AUTH-05")
 def test_one_item_that_speaks_for_another_ends_the_connection() -> None:
-    session = in_state(State.ACTIVE)
+    session = in_state(SessionState.ACTIVE)
     effects = session.receive(SubmitEvents([item("a"), item("b", "alice"), item("c", "bob")], "alice"))
     assert error_code(effects) == "auth_failed"
-    assert not any(isinstance(effect, Submit) for effect in effects)
-    assert session.state is State.CLOSED
+    assert not any(isinstance(effect, SubmitItems) for effect in effects)
+    assert session.state is SessionState.CLOSED
 
 
 # -- errors and endings --------------------------------------------------------------------------------------
@@ -268,7 +274,9 @@ def test_every_error_of_the_wire_is_tried_here() -> None:
 
 
 @pytest.mark.req("ERR-01", "CONN-10")
-@pytest.mark.parametrize("state", [State.AWAIT_CONNECT, State.ACTIVE], ids=lambda state: state.name)
+@pytest.mark.parametrize(
+    "state", [SessionState.AWAIT_CONNECT, SessionState.ACTIVE], ids=lambda state: state.name
+)
 @pytest.mark.parametrize(
     ("code", "closes_with"),
     [
@@ -283,7 +291,7 @@ def test_every_error_of_the_wire_is_tried_here() -> None:
     ],
 )
 def test_an_error_closes_exactly_when_its_code_says_so(
-    state: State, code: str, closes_with: int | None
+    state: SessionState, code: str, closes_with: int | None
 ) -> None:
     session = in_state(state)
     effects = session.refuse(ERRORS[code])
@@ -293,7 +301,7 @@ def test_an_error_closes_exactly_when_its_code_says_so(
         assert session.state is state
     else:
         assert effects[1:] == (Leave(CloseCode(closes_with), code),)
-        assert session.state is State.CLOSED
+        assert session.state is SessionState.CLOSED
 
 
 @pytest.mark.req("ERR-02")
@@ -326,19 +334,21 @@ def test_close_codes_are_stable() -> None:
 
 
 @pytest.mark.req("CONN-01")
-@pytest.mark.parametrize("state", [State.AWAIT_CONNECT, State.ACTIVE], ids=lambda state: state.name)
-def test_leaving_and_losing_close_from_everywhere(state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [SessionState.AWAIT_CONNECT, SessionState.ACTIVE], ids=lambda state: state.name
+)
+def test_leaving_and_losing_close_from_everywhere(state: SessionState) -> None:
     session = in_state(state)
     assert session.leave(CloseCode.REPLACED, "newer") == (Leave(CloseCode.REPLACED, "newer"),)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
     session = in_state(state)
     session.lost()
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 @pytest.mark.req("CONN-01")
 def test_once_closed_nothing_is_received_any_more() -> None:
-    session = in_state(State.CLOSED)
+    session = in_state(SessionState.CLOSED)
     attempts: list[Callable[[], object]] = [
         *(lambda kind=kind: session.receive(MESSAGES[kind](None)) for kind in MESSAGES),
         lambda: session.receive(CONNECT),
@@ -349,9 +359,9 @@ def test_once_closed_nothing_is_received_any_more() -> None:
     for attempt in attempts:
         with pytest.raises(IllegalStep):
             attempt()
-        assert session.state is State.CLOSED
+        assert session.state is SessionState.CLOSED
     session.lost()
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 Step = tuple[str, Any]
@@ -391,17 +401,17 @@ def test_whatever_happens_the_invariants_hold(history: list[Step]) -> None:
             effects = apply(session, step)
         except IllegalStep:
             assert session.state is before
-            assert before is State.CLOSED or step[0] == "verified"
+            assert before is SessionState.CLOSED or step[0] == "verified"
             continue
         if step[0] == "verified":
             accepted = step[1]
         assert session.client_id == accepted
         assert (session.profile is None) == (accepted is None)
-        assert session.state is not State.ACTIVE or accepted is not None
+        assert session.state is not SessionState.ACTIVE or accepted is not None
         leaves = [effect for effect in effects if isinstance(effect, Leave)]
-        closed_now = before is not State.CLOSED and session.state is State.CLOSED
+        closed_now = before is not SessionState.CLOSED and session.state is SessionState.CLOSED
         assert bool(leaves) == (closed_now and step[0] != "lost")
         assert not leaves or effects[-1] is leaves[0]
-        if any(isinstance(effect, Submit | StartSync) for effect in effects):
-            assert before is State.ACTIVE
+        if any(isinstance(effect, SubmitItems | StartSync) for effect in effects):
+            assert before is SessionState.ACTIVE
             assert step[1] in (None, accepted)

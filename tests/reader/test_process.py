@@ -23,12 +23,12 @@ from unisono.ipc.channel import (
     Stats,
     socket_pair,
 )
-from unisono.ipc.stats import Snapshot as Figures
+from unisono.ipc.stats import CounterValues as Figures
 from unisono.ipc.stats import parse
 from unisono.lake.cold.archive import Archive, ArchivedReader
 from unisono.lake.lake import Lake
 from unisono.reader.process import Reader
-from unisono.store.port import NO_FLOORS, Extent, Page
+from unisono.store.port import NO_FLOORS, LogExtent, Page
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 
@@ -71,7 +71,7 @@ class SlowArchive(Archive):
 
     def page(
         self,
-        held: Extent,
+        held: LogExtent,
         partitions: Sequence[str],
         since: int,
         upto: int,

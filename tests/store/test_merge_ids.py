@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.store import merge_ids as merging
-from unisono.store.merge_ids import EACH_MIN, GROWTH, Merge, Merges, key_of
+from unisono.store.merge_ids import EACH_MIN, GROWTH, IdMerge, IdMerges, key_of
 
 
 class Index:
@@ -39,7 +39,7 @@ class Index:
 
 def read(index: Index, after: Mapping[int, int], upto: int, limit: int) -> list[int]:
     """All pages of one merge, one after the other."""
-    merge, got = Merge(after, upto), list[int]()
+    merge, got = IdMerge(after, upto), list[int]()
     while ids := merge.first(limit, index.fetch)[0]:
         got += ids
         merge.drop(ids[-1])
@@ -77,7 +77,7 @@ def test_a_history_of_a_thousand_partitions_costs_its_events_and_a_probe_each(li
             if not rare or rare[-1] != id:
                 rare.append(id)
     index = Index(partitions)
-    first = Merge(dict.fromkeys(partitions, 0), 30_000)
+    first = IdMerge(dict.fromkeys(partitions, 0), 30_000)
     first.first(limit, index.fetch)
     assert index.given <= GROWTH * (limit + 1000 * EACH_MIN), "of one page"
     assert index.rounds <= 8
@@ -94,12 +94,12 @@ def test_a_history_of_a_thousand_partitions_costs_its_events_and_a_probe_each(li
 @pytest.mark.req("LIM-05")
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "KEPT_MAX", 100)
-    merges: Merges[int] = Merges()
+    merges: IdMerges[int] = IdMerges()
     names = tuple(f"n{number}" for number in range(10))
     for upto in range(1, 21):
-        merges.put(key_of(names, {}, 0, upto), Merge(dict.fromkeys(range(10), 0), upto))
+        merges.put(key_of(names, {}, 0, upto), IdMerge(dict.fromkeys(range(10), 0), upto))
     assert [upto for upto in range(1, 21) if merges.take(key_of(names, {}, 0, upto)) is not None] == [
         *range(16, 21)
     ]
-    merges.put(key_of(names, {}, 0, 1), Merge(dict.fromkeys(range(200), 0), 1))
+    merges.put(key_of(names, {}, 0, 1), IdMerge(dict.fromkeys(range(200), 0), 1))
     assert merges.take(key_of(names, {}, 0, 1)) is None, "one that is too large is not kept"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.terminal.outline import Outline, Row, nearest, read, visible
+from unisono.terminal.outline import Outline, OutlineRow, nearest, read, visible
 from unisono.vocabulary import Json
 
 
@@ -34,11 +34,11 @@ SAMPLE = view(node("a", node("b", node("c")), node("d")), node("e"))
 def test_rows_stand_in_reading_order_and_know_their_neighbours() -> None:
     outline = read(SAMPLE, "outline")
     assert outline.rows == (
-        Row("a", "A", 0, None, None, "e", below=3),
-        Row("b", "B", 1, "a", None, "d", below=1),
-        Row("c", "C", 2, "b", None, None),
-        Row("d", "D", 1, "a", "b", None),
-        Row("e", "E", 0, None, "a", None),
+        OutlineRow("a", "A", 0, None, None, "e", below=3),
+        OutlineRow("b", "B", 1, "a", None, "d", below=1),
+        OutlineRow("c", "C", 2, "b", None, None),
+        OutlineRow("d", "D", 1, "a", "b", None),
+        OutlineRow("e", "E", 0, None, "a", None),
     )
     assert outline.find("d") == outline.rows[3]
     assert outline.find("z") is None

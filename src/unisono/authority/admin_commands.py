@@ -10,11 +10,11 @@ import msgspec
 
 from unisono.authority.maintenance_commands import KeepingOrders
 from unisono.config import Settings
-from unisono.ipc.channel import KEEPING, Order, Report
+from unisono.ipc.channel import KEEPING, AdminCommand, CommandResult
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model
 from unisono.store.cluster import ModelRefused
-from unisono.store.maintenance import KeepRefused, KeptLog
+from unisono.store.maintenance import KeepRefused, MaintainedLog
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ class ReloadTerms(msgspec.Struct, frozen=True):
     digest: str | None = None
 
 
-class Orders:
+class AdminCommands:
     """Carries out orders between two groups."""
 
-    def __init__(self, settings: Settings, kept: KeptLog | None = None) -> None:
+    def __init__(self, settings: Settings, kept: MaintainedLog | None = None) -> None:
         """`kept`: the log, if it is embedded and this process its only writer."""
         self._settings = settings
         self._keeping = KeepingOrders(kept)
 
-    def obey(self, authority: Authority, order: Order) -> Report | None:
+    def obey(self, authority: Authority, order: AdminCommand) -> CommandResult | None:
         """None: not done yet, ask again after the next group."""
         try:
             match order.command:
@@ -67,8 +67,8 @@ class Orders:
                     raise OrderRefused(f"there is no order {order.command!r}")
         except (OrderRefused, KeepRefused, ModelError, ModelRefused) as error:
             log.warning("order %s refused: %s", order.command, error)
-            return Report(order.ticket, False, msgspec.json.encode({"error": str(error)}))
-        return Report(order.ticket, True, msgspec.json.encode(body))
+            return CommandResult(order.ticket, False, msgspec.json.encode({"error": str(error)}))
+        return CommandResult(order.ticket, True, msgspec.json.encode(body))
 
     def _reload(self, authority: Authority, directory: str, terms: ReloadTerms) -> JsonObject:
         """MODEL-02: the new model is loaded and checked whole before anything switches."""

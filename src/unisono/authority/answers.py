@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict
-from unisono.ipc.channel import Candidate, Refused, Result, SingleOutcome, Submit
+from unisono.ipc.channel import Candidate, ItemResult, RefusedItem, SingleOutcome, Submit
 from unisono.protocol.codec import encode_event, encode_payload
-from unisono.store.port import Known
+from unisono.store.port import RememberedId
 
 
-def result_of(item: Candidate | Refused, verdict: Verdict, known: Mapping[str, Known], now: int) -> Result:
+def result_of(
+    item: Candidate | RefusedItem, verdict: Verdict, known: Mapping[str, RememberedId], now: int
+) -> ItemResult:
     """One entry of a `submit_events_result`; a retry gets the first result again (ORD-03)."""
     match verdict:
         case Commit():
-            return Result(item.id, "committed", now, known[item.id].committed_id)
+            return ItemResult(item.id, "committed", now, known[item.id].committed_id)
         case Duplicate(first):
-            return Result(item.id, "committed", first.status_updated_at, first.committed_id)
+            return ItemResult(item.id, "committed", first.status_updated_at, first.committed_id)
         case Reject(reason, errors):
-            return Result(item.id, "rejected", now, reason=reason, errors=errors)
+            return ItemResult(item.id, "rejected", now, reason=reason, errors=errors)
 
 
 def single_outcome(
-    submit: Submit, item: Candidate | Refused, result: Result, known: Mapping[str, Known]
+    submit: Submit, item: Candidate | RefusedItem, result: ItemResult, known: Mapping[str, RememberedId]
 ) -> SingleOutcome:
     """`event_committed` with the whole event, or `event_rejected` (SUBMIT-06)."""
     if result.status == "committed":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Owners:
+class ClientClaims:
     """The connections of this node's clients, as their claims came in."""
 
     def __init__(self) -> None:

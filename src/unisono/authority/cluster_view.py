@@ -13,7 +13,7 @@ from unisono.store.cluster import Cluster, ModelBundle, News
 log = logging.getLogger("unisono.authority")
 
 
-class Neighbours:
+class ClusterView:
     """Asks the cluster where there is one, and says "nothing new" where there is none."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Neighbours:
         return None if bundle is None else load_files(bundle.files, accept_init=self._accept_init)
 
 
-def settle_model(neighbours: Neighbours, own: Model, tell: Callable[[str], None]) -> Model:
+def settle_model(neighbours: ClusterView, own: Model, tell: Callable[[str], None]) -> Model:
     """The model a starting node judges by: its own if it is the newest, which then is in force everywhere.
 
     Two different models of one version cannot both be: ModelRefused.

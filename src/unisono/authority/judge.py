@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from unisono.ipc.channel import Candidate, Refused
-from unisono.store.port import Known
+from unisono.ipc.channel import Candidate, RefusedItem
+from unisono.store.port import RememberedId
 from unisono.vocabulary import FieldError
 
 
@@ -24,7 +24,7 @@ class Commit(msgspec.Struct, frozen=True):
 class Duplicate(msgspec.Struct, frozen=True):
     """Committed before with the same content; the first result is the answer."""
 
-    known: Known
+    known: RememberedId
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -37,15 +37,17 @@ class Reject(msgspec.Struct, frozen=True):
 Verdict: TypeAlias = Commit | Duplicate | Reject
 
 
-class Meaning(Protocol):
+class EventModel(Protocol):
     """What the model says of an event. A take that finds no error has changed the staged states."""
 
     def take(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]: ...
 
 
-def judge(item: Candidate | Refused, profile: str, known: Mapping[str, Known], meaning: Meaning) -> Verdict:
+def judge(
+    item: Candidate | RefusedItem, profile: str, known: Mapping[str, RememberedId], meaning: EventModel
+) -> Verdict:
     """`known` covers the log and what the group has accepted so far (ORD-05)."""
-    if isinstance(item, Refused):
+    if isinstance(item, RefusedItem):
         return Reject(item.reason, item.errors)
     earlier = known.get(item.id)
     if earlier is not None:

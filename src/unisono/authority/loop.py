@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 
 from unisono.authority.answers import result_of, single_outcome
-from unisono.authority.client_claims import Owners
+from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
-from unisono.authority.cluster_view import Neighbours
+from unisono.authority.cluster_view import ClusterView
 from unisono.authority.judge import Commit, Reject, judge
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.parked_requests import (
@@ -28,35 +28,35 @@ from unisono.authority.parked_requests import (
     GROUP_S,
     REQUEST_S,
     GroupSize,
-    WaitingRoom,
+    ParkedRequests,
     needed,
 )
 from unisono.authority.states.resident import States
 from unisono.ipc.channel import (
+    AdminCommand,
     AskHead,
     AskStats,
+    BatchOutcome,
     Candidate,
     Channel,
     ChannelClosed,
     ChannelGivenUp,
     Claim,
     Claimed,
-    Committed,
+    CommandResult,
     Drain,
     Dropped,
+    EventCommitted,
     Failed,
     GaveUp,
-    Head,
+    HeadAnswer,
+    ItemResult,
     Message,
     ModelChanged,
     Offer,
-    Order,
-    Outcome,
     Ready,
     Release,
     Replaced,
-    Report,
-    Result,
     Stats,
     Submit,
 )
@@ -64,7 +64,7 @@ from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
 from unisono.protocol.codec import encode_event
 from unisono.store.batching import in_portions
 from unisono.store.cluster import StoreLost
-from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StorageError
+from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId, StorageError
 
 log = logging.getLogger("unisono.authority")
 
@@ -98,8 +98,8 @@ class Authority:
         fronts: Sequence[Channel],
         clock: Clock,
         perf: Callable[[], float],
-        obey: Callable[[Authority, Order], Report | None],
-        neighbours: Neighbours | None = None,
+        obey: Callable[[Authority, AdminCommand], CommandResult | None],
+        neighbours: ClusterView | None = None,
         group_s: float = GROUP_S,
         request_s: float = REQUEST_S,
     ) -> None:
@@ -108,17 +108,17 @@ class Authority:
         self._store = store
         self._group_s = group_s
         self._request_s = request_s
-        self._begun: dict[int, list[Result]] = {}
-        self.neighbours = neighbours or Neighbours(None)
+        self._begun: dict[int, list[ItemResult]] = {}
+        self.neighbours = neighbours or ClusterView(None)
         self.states = states
         self._node = node
         self._clock = clock
         self._perf = perf
         self._obey = obey
         self._queue: deque[tuple[Channel, Message]] = deque()
-        self._waiting = WaitingRoom()
-        self._orders: deque[tuple[Channel, Order]] = deque()
-        self._owners = Owners()
+        self._waiting = ParkedRequests()
+        self._orders: deque[tuple[Channel, AdminCommand]] = deque()
+        self._owners = ClientClaims()
         self._selector = selectors.DefaultSelector()
         self._channels = {node, *fronts}
         for channel in (node, *fronts):
@@ -256,7 +256,7 @@ class Authority:
         ]
         submits = [message for _, message in taken if isinstance(message, Submit)]
         self.neighbours.claim([message for _, message in taken if isinstance(message, Claim)])
-        known: dict[str, Known] = {}
+        known: dict[str, RememberedId] = {}
         if ids:
             opening = self._open(ids, submits)
             if opening is None:
@@ -323,7 +323,12 @@ class Authority:
                 self._learn_and_tell(behind.records)
 
     def _submit(
-        self, channel: Channel, submit: Submit, known: dict[str, Known], records: list[Record], now: int
+        self,
+        channel: Channel,
+        submit: Submit,
+        known: dict[str, RememberedId],
+        records: list[Record],
+        now: int,
     ) -> Submit | None:
         """Judge a request; what is left of it when that takes long, for the next group to begin with.
 
@@ -352,7 +357,7 @@ class Authority:
                     now,
                 )
                 records.append(record)
-                known[item.id] = Known(record.committed_id, record.hash, record.client_id, now)
+                known[item.id] = RememberedId(record.committed_id, record.hash, record.client_id, now)
                 self._publish(record, submit.conn)
             elif isinstance(verdict, Reject):
                 self.counters.add(f"rejections|{verdict.reason}")
@@ -362,7 +367,7 @@ class Authority:
         if submit.single:
             self._out.tell(channel, single_outcome(submit, submit.items[0], results[0], known))
         else:
-            self._out.tell(channel, Outcome(submit.conn, tuple(results)))
+            self._out.tell(channel, BatchOutcome(submit.conn, tuple(results)))
         return None
 
     def _publish(self, record: Record, origin: int) -> None:
@@ -374,26 +379,27 @@ class Authority:
             record.event,
             record.status_updated_at,
         )
-        self._out.tell_all(Committed(record.committed_id, origin, record.partitions, payload))
+        self._out.tell_all(EventCommitted(record.committed_id, origin, record.partitions, payload))
 
     # -- everything that is not a submission ---------------------------------------------------------------
 
     def _other(self, channel: Channel, message: Message, head: int) -> None:
         match message:
             case AskHead():
-                self._out.tell(channel, Head(message.ticket, head))
+                self._out.tell(channel, HeadAnswer(message.ticket, head))
             case Claim():
                 self._claim(channel, message, head)
             case Release():
                 self._release(message.conn)
             case AskStats():
                 self._stats(channel, message)
-            case Order():
+            case AdminCommand():
                 if len(self._orders) < ORDERS_MAX:
                     self._orders.append((channel, message))
                 else:
                     self._out.send(
-                        channel, [Report(message.ticket, False, b'{"error":"too many orders at once"}')]
+                        channel,
+                        [CommandResult(message.ticket, False, b'{"error":"too many orders at once"}')],
                     )
             case Drain():
                 self._draining = True
@@ -523,8 +529,8 @@ class Authority:
                     self._draining = True
                 case Release():
                     waiting.append((channel, message))
-                case Order():
-                    report = Report(message.ticket, False, b'{"error":"the log is out of reach"}')
+                case AdminCommand():
+                    report = CommandResult(message.ticket, False, b'{"error":"the log is out of reach"}')
                     self._out.send(channel, [report])
                 case _:
                     pass

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.ipc.channel import Order
+from unisono.ipc.channel import AdminCommand
 from unisono.store.maintenance import (
     PRUNE_EVENTS_MAX,
-    Erasure,
+    EraseOrder,
     KeepRefused,
-    KeptLog,
+    MaintainedLog,
     Publication,
     portions,
     require_publishable,
@@ -38,13 +38,13 @@ PRUNE_EVENTS_MIN: Final = 64
 class KeepingOrders:
     """Carries them out. Invariant: `_steps` belongs to the order `_ticket`, which is not done yet."""
 
-    def __init__(self, log: KeptLog | None) -> None:
+    def __init__(self, log: MaintainedLog | None) -> None:
         self._log = log
         self._ticket = 0
         self._steps: Iterator[None] = iter(())
         self._prune_events = PRUNE_EVENTS_MIN
 
-    def obey(self, authority: Authority, order: Order) -> JsonObject | None:
+    def obey(self, authority: Authority, order: AdminCommand) -> JsonObject | None:
         """What came of it; None: not done yet, ask again after the next group."""
         if self._log is None:
             raise KeepRefused("this server's log is shared: it is kept over the database itself")
@@ -53,7 +53,7 @@ class KeepingOrders:
         except msgspec.MsgspecError as error:
             raise KeepRefused(f"what the order carries cannot be read: {error}") from error
 
-    def _obey(self, authority: Authority, log: KeptLog, order: Order) -> JsonObject | None:
+    def _obey(self, authority: Authority, log: MaintainedLog, order: AdminCommand) -> JsonObject | None:
         match order.command:
             case "archive":
                 log.set_archive(msgspec.msgpack.decode(order.body, type=str))
@@ -64,7 +64,7 @@ class KeepingOrders:
             case "snapshots":
                 return self._publish(authority, log, order)
             case "erase":
-                asked = msgspec.msgpack.decode(order.body, type=Erasure)
+                asked = msgspec.msgpack.decode(order.body, type=EraseOrder)
                 erased = log.erase(asked.tombstones, asked.partitions)
                 authority.states.forget(erased.partitions)
                 return {"events": erased.events, "erasures": erased.erasures}
@@ -74,7 +74,7 @@ class KeepingOrders:
             case _:
                 raise KeepRefused(f"there is no order {order.command!r}")
 
-    def _prune(self, log: KeptLog, upto: int) -> int:
+    def _prune(self, log: MaintainedLog, upto: int) -> int:
         """As many as the last times took about PRUNE_S, which depends on the disk and on how ids are spread."""
         started = time.perf_counter()
         events = log.prune(upto, limit=self._prune_events)
@@ -83,7 +83,7 @@ class KeepingOrders:
             self._prune_events = max(PRUNE_EVENTS_MIN, min(wanted, PRUNE_EVENTS_MAX))
         return events
 
-    def _publish(self, authority: Authority, log: KeptLog, order: Order) -> JsonObject | None:
+    def _publish(self, authority: Authority, log: MaintainedLog, order: AdminCommand) -> JsonObject | None:
         """A transaction each time it is asked."""
         if self._ticket != order.ticket:
             asked = msgspec.msgpack.decode(order.body, type=Publication)
@@ -98,7 +98,7 @@ class KeepingOrders:
         return {}
 
 
-def _stored(log: KeptLog, snapshots: list[Snapshot]) -> Iterator[None]:
+def _stored(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
     for portion in portions(snapshots):
         log.put_snapshots(portion)
         yield

@@ -17,7 +17,7 @@ SWITCH_S: Final = 0.0005
 times in every commit."""
 
 
-class Background(Generic[T]):
+class OneShotThread(Generic[T]):
     """One piece of work and what came of it."""
 
     def __init__(self, work: Callable[[], T]) -> None:

@@ -42,7 +42,7 @@ class GroupSize:
         self._bytes += _event_bytes(submit)
 
 
-class WaitingRoom:
+class ParkedRequests:
     """Requests in the order they came, and whose they are.
 
     A request also waits behind another of its connection, whatever it needs itself (SUBMIT-09).

@@ -58,7 +58,7 @@ class Call(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Stuck(msgspec.Struct, frozen=True):
+class StuckRule(msgspec.Struct, frozen=True):
     """One line of the file."""
 
     event_id: str
@@ -71,7 +71,7 @@ class Stuck(msgspec.Struct, frozen=True):
 class RunningCall:
     """The shared note; the authority writes it, the node reads it."""
 
-    def __init__(self, refused: dict[tuple[str, str], Stuck] | None = None) -> None:
+    def __init__(self, refused: dict[tuple[str, str], StuckRule] | None = None) -> None:
         self._memory = mmap.mmap(-1, _ROOM)
         self._refused = refused or {}
         self._event: tuple[bytes, bytes, bytes] = (b"", b"", b"")
@@ -127,14 +127,14 @@ class StuckFile:
     def __init__(self, data: Path) -> None:
         self._path = data / STUCK_FILE
 
-    def load(self) -> dict[tuple[str, str], Stuck]:
+    def load(self) -> dict[tuple[str, str], StuckRule]:
         """The events to refuse, by hash and model; a line that cannot be read counts for nothing."""
         return {(stuck.hash, stuck.model): stuck for stuck in self._lines()}
 
     def add(self, call: Call, now_ms: int) -> None:
         """Durable before anything else is done about it."""
         kept = [*self._lines()][-(STUCK_MAX - 1) :]
-        kept.append(Stuck(call.event_id, call.hash, call.digest, call.rule, now_ms))
+        kept.append(StuckRule(call.event_id, call.hash, call.digest, call.rule, now_ms))
         beside = self._path.with_suffix(".new")
         with beside.open("wb") as file:
             file.writelines(msgspec.json.encode(stuck) + b"\n" for stuck in kept)
@@ -147,14 +147,14 @@ class StuckFile:
         finally:
             os.close(directory)
 
-    def _lines(self) -> Iterator[Stuck]:
+    def _lines(self) -> Iterator[StuckRule]:
         try:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
             return
         for line in lines:
             try:
-                yield msgspec.json.decode(line, type=Stuck)
+                yield msgspec.json.decode(line, type=StuckRule)
             except msgspec.DecodeError:
                 log.warning("a line of %s cannot be read and counts for nothing", self._path)
 

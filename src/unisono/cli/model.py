@@ -19,7 +19,7 @@ from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import needing_driver, telling
 from unisono.config import Settings
 from unisono.model.pack import pack
-from unisono.node.model_review import Progress
+from unisono.node.model_review import ReviewProgress
 from unisono.node.open_log import open_reader
 from unisono.node.supervisor import ADMIN_FILE, ORDER_TIMEOUT_S
 
@@ -214,13 +214,13 @@ class _Following:
 
     def __call__(self, told: dict[str, Any]) -> None:
         if "history" not in told:
-            self.reached(Progress(told["events"], told["of"]))
+            self.reached(ReviewProgress(told["events"], told["of"]))
             return
         self._bar.update(100 - self._bar.pos)
         self._bar.render_finish()
         click.echo("\n".join(told["history"]["lines"]))
 
-    def reached(self, progress: Progress) -> None:
+    def reached(self, progress: ReviewProgress) -> None:
         self._bar.update(max(0, int(progress.events * 100 / max(1, progress.of)) - self._bar.pos))
 
 

@@ -1,7 +1,7 @@
 """One run of a model over events, in a process of its own: rules that never return cannot hang whoever asked.
 
 Several such processes, each with another seed for hashes, another time and another working directory, tell whether
-the model is deterministic. What goes in is a `Request` on standard input, and out come lines of JSON, `Answer`.
+the model is deterministic. A `TrialRequest` goes in on standard input, and lines of JSON, `TrialAnswer`, come out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 
 from unisono.config import Settings
 from unisono.lake.cold.archive import ArchiveFailed
-from unisono.model.lint import Report, check_model
+from unisono.model.lint import ModelCheckReport, check_model
 from unisono.model.load import ModelError, load_model
 from unisono.model.partition import PartitionState
 from unisono.model.replay import Review
 from unisono.model.trials import Mark, Probe, state_digest
-from unisono.node.model_review import Lines, Progress, Watch, review_log
+from unisono.node.model_review import LineOutput, ReviewProgress, ReviewWatch, review_log
 from unisono.store.port import Record, StorageError, StoreUnusable
 
 SAYS_ALIVE_S: Final = 1.0
@@ -41,7 +41,7 @@ class LogRequest(msgspec.Struct, frozen=True):
     digests: str = ""
 
 
-class Request(msgspec.Struct, frozen=True):
+class TrialRequest(msgspec.Struct, frozen=True):
     """`stories`: names and files of JSON lines. `shift_s`: how far off the clock is. `elsewhere`: run in `/`."""
 
     model: str
@@ -53,11 +53,11 @@ class Request(msgspec.Struct, frozen=True):
     elsewhere: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
+class TrialAnswer(msgspec.Struct, frozen=True):
     """The last one has a report, or an error; those before it tell how far the reading of a log is."""
 
-    progress: Progress | None = None
-    report: Report | None = None
+    progress: ReviewProgress | None = None
+    report: ModelCheckReport | None = None
     review: Review | None = None
     marks: list[Mark] = []
     states: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Digests:
         return Mark(self._place, digest.hexdigest(), kind, states, tuple(each for each in said if each))
 
 
-def run(request: Request, tell: Any, watch: Watch) -> Answer:
+def run(request: TrialRequest, tell: Any, watch: ReviewWatch) -> TrialAnswer:
     """Do what is asked for."""
     if request.elsewhere:
         os.chdir("/")
@@ -115,7 +115,7 @@ def run(request: Request, tell: Any, watch: Watch) -> Answer:
             stories: Mapping[str, BinaryIO] = {
                 name: stack.enter_context(Path(path).open("rb")) for name, path in request.stories
             }
-            return Answer(
+            return TrialAnswer(
                 report=check_model(Path(request.model), stories=stories, probe=request.probe, watch=watch)
             )
     log = request.log
@@ -134,7 +134,7 @@ def run(request: Request, tell: Any, watch: Watch) -> Answer:
             partition=log.partition,
             observer=digests,
         )
-    return Answer(review=review, marks=digests.marks, states=digests.states)
+    return TrialAnswer(review=review, marks=digests.marks, states=digests.states)
 
 
 def shift_clock(by_s: float) -> None:
@@ -181,31 +181,31 @@ def shift_clock(by_s: float) -> None:
 
 def main() -> None:
     """The process."""
-    out = Lines()
+    out = LineOutput()
     told = time.monotonic()
 
-    def tell(answer: Answer) -> None:
+    def tell(answer: TrialAnswer) -> None:
         try:
             out.send(msgspec.json.encode(answer))
         except BrokenPipeError:
             os._exit(1)  # whoever asked is gone
 
     def overdue(error: str) -> NoReturn:
-        tell(Answer(error=error))
+        tell(TrialAnswer(error=error))
         os._exit(0)
 
     def alive() -> None:
         nonlocal told
         if time.monotonic() - told > SAYS_ALIVE_S:
             told = time.monotonic()
-            tell(Answer())
+            tell(TrialAnswer())
 
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    watch = Watch(overdue, request.timeout_s, named=_named, alive=alive)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialRequest)
+    watch = ReviewWatch(overdue, request.timeout_s, named=_named, alive=alive)
     try:
-        tell(run(request, lambda progress: tell(Answer(progress)), watch))
+        tell(run(request, lambda progress: tell(TrialAnswer(progress)), watch))
     except (ModelError, StoreUnusable, StorageError, ArchiveFailed, OSError) as error:
-        tell(Answer(error=str(error)))
+        tell(TrialAnswer(error=str(error)))
 
 
 def _named(where: str, number: int) -> str:

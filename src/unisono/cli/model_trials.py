@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from unisono.cli.model_trial_process import Answer, LogRequest, Request
+from unisono.cli.model_trial_process import LogRequest, TrialAnswer, TrialRequest
 from unisono.config import Settings
-from unisono.model.lint import Report
-from unisono.model.registry import Problem, shorten
+from unisono.model.lint import ModelCheckReport
+from unisono.model.registry import ModelProblem, shorten
 from unisono.model.replay import Review
-from unisono.model.trials import Mark, Probe, Story, place
-from unisono.node.model_review import Progress, ReviewFailed, lines_of
+from unisono.model.trials import Mark, Probe, TrialRun, place
+from unisono.node.model_review import ReviewFailed, ReviewProgress, lines_of
 
 SEEDS: Final = ("1", "2", "3")
 """Of runs over example events, beside the first with 0: a set of two strings keeps its order in half of them."""
@@ -49,24 +49,24 @@ class Trials:
     """Runs of one model, each a process."""
 
     def __init__(
-        self, model: Path, timeout_s: float, tell: Callable[[Progress], None] = lambda _: None
+        self, model: Path, timeout_s: float, tell: Callable[[ReviewProgress], None] = lambda _: None
     ) -> None:
         self._model = str(model.absolute())
         self._timeout_s = timeout_s
         self._tell = tell
 
-    async def first(self, **what: Any) -> Answer:
+    async def first(self, **what: Any) -> TrialAnswer:
         return await self._run("0", shift=False, **what)
 
-    async def other(self, seed: str, **what: Any) -> Answer:
+    async def other(self, seed: str, **what: Any) -> TrialAnswer:
         """A run that a deterministic model cannot tell from the first."""
         return await self._run(seed, shift=True, **what)
 
-    async def _run(self, seed: str, *, shift: bool, **what: Any) -> Answer:
-        request = Request(self._model, self._timeout_s, **what)
+    async def _run(self, seed: str, *, shift: bool, **what: Any) -> TrialAnswer:
+        request = TrialRequest(self._model, self._timeout_s, **what)
         if shift:
             request = msgspec.structs.replace(request, shift_s=SHIFT_S, elsewhere=True)
-        decode = msgspec.json.Decoder(Answer).decode
+        decode = msgspec.json.Decoder(TrialAnswer).decode
         environment = {"PYTHONHASHSEED": seed, "TZ": "Etc/GMT-11" if shift else "UTC"}
         silence_s = self._timeout_s + SILENCE_S
         try:
@@ -87,7 +87,7 @@ class Trials:
 
     # -- example events ----------------------------------------------------------------------------------------
 
-    async def stories(self, files: Sequence[tuple[str, Path]]) -> Report:
+    async def stories(self, files: Sequence[tuple[str, Path]]) -> ModelCheckReport:
         """Lint the model and try it on files of events; the report tells if other runs come to something else."""
         named = [(name, str(path.absolute())) for name, path in files]
         probe = Probe(0, PROBES)
@@ -107,7 +107,9 @@ class Trials:
                 break
         return report
 
-    async def _story_problem(self, file: tuple[str, Path], seed: str, report: Report) -> Problem:
+    async def _story_problem(
+        self, file: tuple[str, Path], seed: str, report: ModelCheckReport
+    ) -> ModelProblem:
         name, path = file
 
         async def probe(probe: Probe) -> tuple[list[Mark], list[Mark]]:
@@ -116,21 +118,21 @@ class Trials:
             stories = [answer.report.stories[0] for answer in answers if answer.report is not None]
             return stories[0].marks, stories[1].marks
 
-        story: Story = next(story for story in report.stories if story.name == name)
+        story: TrialRun = next(story for story in report.stories if story.name == name)
         found = await narrow(story.marks[-1].place, probe)
         if found is None:
-            return Problem(
+            return ModelProblem(
                 name, "", NOT_DETERMINISTIC.format(what="its runs differ, and not always at the same line")
             )
         one, two = found
         rules = report.rules.get(one.kind, ["the model"])
         named = " or ".join(rules) if one.refused != two.refused else rules[-1]
         what = f"{named} ({one.kind}) came to {difference(one, two)}"
-        return Problem(place(name, one.place), "", NOT_DETERMINISTIC.format(what=what))
+        return ModelProblem(place(name, one.place), "", NOT_DETERMINISTIC.format(what=what))
 
     # -- a log -------------------------------------------------------------------------------------------------
 
-    async def log(self, settings: Settings, upto: int) -> tuple[Review, list[Problem]]:
+    async def log(self, settings: Settings, upto: int) -> tuple[Review, list[ModelProblem]]:
         """What the model makes of a log, beside the model in force there; and whether another run differs."""
         with tempfile.TemporaryDirectory(prefix="unisono-check-") as folder:
             paths = [Path(folder, name) for name in ("one", "two")]
@@ -145,7 +147,7 @@ class Trials:
             return one.review, []
         return one.review, [await self._log_problem(settings, upto, *different)]
 
-    async def _log_problem(self, settings: Settings, upto: int, partition: str, events: int) -> Problem:
+    async def _log_problem(self, settings: Settings, upto: int, partition: str, events: int) -> ModelProblem:
         async def probe(probe: Probe) -> tuple[list[Mark], list[Mark]]:
             request = LogRequest(settings, upto, partition=partition)
             one = await self.first(log=request, probe=probe)
@@ -155,9 +157,9 @@ class Trials:
         found = await narrow(events, probe)
         if found is None:
             what = f"two runs over {partition!r} differ, and not always at the same event"
-            return Problem("log", "", NOT_DETERMINISTIC.format(what=what))
+            return ModelProblem("log", "", NOT_DETERMINISTIC.format(what=what))
         what = f"the state came to {difference(*found)}"
-        return Problem("log", found[0].kind, NOT_DETERMINISTIC.format(what=what))
+        return ModelProblem("log", found[0].kind, NOT_DETERMINISTIC.format(what=what))
 
     async def state(self, settings: Settings, upto: int, partition: str) -> Any:
         """The state of one partition of a log."""

@@ -13,7 +13,7 @@ from unisono.client.core import Core
 from unisono.client.engine import Engine
 from unisono.client.ids import new_id
 from unisono.client.status import Committed, Rejected, Status
-from unisono.client.submit import Request, Ticket
+from unisono.client.submit import SubmitRequest, Ticket
 from unisono.client.validation import named, partition_name
 from unisono.client.view.feeds import Change, Feed
 from unisono.client.view.partition import parse
@@ -120,7 +120,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
 
         InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
         """
-        request = Request(new_id() if id is None else id, named(partitions, partition), event)
+        request = SubmitRequest(new_id() if id is None else id, named(partitions, partition), event)
         return Draft(self, await asyncio.wrap_future(self._running.submit(request)))
 
     async def act(self, event: JsonObject, partition: str | None) -> Draft:

@@ -32,16 +32,16 @@ from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
 from unisono.client.store.checksums import told
 from unisono.client.store.outbox import DraftRecord
-from unisono.client.store.store import Clash, Store
-from unisono.client.submit import Drafting, Request, Ticket
-from unisono.client.sync.advance import Phase, State, advance
+from unisono.client.store.store import Store, StoreContradiction
+from unisono.client.submit import Drafting, SubmitRequest, Ticket
+from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.bootstrap import checked, fits, may_ask, same
 from unisono.client.sync.inputs_effects import (
     Apply,
-    Clashed,
-    Disconnect,
+    Contradicted,
     DraftRetried,
     DraftsWaiting,
+    DropConnection,
     Effect,
     Input,
     NoteLog,
@@ -49,7 +49,7 @@ from unisono.client.sync.inputs_effects import (
     PartitionAdded,
     PartitionRemoved,
     Received,
-    Report,
+    ReportProblem,
     Reset,
     Retry,
     Rewind,
@@ -68,7 +68,7 @@ from unisono.model.model import Model
 log = logging.getLogger("unisono.client")
 
 
-class Line(Protocol):
+class CoreConnection(Protocol):
     """What a core needs of its connection."""
 
     def connect(self, last_committed_id: int, *, snapshots: bool) -> None: ...
@@ -106,7 +106,7 @@ class Core:
     """
 
     def __init__(
-        self, config: Config, line: Line, now: Callable[[], float], wall_ms: Callable[[], int]
+        self, config: Config, line: CoreConnection, now: Callable[[], float], wall_ms: Callable[[], int]
     ) -> None:
         self._config = config
         self._line = line
@@ -128,7 +128,7 @@ class Core:
         except BaseException:
             self.store.close()
             raise
-        self.state = State(
+        self.state = SyncState(
             profile=config.profile,
             options=config.options,
             cursors={name: place.cursor for name, place in places.items()},
@@ -172,8 +172,8 @@ class Core:
             for effect in effects:
                 try:
                     answer = self._perform(effect, settled)
-                except Clash as clash:
-                    waiting.append(Clashed(str(clash)))
+                except StoreContradiction as clash:
+                    waiting.append(Contradicted(str(clash)))
                     break
                 if answer is not None:
                     waiting.append(answer)
@@ -227,11 +227,11 @@ class Core:
                 self.store.note_log(effect.log)
             case Reset():
                 self._reset(effect)
-            case Report():
+            case ReportProblem():
                 self.report(effect.code, effect.message)
             case WakeAt():
                 self._line.wake_at(effect.at)
-            case Disconnect():
+            case DropConnection():
                 self._line.hang_up()
             case Retry():
                 self._line.retry(effect.new_token)
@@ -329,7 +329,7 @@ class Core:
 
     # -- drafts --------------------------------------------------------------------------------------------
 
-    def submit(self, requests: Sequence[Request]) -> list[Ticket | ClientError]:
+    def submit(self, requests: Sequence[SubmitRequest]) -> list[Ticket | ClientError]:
         """Check and store drafts, all in one durable write; each is answered by itself."""
         self._check_open()
         answers = self.drafting.submit(requests, self.state.limits.max_message_bytes)

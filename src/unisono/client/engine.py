@@ -21,10 +21,10 @@ import apsw
 from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.errors import ClientClosed, ClientError, StoreFailed
-from unisono.client.net.connection import Connection
+from unisono.client.net.connection import ServerConnection
 from unisono.client.net.tokens import TokenSource
 from unisono.client.store.checksums import told
-from unisono.client.submit import Request, Ticket
+from unisono.client.submit import SubmitRequest, Ticket
 
 log = logging.getLogger("unisono.client")
 
@@ -47,10 +47,10 @@ class Engine:
         self._started: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._end: asyncio.Event
-        self._submits: deque[tuple[Request, Future[Ticket]]] = deque()
+        self._submits: deque[tuple[SubmitRequest, Future[Ticket]]] = deque()
         self._open_calls: set[Future[object]] = set()
         self.core: Core
-        self._connection: Connection
+        self._connection: ServerConnection
 
     # -- from any thread -------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Engine:
         self._post(run, future)
         return future
 
-    def submit(self, request: Request) -> Future[Ticket]:
+    def submit(self, request: SubmitRequest) -> Future[Ticket]:
         """Have a draft stored. What is waiting when its turn comes goes to the disk in one write."""
         future: Future[Ticket] = Future()
         self._submits.append((request, future))
@@ -115,7 +115,7 @@ class Engine:
     # -- in the engine's thread ------------------------------------------------------------------------------
 
     def _take_submits(self) -> None:
-        taken: list[tuple[Request, Future[Ticket]]] = []
+        taken: list[tuple[SubmitRequest, Future[Ticket]]] = []
         while self._submits:
             request, future = self._submits.popleft()
             if future.set_running_or_notify_cancel():
@@ -158,7 +158,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
         tokens = TokenSource(self._config.token, self._program_loop)
-        self._connection = Connection(self._config, tokens)
+        self._connection = ServerConnection(self._config, tokens)
         try:
             self.core = Core(self._config, self._connection, self._loop.time, _wall_ms)
         except BaseException as error:

@@ -17,7 +17,7 @@ from unisono.client.view.views import Views
 from unisono.vocabulary import FieldError
 
 
-class Request(msgspec.Struct, frozen=True):
+class SubmitRequest(msgspec.Struct, frozen=True):
     """A draft somebody wants stored. `retrying`: a rejected one that is tried again under its id."""
 
     id: str
@@ -43,7 +43,7 @@ class Drafting:
         self._wall_ms = wall_ms
         self._outcomes: dict[str, Future[Committed | Rejected]] = {}
 
-    def submit(self, requests: Sequence[Request], bytes_max: int | None) -> list[Ticket | ClientError]:
+    def submit(self, requests: Sequence[SubmitRequest], bytes_max: int | None) -> list[Ticket | ClientError]:
         """Check each against the view that the ones before it left, then store all of them in one write.
 
         The answers stand in the order of the requests. When the write fails nothing is stored or shown.
@@ -69,7 +69,9 @@ class Drafting:
                 raise
         return [answer if isinstance(answer, ClientError) else self._ticket(answer) for answer in answers]
 
-    def _draft(self, request: Request, others: dict[str, DraftRecord], bytes_max: int | None) -> DraftRecord:
+    def _draft(
+        self, request: SubmitRequest, others: dict[str, DraftRecord], bytes_max: int | None
+    ) -> DraftRecord:
         id, outbox = request.id, self._store.outbox
         checked = check_form(id, request.partitions, request.event, bytes_max)
         known = outbox.find(id) is not None and not request.retrying
@@ -101,10 +103,10 @@ class Drafting:
         if future is not None:
             future.set_result(outcome)
 
-    def again(self, id: str) -> Request:
+    def again(self, id: str) -> SubmitRequest:
         """The request that tries a rejected draft again."""
         draft = self._rejected(id)
-        return Request(id, draft.partitions, parse(draft.event), retrying=True)
+        return SubmitRequest(id, draft.partitions, parse(draft.event), retrying=True)
 
     def discard(self, id: str) -> None:
         self._store.outbox.discard(self._rejected(id).id)

@@ -22,7 +22,7 @@ ENVELOPE_DEPTH: Final = 4
 """Levels of a message around an event: envelope, payload, events, item."""
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedEvent(msgspec.Struct, frozen=True):
     """An event whose form is right: partitions normalised, `text` canonical, `event` read back from it."""
 
     id: str
@@ -54,7 +54,7 @@ def partition_name(given: str) -> str:
     return normalise([given])[0]
 
 
-def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int | None) -> Checked:
+def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int | None) -> CheckedEvent:
     """Everything that can be said of an event without a model and a state; raises InvalidEvent."""
     if not isinstance(id, str):
         raise _invalid("id", f"must be a string, not {type(id).__name__}")
@@ -76,7 +76,7 @@ def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int
         raise _invalid("event", f"is nested deeper than {DEPTH_MAX - ENVELOPE_DEPTH} levels")
     if bytes_max is not None and len(item_payload(id, names, text)) + ENVELOPE_BYTES > bytes_max:
         raise _invalid("event", f"is larger than a message to this server may be ({bytes_max} bytes)")
-    return Checked(id, names, text, orjson.loads(text))
+    return CheckedEvent(id, names, text, orjson.loads(text))
 
 
 def _invalid(field: str, message: str) -> InvalidEvent:

@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
         )
 
 
-class Cycle(msgspec.Struct, frozen=True):
+class OpenCycle(msgspec.Struct, frozen=True):
     """A cycle with more pages to come: how the next request must look to continue it (SYNC-04).
 
     `floors` are where the histories of its partitions started from snapshots (SYNC-12).
@@ -66,7 +66,7 @@ class Cycle(msgspec.Struct, frozen=True):
     floors: dict[str, int]
 
 
-class Host(Protocol):
+class CatchUpHost(Protocol):
     """What a catch-up needs of its connection."""
 
     subscriptions: tuple[str, ...]
@@ -113,12 +113,12 @@ class CatchUp:
 
     __slots__ = ("_current", "_cycle", "_host", "_settings", "_waiting")
 
-    def __init__(self, host: Host, settings: Settings) -> None:
+    def __init__(self, host: CatchUpHost, settings: Settings) -> None:
         self._host = host
         self._settings = settings
         self._waiting: deque[Ask] = deque()
         self._current: Ask | None = None
-        self._cycle: Cycle | None = None
+        self._cycle: OpenCycle | None = None
 
     @property
     def busy(self) -> bool:
@@ -201,7 +201,7 @@ class CatchUp:
         else:
             self._host.ask_head(lambda head: self._from_head(ask, head))
 
-    def _continues(self, ask: Ask, cycle: Cycle) -> bool:
+    def _continues(self, ask: Ask, cycle: OpenCycle) -> bool:
         """Same partitions from where the last page ended.
 
         A request that adds subscriptions starts anew: between this cycle's watermark and now, events of the
@@ -242,7 +242,7 @@ class CatchUp:
 
     def _answer(self, ask: Ask, sync_to: int, page: PageOf) -> None:
         next_since = page.last if page.has_more else sync_to
-        self._cycle = Cycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
+        self._cycle = OpenCycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
         version, digest = self._host.model()
         self._host.answer_sync(
             encode_sync_response(

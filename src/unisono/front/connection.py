@@ -16,13 +16,21 @@ from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
 from unisono.front.timers import Timer
 from unisono.front.websocket import WebSocket
-from unisono.ipc.channel import AskPage, Candidate, Outcome, PageOf, SingleOutcome, Start
-from unisono.ipc.channel import Submit as Submission
+from unisono.ipc.channel import AskPage, BatchOutcome, Candidate, PageOf, SingleOutcome, Start, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
 from unisono.protocol.messages import Connect, Heartbeat, Sync
 from unisono.protocol.profiles import negotiate
-from unisono.protocol.session import Effect, Leave, Reply, Session, StartSync, State, Submit, Verify
+from unisono.protocol.session import (
+    Effect,
+    Leave,
+    Reply,
+    Session,
+    SessionState,
+    StartSync,
+    SubmitItems,
+    Verify,
+)
 from unisono.vocabulary import LogIdentity
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ HELD_MESSAGES_MAX = 64
 """Messages a client may send behind its connect before it is answered; one more is overload (CONN-02)."""
 
 
-class Connection(WebSocket):
+class ClientConnection(WebSocket):
     """A client's socket, its session and its place in the hub.
 
     Invariants: in-flight counts are of requests handed to the authority and not answered yet; while a connect is
@@ -89,7 +97,7 @@ class Connection(WebSocket):
         self._at(self._front.loop.time() + self._front.settings.handshake_timeout_s, self._handshake_due)
 
     def left(self) -> None:
-        if self.session.state is not State.CLOSED:
+        if self.session.state is not SessionState.CLOSED:
             self.session.lost()
         self._let_go()
         self._cut_after_grace()
@@ -153,7 +161,7 @@ class Connection(WebSocket):
                 if effect.kind == "error":
                     self._front.counters.add(f"errors|{effect.payload['code']}")
                 self._reply(effect.kind, encode_payload(effect.payload))
-            case Submit():
+            case SubmitItems():
                 self._submit(effect, size)
             case StartSync():
                 self._sync(effect.sync)
@@ -177,11 +185,11 @@ class Connection(WebSocket):
 
     def fail(self, error: WireError | None = None) -> None:
         """Something unexpected: this connection ends, the others go on (ERR-03)."""
-        if self.session.state is not State.CLOSED:
+        if self.session.state is not SessionState.CLOSED:
             self._refuse(error or ServerError())
 
     def leave(self, code: CloseCode, reason: str) -> None:
-        if self.session.state is not State.CLOSED:
+        if self.session.state is not SessionState.CLOSED:
             for effect in self.session.leave(code, reason):
                 self._perform(effect, 0)
 
@@ -191,11 +199,11 @@ class Connection(WebSocket):
         front = self._front
         try:
             identity = await front.verifier.verify(connect.token, connect.client_id, front.now_ms() / 1000)
-            if self.session.state is not State.AWAIT_CONNECT:
+            if self.session.state is not SessionState.AWAIT_CONNECT:
                 return
             profile = negotiate(connect, front.offered_profiles(), front.settings.default_profile)
         except WireError as error:
-            if self.session.state is State.AWAIT_CONNECT:
+            if self.session.state is SessionState.AWAIT_CONNECT:
                 self._refuse(error)
             return
         except Exception:
@@ -207,7 +215,7 @@ class Connection(WebSocket):
         front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
 
     def _claimed(self, identity: Identity, profile: str, head: int) -> None:
-        if self.session.state is not State.AWAIT_CONNECT:
+        if self.session.state is not SessionState.AWAIT_CONNECT:
             return
         front = self._front
         effects = self.session.verified(
@@ -232,7 +240,7 @@ class Connection(WebSocket):
 
     # -- submit --------------------------------------------------------------------------------------------
 
-    def _submit(self, submit: Submit, size: int) -> None:
+    def _submit(self, submit: SubmitItems, size: int) -> None:
         front, settings, identity = self._front, self._front.settings, self.identity
         assert identity is not None
         assert self.session.profile is not None
@@ -257,15 +265,15 @@ class Connection(WebSocket):
         self.in_flight_items += count
         self._requests.append(count)
         front.submit(
-            Submission(self.number, identity.client_id, self.session.profile, submit.single, items), size
+            Submit(self.number, identity.client_id, self.session.profile, submit.single, items), size
         )
 
-    def answer(self, outcome: Outcome | SingleOutcome) -> None:
+    def answer(self, outcome: BatchOutcome | SingleOutcome) -> None:
         """The authority's word on the oldest request in flight."""
         if not self._requests:
             return  # given up when the connection began to close
         self.in_flight_items -= self._requests.popleft()
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, BatchOutcome):
             self._reply("submit_events_result", encode_payload({"results": outcome.results}))
         else:
             self._reply("event_committed" if outcome.committed else "event_rejected", outcome.payload)
@@ -342,7 +350,7 @@ class Connection(WebSocket):
         """An answer that comes when the connection is closing changes nothing any more."""
 
         def guarded(value: T) -> None:
-            if self.session.state is State.ACTIVE:
+            if self.session.state is SessionState.ACTIVE:
                 self.guard(lambda: then(value))
 
         return guarded
@@ -350,7 +358,7 @@ class Connection(WebSocket):
     # -- timers: each returns its next time, or None -------------------------------------------------------
 
     def _heartbeat_due(self, now: float) -> float | None:
-        if self.session.state is State.CLOSED:
+        if self.session.state is SessionState.CLOSED:
             return None
         if self._heartbeat_by > now:
             return self._heartbeat_by
@@ -359,13 +367,13 @@ class Connection(WebSocket):
 
     def _ping_due(self, now: float) -> float | None:
         """Where every message counts as a heartbeat a pong does too: whoever cannot send any is asked for one."""
-        if self.session.state is State.CLOSED:
+        if self.session.state is SessionState.CLOSED:
             return None
         self.send(PING_FRAME)
         return now + ping_every(self._front.settings.heartbeat_timeout_s)
 
     def _handshake_due(self, now: float) -> None:  # noqa: ARG002
-        if self.session.state is State.AWAIT_CONNECT:
+        if self.session.state is SessionState.AWAIT_CONNECT:
             self.leave(CloseCode.TIMEOUT, "no connect")
 
     def _expiry_due(self, now: float) -> float | None:
@@ -373,7 +381,7 @@ class Connection(WebSocket):
 
         It never waits longer than for a heartbeat, so that a clock that is set forward is noticed.
         """
-        if self.session.state is State.CLOSED or self.identity is None:
+        if self.session.state is SessionState.CLOSED or self.identity is None:
             return None
         front = self._front
         left_s = self.identity.expires_at_s + front.settings.jwt_leeway_s - front.now_ms() / 1000
@@ -398,7 +406,7 @@ class Connection(WebSocket):
             self.leave(CloseCode.GOING_AWAY, "server going away")
 
     def _too_slow(self) -> None:
-        if self.session.state is not State.CLOSED:
+        if self.session.state is not SessionState.CLOSED:
             self._leaving = False
             self.leave(CloseCode.SLOW_CONSUMER, "too slow; sync to catch up")
 
@@ -435,7 +443,7 @@ class Connection(WebSocket):
         self._reply(kind, payload)
 
 
-def leave_all(connections: Iterable[Connection], error: WireError) -> None:
+def leave_all(connections: Iterable[ClientConnection], error: WireError) -> None:
     """The node cannot go on: everybody is told and closed (DUR-04)."""
     for connection in list(connections):
         connection.fail(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from unisono.ipc.channel import Committed
+from unisono.ipc.channel import EventCommitted
 from unisono.protocol.codec import encode
 
 
@@ -22,7 +22,7 @@ def text_frame(payload: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
 
 
-class Listener(Protocol):
+class Subscriber(Protocol):
     """A connection, as far as the hub is concerned."""
 
     number: int
@@ -39,9 +39,9 @@ class Hub:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._listeners: dict[str, dict[int, Listener]] = {}
+        self._listeners: dict[str, dict[int, Subscriber]] = {}
 
-    def subscribe(self, listener: Listener, partitions: tuple[str, ...]) -> None:
+    def subscribe(self, listener: Subscriber, partitions: tuple[str, ...]) -> None:
         """Replace the whole set at once (SYNC-05); `partitions` is normalised."""
         before = set(listener.subscriptions)
         after = set(partitions)
@@ -54,7 +54,7 @@ class Hub:
             self._listeners.setdefault(name, {})[listener.number] = listener
         listener.subscriptions = partitions
 
-    def publish(self, committed: Committed) -> int:
+    def publish(self, committed: EventCommitted) -> int:
         """Send to every listener of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
         receivers = self._receivers(committed.partitions)
         if not receivers:
@@ -69,13 +69,13 @@ class Hub:
                 sent += 1
         return sent
 
-    def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Listener]:
+    def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Subscriber]:
         groups = [group for name in partitions if (group := self._listeners.get(name))]
         if not groups:
             return ()
         if len(groups) == 1:
             return list(groups[0].values())
-        merged: dict[int, Listener] = {}
+        merged: dict[int, Subscriber] = {}
         for group in groups:
             merged.update(group)
         return list(merged.values())

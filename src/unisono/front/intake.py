@@ -1,6 +1,6 @@
 """A submitted request → what the authority is asked: shape, partitions, access, canonical form.
 
-A fault of the request's shape refuses it whole (SUBMIT-01). A fault of one item makes that item `Refused`; it
+A fault of the request's shape refuses it whole (SUBMIT-01). A fault of one item makes that item `RefusedItem`; it
 still travels, so that the answer has one entry per item, in order (SUBMIT-04).
 """
 
@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Identity
-from unisono.ipc.channel import Candidate, Refused
+from unisono.ipc.channel import Candidate, RefusedItem
 from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.messages import Item
@@ -89,29 +89,29 @@ def _same(partitions: list[str], partition: str) -> bool:
 
 def prepare(
     item: Item, named: list[str], identity: Identity, access: Access, bytes_max: int
-) -> Candidate | Refused:
+) -> Candidate | RefusedItem:
     """One item, as far as it can be judged without the log and the model."""
     try:
         partitions = normalise(named)
     except PartitionError as error:
         where = "partitions" if error.index is None else f"partitions.{error.index}"
         shown = tuple(name for name in named[:ENTRIES_MAX] if can_be_sent(name))
-        return Refused(item.id, shown, "validation_failed", (FieldError(where, str(error)),))
+        return RefusedItem(item.id, shown, "validation_failed", (FieldError(where, str(error)),))
     denied = access.denied(identity, partitions)
     if denied:
         errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
-        return Refused(item.id, partitions, "forbidden", errors)
+        return RefusedItem(item.id, partitions, "forbidden", errors)
     try:
         event = canonical_text(bytes(item.event), bytes_max)
     except NotCanonical as error:
         where = f"event.{error.field}" if error.field else "event"
-        return Refused(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
+        return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
     if len(event) * len(partitions) > SPREAD_MAX * bytes_max:
         says = (
             f"the event has {len(event)} bytes and {len(partitions)} partitions, {len(event) * len(partitions)} bytes"
             f" in all of them; at most {SPREAD_MAX * bytes_max} are allowed"
         )
-        return Refused(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
+        return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
     names = _plain(partitions)
     return Candidate(item.id, partitions, event, content_hash(event, names))
 

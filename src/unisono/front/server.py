@@ -20,7 +20,7 @@ from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.backpressure import RETRY_MS, Queued
-from unisono.front.connection import Connection, leave_all
+from unisono.front.connection import ClientConnection, leave_all
 from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
 from unisono.front.hub import Hub
 from unisono.front.rates import RateLimiter
@@ -29,18 +29,18 @@ from unisono.ipc.channel import (
     AskHead,
     AskPage,
     AskStats,
+    BatchOutcome,
     CancelPage,
     Claim,
     Claimed,
-    Committed,
     Drain,
     Dropped,
+    EventCommitted,
     Failed,
-    Head,
+    HeadAnswer,
     Message,
     ModelChanged,
     Offer,
-    Outcome,
     PageFailed,
     PageOf,
     Ready,
@@ -95,14 +95,14 @@ class Front:
         self._offer: Offer | None = None
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._tickets = count(1)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
         self._pages: dict[int, Callable[[PageOf | None], None]] = {}
         self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
         self.read_buffer = read_buffer()
         self._sync_bytes = 0
-        self._unflushed: list[Connection] = []
+        self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._doors_open = False
@@ -144,10 +144,10 @@ class Front:
             )
         self._node.send(Ready())
 
-    def _upgrade(self, request: WSUpgradeRequest) -> Connection | None:
+    def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | None:
         if request.path.partition(b"?")[0] != PATH:
             return None
-        return Connection(self, next(self._numbers))
+        return ClientConnection(self, next(self._numbers))
 
     # -- what connections ask ------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Front:
         assert self._offer is not None
         return self._offer.profiles[profile]
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         """False when there are too many; the connection stands in the table either way until it is gone."""
         room = len(self._connections) < self.settings.connections_max
         self._connections[connection.number] = connection
@@ -188,18 +188,18 @@ class Front:
         """Whether there is a log to answer from."""
         return self._offer is not None
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
         self._claims.pop(connection.number, None)
         if self._draining and not self._connections:
             self._end(0)
 
-    def claim(self, connection: Connection, then: Callable[[int], None]) -> None:
+    def claim(self, connection: ClientConnection, then: Callable[[int], None]) -> None:
         assert connection.identity is not None
         self._claims[connection.number] = then
         self._authority.send(Claim(connection.number, connection.identity.client_id))
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: ClientConnection) -> None:
         self._authority.send(Release(connection.number))
 
     def check_pressure(self, items: int, size: int) -> None:
@@ -245,7 +245,7 @@ class Front:
             self._heads.pop(ticket, None)
             self.settle_sync(size)
 
-    def flush_later(self, connection: Connection) -> None:
+    def flush_later(self, connection: ClientConnection) -> None:
         """All that this pass of the event loop says to a connection goes out in one write.
 
         A group's worth of events, or the answers to a client's pipelined requests, cost one system call.
@@ -269,16 +269,16 @@ class Front:
 
     def _from_authority(self, message: Message) -> None:
         match message:
-            case Committed():
+            case EventCommitted():
                 self.counters.add("broadcasts", self.hub.publish(message))
-            case Outcome() | SingleOutcome():
+            case BatchOutcome() | SingleOutcome():
                 self._queued.answered(message.conn)
                 connection = self._connections.get(message.conn)
                 if connection is not None:
                     connection.guard(partial(connection.answer, message))
             case Dropped():
                 self._queued.answered(message.conn)
-            case Head():
+            case HeadAnswer():
                 asked = self._heads.pop(message.ticket, None)
                 if asked is not None:
                     asked(message.committed_id)

@@ -29,7 +29,7 @@ STALLED_S: Final = 30.0
 """A process that has not taken a frame after so long counts as dead, where no setting says otherwise."""
 
 KEEPING: Final = ("archive", "prune", "snapshots", "erase", "reclaim")
-"""Orders by which the pipeline keeps an embedded log, beside its server."""
+"""Admin commands by which the pipeline maintains an embedded log, beside its server."""
 
 _LENGTH = struct.Struct("!I")
 
@@ -71,7 +71,7 @@ class Candidate(Value, frozen=True):
     hash: bytes
 
 
-class Refused(Value, frozen=True):
+class RefusedItem(Value, frozen=True):
     """A submitted item that can never be committed as it stands; it keeps its place in the answer."""
 
     id: str
@@ -83,14 +83,14 @@ class Refused(Value, frozen=True):
 class Submit(Value, frozen=True):
     """One request's items, in order.
 
-    Each is answered once, by Outcome, SingleOutcome or Dropped, unless Failed makes all that was asked void.
+    Each is answered once, by BatchOutcome, SingleOutcome or Dropped, unless Failed makes all that was asked void.
     """
 
     conn: int
     client_id: str
     profile: str
     single: bool
-    items: tuple[Candidate | Refused, ...]
+    items: tuple[Candidate | RefusedItem, ...]
 
 
 class AskHead(Value, frozen=True):
@@ -126,7 +126,7 @@ class Replaced(Value, frozen=True):
     conn: int
 
 
-class Committed(Value, frozen=True):
+class EventCommitted(Value, frozen=True):
     """One event became durable. `payload` is its wire form, encoded once for everybody."""
 
     committed_id: int
@@ -135,7 +135,7 @@ class Committed(Value, frozen=True):
     payload: bytes
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One entry of a `submit_events_result`, in the words of the wire (SUBMIT-04)."""
 
     id: str
@@ -146,11 +146,11 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: tuple[FieldError, ...] | None = None
 
 
-class Outcome(Value, frozen=True):
+class BatchOutcome(Value, frozen=True):
     """The answer to one batch; sent after every event of it is durable."""
 
     conn: int
-    results: tuple[Result, ...]
+    results: tuple[ItemResult, ...]
 
 
 class SingleOutcome(Value, frozen=True):
@@ -168,7 +168,7 @@ class Dropped(Value, frozen=True):
     conn: int
 
 
-class Head(Value, frozen=True):
+class HeadAnswer(Value, frozen=True):
     """The answer to AskHead."""
 
     ticket: int
@@ -279,7 +279,7 @@ class Drain(Value, frozen=True):
     """Take no new work, finish what is queued, end."""
 
 
-class Order(Value, frozen=True):
+class AdminCommand(Value, frozen=True):
     """An operator's command to the authority: `reload` a model, write `snapshot`s, or keep the log (see orders).
 
     `body` is MessagePack, for orders that carry more than a word.
@@ -291,8 +291,8 @@ class Order(Value, frozen=True):
     body: bytes = b""
 
 
-class Report(Value, frozen=True):
-    """What came of an Order, as JSON."""
+class CommandResult(Value, frozen=True):
+    """What came of an AdminCommand, as JSON."""
 
     ticket: int
     ok: bool
@@ -307,11 +307,11 @@ Message: TypeAlias = (
     | Offer
     | Claimed
     | Replaced
-    | Committed
-    | Outcome
+    | EventCommitted
+    | BatchOutcome
     | SingleOutcome
     | Dropped
-    | Head
+    | HeadAnswer
     | ModelChanged
     | Failed
     | AskPage
@@ -323,8 +323,8 @@ Message: TypeAlias = (
     | Ready
     | GaveUp
     | Drain
-    | Order
-    | Report
+    | AdminCommand
+    | CommandResult
 )
 
 _encode = msgspec.msgpack.Encoder().encode

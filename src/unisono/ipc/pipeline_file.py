@@ -42,7 +42,7 @@ STAGE_GAUGES: Final[Mapping[str, str]] = {
 }
 
 
-class Stage(msgspec.Struct):
+class ReportedStage(msgspec.Struct):
     """What is read of a stage; see `unisono.pipeline.service.status`, which writes it."""
 
     runs: int = 0
@@ -57,13 +57,13 @@ class Stage(msgspec.Struct):
         return bool(self.error)
 
 
-class Status(msgspec.Struct):
+class PipelineStatus(msgspec.Struct):
     running: bool = False
     updated_ms: int = 0
     log_head: int = 0
     log_pruned_to: int = 0
     lake_head: int = 0
-    stages: dict[str, Stage] = {}
+    stages: dict[str, ReportedStage] = {}
 
 
 def read_text(data: Path) -> bytes | None:
@@ -76,10 +76,10 @@ def read_text(data: Path) -> bytes | None:
     return text if len(text) <= STATUS_BYTES_MAX else None
 
 
-def read_status(data: Path) -> Status | None:
+def read_status(data: Path) -> PipelineStatus | None:
     text = read_text(data)
     try:
-        status = None if text is None else msgspec.json.decode(text, type=Status)
+        status = None if text is None else msgspec.json.decode(text, type=PipelineStatus)
     except msgspec.DecodeError:
         return None
     if status is not None and time.time() * 1_000 - status.updated_ms > SILENT_MS:
@@ -90,7 +90,7 @@ def read_status(data: Path) -> Status | None:
 class PipelineCollector(Collector):
     """The figures of the status file; none where there is no pipeline."""
 
-    def __init__(self, status: Status | None) -> None:
+    def __init__(self, status: PipelineStatus | None) -> None:
         self._status = status
 
     def collect(self) -> Iterable[Metric]:
@@ -98,13 +98,13 @@ class PipelineCollector(Collector):
             yield from self._whole(self._status)
             yield from self._by_stage(self._status)
 
-    def _whole(self, status: Status) -> Iterator[Metric]:
+    def _whole(self, status: PipelineStatus) -> Iterator[Metric]:
         for name, text in GAUGES.items():
             family = GaugeMetricFamily(f"unisono_pipeline_{name}", text)
             family.add_metric([], float(getattr(status, name)))
             yield family
 
-    def _by_stage(self, status: Status) -> Iterator[Metric]:
+    def _by_stage(self, status: PipelineStatus) -> Iterator[Metric]:
         for name, text in STAGE_COUNTERS.items():
             counted = CounterMetricFamily(f"unisono_pipeline_stage_{name}", text, labels=["stage"])
             for stage, told in status.stages.items():

@@ -20,7 +20,7 @@ class Histogram(msgspec.Struct):
     total: float = 0.0
 
 
-class Snapshot(msgspec.Struct):
+class CounterValues(msgspec.Struct):
     """Everything a process counted; a key is a metric name, or `name|label value`."""
 
     counters: dict[str, float]
@@ -54,9 +54,9 @@ class Counters:
         histogram.total += value
 
     def dump(self) -> bytes:
-        return msgspec.json.encode(Snapshot(self._counters, self._gauges, self._histograms))
+        return msgspec.json.encode(CounterValues(self._counters, self._gauges, self._histograms))
 
 
-def parse(body: bytes) -> Snapshot:
+def parse(body: bytes) -> CounterValues:
     """The other end of `dump`."""
-    return msgspec.json.decode(body, type=Snapshot)
+    return msgspec.json.decode(body, type=CounterValues)

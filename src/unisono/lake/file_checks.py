@@ -129,7 +129,7 @@ def require_footer(file: DataFile, metadata: Any) -> None:
         )
 
 
-class Order:
+class RowOrder:
     """Follows the rows of one file as they are read; every row must come after the one before.
 
     `repeats`: a row may also be where the one before it is.

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import bucket_of
-from unisono.lake.file_checks import Order, opened
-from unisono.lake.scan import BATCH_ROWS, Span, runs_of
+from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.scan import BATCH_ROWS, RowRange, runs_of
 from unisono.lake.storage import Storage
 from unisono.lake.write import FRESH, DataFile
 
@@ -28,7 +28,7 @@ ROWS_HELD: Final = 32 * 1_024
 BATCH_ROWS_MIN: Final = 512
 """Rows in memory, over all files that are read side by side. More make a worker larger and no faster."""
 
-EVERY_ID: Final = Span(-1, (1 << 53) - 1)
+EVERY_ID: Final = RowRange(-1, (1 << 53) - 1)
 
 Piece: TypeAlias = tuple[bytes, int, Any, int, int]
 """Rows of one partition from one file: its name, the file's number, what the batch was made into, from, to."""
@@ -115,14 +115,14 @@ def scan_share(
     storage: Storage,
     file: DataFile,
     share: Share,
-    span: Span,
+    span: RowRange,
     columns: Sequence[str],
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file that are of this share and in this span of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
     mixed = file.bucket == FRESH and share.buckets is not None
-    order = Order(file)
+    order = RowOrder(file)
     with opened(storage, file) as parquet:
         for group, bounds in row_groups(parquet):
             if not (bounds.meets(span) and share.meets(bounds.first_name, bounds.last_name)):
@@ -147,10 +147,10 @@ class Bounds(msgspec.Struct, frozen=True):
     first_name: str
     last_name: str
 
-    def meets(self, span: Span) -> bool:
+    def meets(self, span: RowRange) -> bool:
         return self.last_id > span.since and self.first_id <= span.upto
 
-    def within(self, span: Span) -> bool:
+    def within(self, span: RowRange) -> bool:
         return self.first_id > span.since and self.last_id <= span.upto
 
 
@@ -165,7 +165,7 @@ def row_groups(parquet: Any) -> Iterator[tuple[int, Bounds]]:
         yield number, Bounds(ids.min, ids.max, names.min, names.max)
 
 
-def _any_within(parquet: Any, group: int, span: Span) -> bool:
+def _any_within(parquet: Any, group: int, span: RowRange) -> bool:
     """Whether any row of a group is in the span: of a long run, few groups have news, and ids are read quickly."""
     ids = parquet.read_row_group(group, columns=["committed_id"]).column("committed_id")
     there = pc.and_(pc.greater(ids, span.since), pc.less_equal(ids, span.upto))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import LOG_SCHEMA, bucket_of
-from unisono.lake.file_checks import Order, opened
+from unisono.lake.file_checks import RowOrder, opened
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import FRESH, DataFile
 
@@ -23,7 +23,7 @@ BATCH_ROWS: Final = 8_192
 COLUMNS: Final = tuple(LOG_SCHEMA.names)
 
 
-class Span(msgspec.Struct, frozen=True):
+class RowRange(msgspec.Struct, frozen=True):
     """Which rows of a file are wanted: committed ids in `(since, upto]`, of one partition or of all."""
 
     since: int
@@ -45,7 +45,7 @@ def scan_log(
     """The events of `(since, upto]`, ascending; `files` are of the table `log`, by first id."""
     for file in files:
         if file.last_id > since and file.first_id <= upto:
-            yield from scan_file(storage, file, Span(since, upto), columns)
+            yield from scan_file(storage, file, RowRange(since, upto), columns)
 
 
 def scan_partitions(
@@ -73,7 +73,7 @@ def scan_partitions(
             for file in run
             for name in wanted
             if may_hold(file, name, buckets)
-            for batch in _first(scan_file(storage, file, Span(since, upto, name), read), left)
+            for batch in _first(scan_file(storage, file, RowRange(since, upto, name), read), left)
         ]
         if parts:
             rows = _each_once(pa.Table.from_batches(parts))
@@ -84,14 +84,14 @@ def scan_partitions(
 
 
 def scan_file(
-    storage: Storage, file: DataFile, span: Span, columns: Sequence[str]
+    storage: Storage, file: DataFile, span: RowRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one file in `span`, in the file's order, from those row groups that may hold any.
 
     Ids ascend in `log` and within a partition: LakeUnusable where they do not.
     """
     read = list(dict.fromkeys((*columns, *span.columns)))
-    order = Order(file) if file.table == LOG or span.partition is not None else None
+    order = RowOrder(file) if file.table == LOG or span.partition is not None else None
     # A row group at a time: from an object store its columns are fetched together, and no more than that.
     with opened(storage, file) as parquet:
         for group in _groups(parquet.metadata, span):
@@ -146,7 +146,7 @@ def may_hold(file: DataFile, name: str, buckets: int) -> bool:
     )
 
 
-def _groups(metadata: Any, span: Span) -> list[int]:
+def _groups(metadata: Any, span: RowRange) -> list[int]:
     places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
     return [
         number
@@ -155,7 +155,7 @@ def _groups(metadata: Any, span: Span) -> list[int]:
     ]
 
 
-def _group_may_hold(group: Any, places: dict[str, int], span: Span) -> bool:
+def _group_may_hold(group: Any, places: dict[str, int], span: RowRange) -> bool:
     ids = group.column(places["committed_id"]).statistics
     if ids.max <= span.since or ids.min > span.upto:
         return False

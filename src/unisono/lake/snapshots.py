@@ -23,7 +23,7 @@ import pyarrow as pa
 from unisono.lake.columns import SNAPSHOT_SCHEMA
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.file_checks import Order, opened
+from unisono.lake.file_checks import RowOrder, opened
 from unisono.lake.merge import EVERY_ID, Bounds, Share, row_groups
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile, FileWriter
@@ -139,7 +139,7 @@ class _File:
         if self._keys[0] != group:
             table = self._parquet.read_row_group(group, columns=["partition", "committed_id"])
             # Of a state that is there twice an audit tells; either will do.
-            Order(self._file, repeats=True).follow(table.column("committed_id"), table.column("partition"))
+            RowOrder(self._file, repeats=True).follow(table.column("committed_id"), table.column("partition"))
             names = [name.encode() for name in table.column("partition").to_pylist()]
             self._keys = group, names, table.column("committed_id").to_pylist()
         return self._keys[1:]

@@ -83,7 +83,7 @@ def _name(table: str) -> str:
     return f"unisono {table}"
 
 
-class Described(msgspec.Struct, frozen=True):
+class TableDescription(msgspec.Struct, frozen=True):
     """What a table's description holds beside its title."""
 
     layout: int
@@ -119,7 +119,7 @@ class Table:
         found = cls.open(storage, name)
         if found is not None:
             return found
-        described = Described(LAYOUT, buckets, _TITLES[name])
+        described = TableDescription(LAYOUT, buckets, _TITLES[name])
         try:
             DeltaTable.create(
                 storage.table(name),
@@ -150,9 +150,9 @@ class Table:
         """The last committed_id exported: the table holds every event up to it, once."""
         return self.delta.transaction_version(EXPORT) or 0
 
-    def described(self) -> Described:
+    def described(self) -> TableDescription:
         try:
-            described = msgspec.json.decode(self.delta.metadata().description or "", type=Described)
+            described = msgspec.json.decode(self.delta.metadata().description or "", type=TableDescription)
         except msgspec.DecodeError:
             raise LakeUnusable(f"{self.storage.table(self.name)} is a Delta table but not a lake's") from None
         if (title := self.delta.metadata().name) != _name(self.name):

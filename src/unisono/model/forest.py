@@ -33,7 +33,7 @@ class Malformed(ValueError):
         self.of_key = of_key
 
 
-class Node(msgspec.Struct, gc=False):
+class ForestNode(msgspec.Struct, gc=False):
     """The links of one id.
 
     Neighbours are named, not referenced: a forest has no reference cycles, so a state that is let go is freed
@@ -60,7 +60,7 @@ class Forest:
     __slots__ = ("nodes",)
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {ROOT: Node()}
+        self.nodes: dict[str, ForestNode] = {ROOT: ForestNode()}
 
     @classmethod
     def grow(cls, tree: list[Json], ids: Container[str]) -> Forest:
@@ -102,13 +102,13 @@ class Forest:
         """The same order, to be changed without changing this one."""
         copy = Forest()
         copy.nodes = {
-            id: Node(node.parent, node.before, node.after, node.first, node.last)
+            id: ForestNode(node.parent, node.before, node.after, node.first, node.last)
             for id, node in self.nodes.items()
         }
         return copy
 
     def add(self, id: str) -> None:
-        self.nodes[id] = Node()
+        self.nodes[id] = ForestNode()
 
     def place(self, id: str, parent: str, before: str | None) -> None:
         """Link a free node below `parent`, just before the sibling `before`, or last."""

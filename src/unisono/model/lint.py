@@ -8,23 +8,23 @@ from pathlib import Path
 
 import msgspec
 
-from unisono.model.load import MANIFEST, ModelError, Problem, load_model
+from unisono.model.load import MANIFEST, ModelError, ModelProblem, load_model
 from unisono.model.model import Model
 from unisono.model.rule_source import hints
-from unisono.model.trials import Count, Probe, Refusal, Story, Tally, Trial, Watching, place
+from unisono.model.trials import Count, Probe, Refusal, Trial, TrialObserver, TrialRun, TrialTally, place
 
 REFUSALS_SHOWN_MAX = 50
 
 
-class Report(msgspec.Struct):
+class ModelCheckReport(msgspec.Struct):
     """What was found. `problems` make a model unusable; `warnings` are for its author to consider."""
 
     path: str
     summary: str = ""
-    problems: list[Problem] = msgspec.field(default_factory=list)
+    problems: list[ModelProblem] = msgspec.field(default_factory=list)
     warnings: list[str] = msgspec.field(default_factory=list)
-    tally: Tally = msgspec.field(default_factory=Tally)
-    stories: list[Story] = msgspec.field(default_factory=list)
+    tally: TrialTally = msgspec.field(default_factory=TrialTally)
+    stories: list[TrialRun] = msgspec.field(default_factory=list)
     rules: dict[str, list[str]] = msgspec.field(default_factory=dict)
     sections: list[list[str]] = msgspec.field(default_factory=list)
 
@@ -81,14 +81,14 @@ def check_model(
     *,
     stories: Mapping[str, Iterable[bytes]] | None = None,
     probe: Probe | None = None,
-    watch: Watching | None = None,
-) -> Report:
+    watch: TrialObserver | None = None,
+) -> ModelCheckReport:
     """Lint the model in a directory, and try it on events: one JSON object per line.
 
     A line is an event, or an object with `event` and `partitions` such as the log exports. Each of `stories` is tried
     by itself, from empty states on; `events` is one more, without a name.
     """
-    report = Report(str(path))
+    report = ModelCheckReport(str(path))
     told = dict(stories or {}) | ({} if events is None else {"": events})
     try:
         model = load_model(path)
@@ -160,7 +160,7 @@ def _considerations(model: Model, path: Path) -> list[str]:
     return found
 
 
-def _trial_considerations(model: Model, report: Report) -> list[str]:
+def _trial_considerations(model: Model, report: ModelCheckReport) -> list[str]:
     assert model.canonical is not None
     assert model.canonical.registry is not None
     names = model.canonical.registry.names
@@ -174,7 +174,7 @@ def _trial_considerations(model: Model, report: Report) -> list[str]:
     ]
 
 
-def _accepted(report: Report, name: str) -> int:
+def _accepted(report: ModelCheckReport, name: str) -> int:
     return report.counts[name].accepted if name in report.counts else 0
 
 

@@ -31,7 +31,7 @@ import msgspec
 
 from unisono.model.model import Model, no_model, open_model
 from unisono.model.policy import PolicyError, TreePolicy
-from unisono.model.registry import Problem, SchemaProblems, SchemaRegistry
+from unisono.model.registry import ModelProblem, SchemaProblems, SchemaRegistry
 from unisono.model.rule_calls import RULE_BUDGET_MS
 from unisono.model.rule_source import signature_fault
 from unisono.model.rules import Rules
@@ -39,7 +39,7 @@ from unisono.model.schema import SchemaProfile
 from unisono.model.tree import TreeProfile
 from unisono.vocabulary import JsonObject
 
-__all__ = ["MANIFEST", "Model", "ModelError", "Problem", "load_model", "no_model", "open_model"]
+__all__ = ["MANIFEST", "Model", "ModelError", "ModelProblem", "load_model", "no_model", "open_model"]
 
 MANIFEST = "model.toml"
 MANIFEST_KEYS = ("name", "model_version", "rules", "rule_budget_ms", "tree")
@@ -51,14 +51,14 @@ _loads = itertools.count(1)
 class ModelError(Exception):
     """A model that cannot be used; `problems` lists everything found, by file and place."""
 
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
+    def __init__(self, path: Path, problems: list[ModelProblem]) -> None:
         self.path = path
         self.problems = tuple(problems)
         listed = "\n".join(f"  {problem}" for problem in problems)
         super().__init__(f"the model in {path} cannot be used:\n{listed}")
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ModelManifest(msgspec.Struct, frozen=True):
     """What `model.toml` says."""
 
     name: str = ""
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True):
 def load_model(path: Path, *, accept_init: bool = True) -> Model:
     """The model in a directory; `ModelError` with all its problems when it cannot be used."""
     if not path.is_dir():
-        raise ModelError(path, [Problem(str(path), "", "is not a directory")])
+        raise ModelError(path, [ModelProblem(str(path), "", "is not a directory")])
     reading = _Reading(path)
     manifest = reading.manifest()
     registry = reading.registry()
@@ -108,7 +108,7 @@ class _Reading:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.problems: list[Problem] = []
+        self.problems: list[ModelProblem] = []
         self.files: dict[str, bytes] = {}
 
     def digest(self) -> str:
@@ -119,17 +119,17 @@ class _Reading:
             total.update(content)
         return total.hexdigest()
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> ModelManifest:
         table = self._toml(MANIFEST)
         if table is None:
-            return Manifest()
+            return ModelManifest()
         for key in table:
             if key not in MANIFEST_KEYS:
                 self._problem(MANIFEST, key, f"unknown key; known are {', '.join(MANIFEST_KEYS)}")
         for key, says in _manifest_faults(table):
             self._problem(MANIFEST, key, says)
             table.pop(key, None)
-        return Manifest(**{key: table[key] for key in MANIFEST_KEYS if key in table})
+        return ModelManifest(**{key: table[key] for key in MANIFEST_KEYS if key in table})
 
     def registry(self) -> SchemaRegistry | None:
         folder = self.path / "schemas"
@@ -183,7 +183,7 @@ class _Reading:
             return None
 
     def _problem(self, file: str, place: str, message: str) -> None:
-        self.problems.append(Problem(file, place, message))
+        self.problems.append(ModelProblem(file, place, message))
 
     def _read(self, name: str) -> bytes | None:
         file = self.path / name

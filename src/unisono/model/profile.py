@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 
-class State(Protocol):
+class ProfileState(Protocol):
     """What a partition holds under one profile; changed in place, undone exactly.
 
     Invariant: after `rollback(mark)` the state equals, in every observable way, what it was when `mark()`
@@ -34,7 +34,7 @@ class State(Protocol):
         ...
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=ProfileState)
 
 
 class Profile(Protocol[S]):

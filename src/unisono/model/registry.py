@@ -47,7 +47,7 @@ _BASE = "https://model.invalid/schemas/"
 _META = jsonschema_rs.Draft202012Validator({"$ref": DIALECT}, offline=True)
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class ModelProblem(msgspec.Struct, frozen=True, order=True):
     """One thing wrong with a model: the file, the place in it, and what to do about it."""
 
     file: str
@@ -61,7 +61,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 class SchemaProblems(Exception):
     """The schemas cannot be used; `problems` says why, all of them."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[ModelProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -82,7 +82,7 @@ class SchemaRegistry:
             if isinstance(own := document.get("$id"), str):
                 self._known.setdefault(urldefrag(_join(_BASE + quote(path), own)).url, document)
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
-        problems: list[Problem] = []
+        problems: list[ModelProblem] = []
         for path, document in sorted(documents.items()):
             problems += self._compile(path, document)
         if problems:
@@ -102,13 +102,13 @@ class SchemaRegistry:
         found = faults(self._validators[name], data, self._branching)
         return [FieldError(field_path(DATA, path), message) for path, message in found]
 
-    def _compile(self, path: str, document: JsonObject) -> Iterator[Problem]:
+    def _compile(self, path: str, document: JsonObject) -> Iterator[ModelProblem]:
         file = f"schemas/{path}"
         if document.get("$schema", DIALECT) != DIALECT:
-            yield Problem(file, "$schema", f"only JSON Schema 2020-12 is understood; write {DIALECT!r}")
+            yield ModelProblem(file, "$schema", f"only JSON Schema 2020-12 is understood; write {DIALECT!r}")
             return
         unfit = {
-            Problem(file, field_path("", error.instance_path), shorten(error.message))
+            ModelProblem(file, field_path("", error.instance_path), shorten(error.message))
             for error in _META.iter_errors(document)
         }
         if unfit:
@@ -135,25 +135,27 @@ class SchemaRegistry:
         except jsonschema_rs.ValidationError as error:
             if not missing:
                 message = error.message.removesuffix(" Adjust configuration to ignore unrecognized formats")
-                yield Problem(file, field_path("", error.instance_path), shorten(message))
+                yield ModelProblem(file, field_path("", error.instance_path), shorten(message))
                 return
             yield from self._unresolved(file, path, document, missing)
         else:
             if "/" not in path:
                 self._validators[path.removesuffix(".json")] = validator
 
-    def _unresolved(self, file: str, path: str, document: JsonObject, missing: list[str]) -> list[Problem]:
+    def _unresolved(
+        self, file: str, path: str, document: JsonObject, missing: list[str]
+    ) -> list[ModelProblem]:
         """The references of this file that lead out of the model; or else what another file misses."""
         own = document.get("$id")
         base = _join(_BASE + quote(path), own if isinstance(own, str) else "")
         says = "refers to {!r}, which is no file of this model; references are never fetched"
         here = [
-            Problem(file, field_path("", place), says.format(shorten(reference)))
+            ModelProblem(file, field_path("", place), says.format(shorten(reference)))
             for place, key, reference in _walk(document)
             if key in {"$ref", "$dynamicRef"} and isinstance(reference, str) and not reference.startswith("#")
             if urldefrag(_join(base, reference)).url not in self._known
         ]
-        return here or [Problem(file, "", says.format(shorten(unquote(missing[0].removeprefix(_BASE)))))]
+        return here or [ModelProblem(file, "", says.format(shorten(unquote(missing[0].removeprefix(_BASE)))))]
 
 
 def faults(validator: jsonschema_rs.Validator, data: Json, branching: bool = True) -> list[Fault]:

@@ -38,7 +38,7 @@ SETTLE_EVENTS: Final = 1_000
 NAME_CHARS_MAX: Final = 100
 
 
-class Example(msgspec.Struct, frozen=True):
+class ReplayExample(msgspec.Struct, frozen=True):
     """One event, the partition in which it was looked at, and why."""
 
     committed_id: int
@@ -49,7 +49,7 @@ class Example(msgspec.Struct, frozen=True):
         return f"event {self.committed_id} in {shorten(self.partition, 60)!r}: {self.reason}"
 
 
-class Kind(msgspec.Struct):
+class ReplayKind(msgspec.Struct):
     """What became of the events of one schema or one tree action.
 
     `no_longer` applied under the model in force and do not under the new one; `never` apply under neither;
@@ -60,8 +60,8 @@ class Kind(msgspec.Struct):
     no_longer: int = 0
     never: int = 0
     refused: int = 0
-    lost: list[Example] = msgspec.field(default_factory=list)
-    refusals: list[Example] = msgspec.field(default_factory=list)
+    lost: list[ReplayExample] = msgspec.field(default_factory=list)
+    refusals: list[ReplayExample] = msgspec.field(default_factory=list)
 
 
 class Review(msgspec.Struct):
@@ -71,7 +71,7 @@ class Review(msgspec.Struct):
     events: int = 0
     partitions: int = 0
     erased: int = 0
-    kinds: dict[str, Kind] = msgspec.field(default_factory=dict)
+    kinds: dict[str, ReplayKind] = msgspec.field(default_factory=dict)
     exact: bool = True
 
     @property
@@ -199,7 +199,7 @@ class Reviewer:
                 return "its schema is not in the model"
         return obstacle
 
-    def _count(self, kind: Kind, what: str, committed_id: int, several: bool) -> bool:
+    def _count(self, kind: ReplayKind, what: str, committed_id: int, several: bool) -> bool:
         """Count an event once, under the gravest of what its partitions say; True if it counts here."""
         gravity = ("refused", "never", "no_longer")
         before = self._counted.get(committed_id) if several else None
@@ -215,20 +215,20 @@ class Reviewer:
         setattr(kind, what, getattr(kind, what) + 1)
         return True
 
-    def _keep(self, examples: list[Example], committed_id: int, reason: str) -> None:
+    def _keep(self, examples: list[ReplayExample], committed_id: int, reason: str) -> None:
         """The first few by committed_id."""
         if any(example.committed_id == committed_id for example in examples):
             return
         assert self._partition is not None, "a partition comes before its events"
-        examples.append(Example(committed_id, self._partition, shorten(reason)))
+        examples.append(ReplayExample(committed_id, self._partition, shorten(reason)))
         examples.sort(key=lambda example: example.committed_id)
         del examples[EXAMPLES_MAX:]
 
-    def _kind(self, event: JsonObject) -> Kind:
+    def _kind(self, event: JsonObject) -> ReplayKind:
         name = kind_name(event)
         if name not in self.review.kinds and len(self.review.kinds) >= KINDS_MAX:
             name = OTHER_KINDS
-        return self.review.kinds.setdefault(name, Kind())
+        return self.review.kinds.setdefault(name, ReplayKind())
 
 
 def kind_name(event: JsonObject) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from unisono.model.freeze import FORGETFUL, Copies
 from unisono.model.journal import Journal, TrackedDict
 from unisono.model.registry import ERRORS_MAX
-from unisono.model.rule_timeout import Limit, RuleTimeout, Spent, limit_of_this_thread
+from unisono.model.rule_timeout import Limit, RuleTimeout, ThreadTime, limit_of_this_thread
 from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
 from unisono.model.values import copied, packed, unpacked
 from unisono.vocabulary import FieldError, JsonObject
@@ -33,7 +33,7 @@ LOG_INTERVAL_S = 10.0
 log = logging.getLogger("unisono.model")
 
 
-class Watch(Protocol):
+class RuleWatch(Protocol):
     """Is told which rule runs, so that somebody else can end a process whose rule cannot be stopped."""
 
     def begin(self, rule: str, limited: bool) -> None: ...
@@ -41,7 +41,7 @@ class Watch(Protocol):
     def end(self) -> None: ...
 
 
-class Judged:
+class RuleVerdict:
     """One event while rules are called for it, in one partition or in many.
 
     Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
@@ -89,10 +89,10 @@ class RuleCalls:
         self.failed: dict[str, int] = {}
         self.stopped: dict[str, int] = {}
         self.running: str | None = None
-        self.watch: Watch | None = None
+        self.watch: RuleWatch | None = None
         self.quiet = False
         self._limit: Limit | None = None
-        self._judged: Judged | None = None
+        self._judged: RuleVerdict | None = None
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def refusals(self, state: TrackedDict, journal: Journal, payload: JsonObject) -> list[FieldError]:
@@ -143,11 +143,11 @@ class RuleCalls:
         """Call a rule for an event that is being judged."""
         judged = self._judged
         if judged is None or judged.payload is not payload:
-            judged = self._judged = Judged(payload)
+            judged = self._judged = RuleVerdict(payload)
         event = judged.event()
         left_s = spent = None
         if self.timeout_s is not None:
-            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), Spent()
+            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), ThreadTime()
         journal.copies = judged.copies
         try:
             return self._timed(rule, left_s, spent, state, event)
@@ -158,7 +158,7 @@ class RuleCalls:
             judged.called()
 
     def _timed(
-        self, rule: Rule, limit_s: float | None, spent: Spent | None, state: TrackedDict, event: Event
+        self, rule: Rule, limit_s: float | None, spent: ThreadTime | None, state: TrackedDict, event: Event
     ) -> Any:
         self.running = rule.label
         if self.watch is not None:

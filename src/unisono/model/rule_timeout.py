@@ -58,7 +58,7 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
     return frame is not None
 
 
-class Spent:
+class ThreadTime:
     """The time a thread has used since this was made."""
 
     __slots__ = ("_cpu_s", "_wall_s")
@@ -89,12 +89,12 @@ class AlarmLimit:
     def __init__(self) -> None:
         self._boundary: FrameType | None = None
         self._seconds = 0.0
-        self._spent = Spent()
+        self._spent = ThreadTime()
         self._rings = 0
         self._raised = False
         signal.signal(signal.SIGALRM, self._ring)
 
-    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
         self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
         self._rings, self._raised = 0, False
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
@@ -132,12 +132,12 @@ class ThreadLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._armed = threading.Event()
-        self._call: tuple[int, FrameType, float, Spent] | None = None
+        self._call: tuple[int, FrameType, float, ThreadTime] | None = None
         self._rings = 0
         self._raised = False
         threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
 
-    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
         self._rings, self._raised = 0, False
         try:
             self._armed.set()
@@ -189,7 +189,9 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 class Limit(Protocol):
     """Runs a function until `spent` says so many seconds; `RuleTimeout` then."""
 
-    def run(self, seconds: float, spent: Spent, function: Callable[..., Any], *arguments: Any) -> Any: ...
+    def run(
+        self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any
+    ) -> Any: ...
 
 
 def limit_of_this_thread() -> Limit:

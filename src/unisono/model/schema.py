@@ -10,7 +10,7 @@ from time import thread_time
 
 from unisono.model.journal import Journal, plain, track
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
-from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, Watch
+from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, RuleWatch
 from unisono.model.rules import Rules
 from unisono.vocabulary import FieldError, Json, JsonObject
 
@@ -99,7 +99,7 @@ class SchemaProfile:
         """How often each rule was stopped because the time of its event was over, by label."""
         return self._calls.stopped
 
-    def limit_rules(self, timeout_s: float, watch: Watch | None = None) -> None:
+    def limit_rules(self, timeout_s: float, watch: RuleWatch | None = None) -> None:
         """From now on the rules of one event have so long while it is judged, and `watch` is told which one runs."""
         self._calls.timeout_s = timeout_s
         self._calls.watch = watch

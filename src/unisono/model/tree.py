@@ -49,7 +49,7 @@ from unisono.model.tree_actions import (
     read,
 )
 from unisono.model.tree_state import Object, TreeState, is_tree, parts
-from unisono.model.tree_writes import Brought, Landing, fault, field_error, landing, role
+from unisono.model.tree_writes import EventValue, MergedWrite, fault, field_error, landing, role
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 __all__ = ["TreeProfile", "TreeState"]
@@ -72,7 +72,7 @@ class TreeProfile:
         self._policy = policy
         takes_init = accept_init and (policy is None or policy.init)
         self.accepted_event_types = tuple(kind for kind in ACTIONS if kind != "init" or takes_init)
-        self._last: tuple[JsonObject, Action, Brought] | None = None
+        self._last: tuple[JsonObject, Action, EventValue] | None = None
 
     def shape(self, event: JsonObject) -> list[FieldError]:
         action = read(event, self.accepted_event_types)
@@ -147,7 +147,7 @@ class TreeProfile:
             place = ".".join(malformed.path)
             raise Malformed(malformed.path, f"malformed tree at {place}: {malformed.message}") from None
 
-    def _action(self, event: JsonObject) -> tuple[Action, Brought]:
+    def _action(self, event: JsonObject) -> tuple[Action, EventValue]:
         last = self._last
         if last is None or last[0] is not event:
             action = read(event)
@@ -156,13 +156,13 @@ class TreeProfile:
         return last[1:]
 
 
-def _brought(action: Action) -> Brought:
+def _brought(action: Action) -> EventValue:
     match action:
         case Set(value=value) | Init(value=value):
-            return Brought(value)
+            return EventValue(value)
         case TreePush(data=data) | TreeUpdate(data=data):
-            return Brought(data)
-    return Brought(None)
+            return EventValue(data)
+    return EventValue(None)
 
 
 def _named(target: tuple[str, ...]) -> str:
@@ -181,23 +181,23 @@ def _known_tree(state: TreeState, action: TreeDelete | TreeUpdate | TreeMove) ->
     return tree
 
 
-def _write(state: TreeState, write: Landing | None, brought: Brought) -> None:
+def _write(state: TreeState, write: MergedWrite | None, brought: EventValue) -> None:
     assert write is not None, "apply follows refusals"
     state.merge(write.holder, write.adopted(brought))
 
 
-def _set(state: TreeState, action: Set) -> Landing | None:
+def _set(state: TreeState, action: Set) -> MergedWrite | None:
     return landing(state, action.target, action.value, merge=not action.replace)
 
 
-def _update(state: TreeState, tree: Object, action: TreeUpdate) -> Landing:
+def _update(state: TreeState, tree: Object, action: TreeUpdate) -> MergedWrite:
     items, _ = parts(tree)
     if action.replace:
-        return Landing(items, "items", {action.id: action.data}, (action.id,))
-    return Landing(state.open(items, action.id), "item", action.data, ())
+        return MergedWrite(items, "items", {action.id: action.data}, (action.id,))
+    return MergedWrite(state.open(items, action.id), "item", action.data, ())
 
 
-def _first_push(state: TreeState, action: TreePush) -> Landing | None:
+def _first_push(state: TreeState, action: TreePush) -> MergedWrite | None:
     """The push that makes a tree of its target, as the write of a tree of one item (TREE-13)."""
     tree: JsonObject = {"items": {action.id: action.data}, "tree": [{"id": action.id, "children": []}]}
     return landing(state, action.target, tree, merge=True, path=("items", action.id))
@@ -223,7 +223,9 @@ def _before(forest: Forest, parent: str, position: Position) -> str | None:
             return position.sibling
 
 
-def _refuse_write(write: Landing | None, target: tuple[str, ...], brought: Brought) -> list[FieldError]:
+def _refuse_write(
+    write: MergedWrite | None, target: tuple[str, ...], brought: EventValue
+) -> list[FieldError]:
     if write is None:
         return [FieldError(TARGET, f"{_named(target)} leads through a value that is not an object")]
     wrong = fault(write, brought)
@@ -242,7 +244,7 @@ def _refuse_unset(state: TreeState, action: Unset) -> list[FieldError]:
     return []
 
 
-def _refuse_init(brought: Brought) -> list[FieldError]:
+def _refuse_init(brought: EventValue) -> list[FieldError]:
     try:
         brought.root()
     except Malformed as malformed:
@@ -250,7 +252,7 @@ def _refuse_init(brought: Brought) -> list[FieldError]:
     return []
 
 
-def _refuse_push(state: TreeState, action: TreePush, brought: Brought) -> list[FieldError]:
+def _refuse_push(state: TreeState, action: TreePush, brought: EventValue) -> list[FieldError]:
     tree = _tree(state, action.target)
     if tree is None:
         return _refuse_first_push(state, action, brought)
@@ -266,7 +268,7 @@ def _refuse_push(state: TreeState, action: TreePush, brought: Brought) -> list[F
     return errors
 
 
-def _refuse_first_push(state: TreeState, action: TreePush, brought: Brought) -> list[FieldError]:
+def _refuse_first_push(state: TreeState, action: TreePush, brought: EventValue) -> list[FieldError]:
     objects = state.trail(action.target)
     if len(objects) > len(action.target):
         if "items" in objects[-1] or "tree" in objects[-1]:
@@ -280,7 +282,7 @@ def _refuse_first_push(state: TreeState, action: TreePush, brought: Brought) -> 
 
 
 def _refuse_existing(
-    state: TreeState, tree: Object, action: TreeDelete | TreeUpdate | TreeMove, brought: Brought
+    state: TreeState, tree: Object, action: TreeDelete | TreeUpdate | TreeMove, brought: EventValue
 ) -> list[FieldError]:
     """Refusals of an action on an item that must be there."""
     items, forest = parts(tree)

@@ -1,7 +1,7 @@
 """Where a write lands in a state, and whether the trees around it stay trees.
 
 Every write that is not a removal is one thing: keys merged into one object that is already there. Judging and
-applying it therefore look at the same Landing, and the rule of `tree.py` is stated once, in `fault`.
+applying it therefore look at the same MergedWrite, and the rule of `tree.py` is stated once, in `fault`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Role: TypeAlias = Literal["root", "items", "item", "other"]
 """What an object is to the tree around it: the `items` of one, the data of an item, or neither."""
 
 
-class Brought:
+class EventValue:
     """The value an event brings, as states will hold it: looked through once, however many partitions it goes to."""
 
     __slots__ = ("_forest", "_given", "_root", "_value")
@@ -64,7 +64,7 @@ class Brought:
         return self._forest[1]
 
 
-class Landing(msgspec.Struct, frozen=True):
+class MergedWrite(msgspec.Struct, frozen=True):
     """A write as keys merged into one object of the state.
 
     `path` leads from `changes` to the value the event carries; its keys come from the event's target.
@@ -75,7 +75,7 @@ class Landing(msgspec.Struct, frozen=True):
     changes: JsonObject
     path: tuple[str, ...]
 
-    def adopted(self, brought: Brought) -> Mapping[str, Value]:
+    def adopted(self, brought: EventValue) -> Mapping[str, Value]:
         """The changes as the state will hold them."""
         value: Any = brought.value()
         above: list[Any] = [self.changes]
@@ -94,7 +94,7 @@ class Landing(msgspec.Struct, frozen=True):
 
 def landing(
     state: TreeState, target: Sequence[str], value: Json, *, merge: bool, path: tuple[str, ...] = ()
-) -> Landing | None:
+) -> MergedWrite | None:
     """Where `value` lands at `target`, missing segments becoming objects; None if a non-object is in the way.
 
     With `merge`, an object is merged into an object that is there. `path` leads from `value` to what the event
@@ -104,14 +104,14 @@ def landing(
     at = len(objects) - 1
     if at == len(target):
         if merge and isinstance(value, dict):
-            return Landing(objects[at], role(objects, target), value, path)
+            return MergedWrite(objects[at], role(objects, target), value, path)
         at -= 1
     elif at < len(target) - 1 and target[at] in objects[at]:
         return None
     for key in reversed(target[at + 1 :]):
         value = {key: value}
     holders = objects[: at + 1]
-    return Landing(holders[-1], role(holders, target), {target[at]: value}, (*target[at:], *path))
+    return MergedWrite(holders[-1], role(holders, target), {target[at]: value}, (*target[at:], *path))
 
 
 def role(objects: Sequence[Object], path: Sequence[str]) -> Role:
@@ -126,7 +126,7 @@ def role(objects: Sequence[Object], path: Sequence[str]) -> Role:
     return "other"
 
 
-def fault(write: Landing, brought: Brought) -> FieldError | None:
+def fault(write: MergedWrite, brought: EventValue) -> FieldError | None:
     """Why a write would leave something malformed, if it would."""
     try:
         _check_role(write)
@@ -151,7 +151,7 @@ def field_error(malformed: Malformed, depth: int) -> FieldError:
     return FieldError(field_path("event.payload.value", malformed.path[depth:]), malformed.message)
 
 
-def _check_role(write: Landing) -> None:
+def _check_role(write: MergedWrite) -> None:
     if write.role == "item":
         check_item(write.changes, ())
     elif write.role == "items":
@@ -161,7 +161,7 @@ def _check_role(write: Landing) -> None:
             check_item(write.changes[id], (id,))
 
 
-def _check_tree(write: Landing, brought: Brought) -> None:
+def _check_tree(write: MergedWrite, brought: EventValue) -> None:
     """What has `items` and `tree` after the changes is a tree, and a tree stays one (TREE-10)."""
     holder = write.holder
     touched = [key for key in ("items", "tree") if key in write.changes]

@@ -16,7 +16,7 @@ import msgspec
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
-from unisono.model.registry import Problem
+from unisono.model.registry import ModelProblem
 from unisono.model.replay import kind_name
 from unisono.model.rules import RuleFailed
 from unisono.model.schema import EVENT_TYPE
@@ -44,12 +44,12 @@ class Count(msgspec.Struct):
     refused: int = 0
 
 
-class Tally(msgspec.Struct):
+class TrialTally(msgspec.Struct):
     """What became of all lines; `problems` are lines that are no events."""
 
     counts: dict[str, Count] = msgspec.field(default_factory=dict)
     refusals: list[Refusal] = msgspec.field(default_factory=list)
-    problems: list[Problem] = msgspec.field(default_factory=list)
+    problems: list[ModelProblem] = msgspec.field(default_factory=list)
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Mark(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
 
 
-class Story(msgspec.Struct):
+class TrialRun(msgspec.Struct):
     """One run over one sequence of lines; the last mark is of its end. `states` are those at the end."""
 
     name: str
@@ -90,7 +90,7 @@ class Story(msgspec.Struct):
     states: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Watching(Protocol):
+class TrialObserver(Protocol):
     """Whoever has to know what is being run, in case it does not return."""
 
     def of(self, *models: Model | None) -> None: ...
@@ -104,9 +104,9 @@ class Trial:
     """One run of lines through a model, with the partitions they make."""
 
     def __init__(
-        self, model: Model, name: str, tally: Tally, probe: Probe, watch: Watching | None = None
+        self, model: Model, name: str, tally: TrialTally, probe: Probe, watch: TrialObserver | None = None
     ) -> None:
-        self.story = Story(name)
+        self.story = TrialRun(name)
         self._model = model
         self._tally = tally
         self._probe = probe
@@ -123,7 +123,7 @@ class Trial:
                 event, partitions = _parse(line)
             except ValueError as error:
                 name = self.story.name or "events"
-                self._tally.problems.append(Problem(name, f"line {number}", str(error)))
+                self._tally.problems.append(ModelProblem(name, f"line {number}", str(error)))
                 continue
             if self._watch is not None:
                 self._watch.at(self.story.name, number)

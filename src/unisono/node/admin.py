@@ -16,13 +16,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from unisono.ipc.channel import KEEPING, Report
+from unisono.ipc.channel import KEEPING, CommandResult
 from unisono.ipc.pipeline_file import PipelineCollector, read_status, read_text
-from unisono.ipc.stats import Snapshot
+from unisono.ipc.stats import CounterValues
 from unisono.model.replay import Review
 from unisono.node.metrics import NodeCollector
 from unisono.node.model_reload import ReloadWish, Tell, described
-from unisono.node.model_review import Progress
+from unisono.node.model_review import ReviewProgress
 
 log = logging.getLogger("unisono.admin")
 
@@ -33,7 +33,7 @@ PROGRESS_LINES_MAX: Final = 16
 """The pipeline sends about a megabyte at a time; one snapshot goes whole, and a state can be large."""
 
 
-class Host(Protocol):
+class AdminHost(Protocol):
     """What the admin port needs of its node."""
 
     order_token: str
@@ -41,19 +41,19 @@ class Host(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    async def stats(self) -> dict[str, Snapshot]: ...
+    async def stats(self) -> dict[str, CounterValues]: ...
 
     async def silent(self) -> list[str]: ...
 
-    async def order(self, command: str, argument: str = "", body: bytes = b"") -> Report: ...
+    async def order(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult: ...
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report: ...
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult: ...
 
 
 class AdminServer:
     """Small pages for machines; anything that changes the server asks for the order token."""
 
-    def __init__(self, host: Host, data: Path) -> None:
+    def __init__(self, host: AdminHost, data: Path) -> None:
         self._host = host
         self._data = data
         app = web.Application(client_max_size=64 * 1024)
@@ -124,10 +124,10 @@ class AdminServer:
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
 
         async def work() -> web.Response:
-            def tell(told: Progress | Review) -> None:
-                if isinstance(told, Progress) and lines.qsize() >= PROGRESS_LINES_MAX:
+            def tell(told: ReviewProgress | Review) -> None:
+                if isinstance(told, ReviewProgress) and lines.qsize() >= PROGRESS_LINES_MAX:
                     return  # whoever does not read learns of the rest later
-                line = told if isinstance(told, Progress) else {"history": described(told)}
+                line = told if isinstance(told, ReviewProgress) else {"history": described(told)}
                 lines.put_nowait(msgspec.json.encode(line) + b"\n")
 
             try:
@@ -168,7 +168,7 @@ class AdminServer:
     async def _ordered(self, command: str, argument: str = "", body: bytes = b"") -> web.Response:
         return await self._answered(self._host.order(command, argument, body))
 
-    async def _answered(self, ordered: Awaitable[Report]) -> web.Response:
+    async def _answered(self, ordered: Awaitable[CommandResult]) -> web.Response:
         try:
             report = await ordered
         except (TimeoutError, ConnectionError) as error:

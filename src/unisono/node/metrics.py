@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from unisono.ipc.stats import Histogram, Snapshot
+from unisono.ipc.stats import CounterValues, Histogram
 
 # name → (help, label of the part behind `|`)
 COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
@@ -62,7 +62,7 @@ HISTOGRAMS: Final[Mapping[str, str]] = {
 class NodeCollector(Collector):
     """One scrape: every metric, with the process it comes from as a label."""
 
-    def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
+    def __init__(self, snapshots: Mapping[str, CounterValues]) -> None:
         self._snapshots = snapshots
 
     def collect(self) -> Iterable[Metric]:

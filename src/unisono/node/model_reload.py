@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from unisono.config import Settings
-from unisono.ipc.channel import Report
+from unisono.ipc.channel import CommandResult
 from unisono.model.replay import Review
-from unisono.node.model_review import Progress, ReviewFailed, review_beside
+from unisono.node.model_review import ReviewFailed, ReviewProgress, review_beside
 
-Tell = Callable[[Progress | Review], None]
+Tell = Callable[[ReviewProgress | Review], None]
 """Hears how far the reading of the log is, and what came of it before anything switches."""
 
 log = logging.getLogger("unisono.node")
@@ -43,7 +43,9 @@ class ReloadWish(msgspec.Struct, frozen=True):
 class Reloads:
     """Reloads of one server, one at a time."""
 
-    def __init__(self, settings: Settings, order: Callable[[str, str, bytes], Awaitable[Report]]) -> None:
+    def __init__(
+        self, settings: Settings, order: Callable[[str, str, bytes], Awaitable[CommandResult]]
+    ) -> None:
         self._settings = settings
         self._order = order
         self._lock = asyncio.Lock()
@@ -56,7 +58,7 @@ class Reloads:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report:
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult:
         """What came of it, as an order's report: an object with what changed, or with the error."""
         async with self._lock:
             checked = await self._order("reload", wish.model, b'{"dry_run":true}')
@@ -77,19 +79,19 @@ class Reloads:
                     error = f"{review.no_longer} committed events no longer apply, and the order is strict"
                     return _refused(checked.ticket, error, told["history"])
             if wish.dry_run:
-                return Report(checked.ticket, True, msgspec.json.encode(told))
+                return CommandResult(checked.ticket, True, msgspec.json.encode(told))
             terms = msgspec.json.encode({"digest": told["digest"]})
             done = await self._order("reload", wish.model, terms)
             if not done.ok or "history" not in told:
                 return done
             body = msgspec.json.decode(done.body) | {"history": told["history"]}
-            return Report(done.ticket, True, msgspec.json.encode(body))
+            return CommandResult(done.ticket, True, msgspec.json.encode(body))
 
     async def _review(self, wish: ReloadWish, digest: str, tell: Tell | None) -> Review:
         place = wish.model or self._settings.model or ""
         logged = asyncio.get_running_loop().time()
 
-        def heard(progress: Progress) -> None:
+        def heard(progress: ReviewProgress) -> None:
             nonlocal logged
             now = asyncio.get_running_loop().time()
             if now - logged > PROGRESS_LOG_S:
@@ -126,7 +128,7 @@ def described(review: Review) -> dict[str, Any]:
     }
 
 
-def _refused(ticket: int, error: str, history: dict[str, Any] | None = None) -> Report:
+def _refused(ticket: int, error: str, history: dict[str, Any] | None = None) -> CommandResult:
     log.warning("order reload refused: %s", error)
     body = {"error": error} if history is None else {"error": error, "history": history}
-    return Report(ticket, False, msgspec.json.encode(body))
+    return CommandResult(ticket, False, msgspec.json.encode(body))

@@ -4,7 +4,7 @@ Commits go on meanwhile: the process reads the log as a reader does, one partiti
 have left the log from their archive. It runs the operator's rules, so it watches itself: a rule that does not return
 ends the review and is named.
 
-What goes in is a `Request` on standard input; what comes out are lines of JSON, `Progress` and at the end `Outcome`.
+A `ReviewRequest` goes in on standard input; lines of JSON come out, `ReviewProgress` and at the end `ReviewOutcome`.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ ARCHIVE_CACHE_BYTES: Final = 64 << 20
 LINE_BYTES_MAX: Final = 16 << 20
 
 
-class Request(msgspec.Struct, frozen=True):
+class ReviewRequest(msgspec.Struct, frozen=True):
     """Which log, by the settings of its server, and which model directory."""
 
     settings: Settings
     model: str
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="is"):
+class ReviewProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="is"):
     """How far the review is, in events of the log."""
 
     events: int
     of: int
 
 
-class Outcome(msgspec.Struct, frozen=True, tag="outcome", tag_field="is"):
+class ReviewOutcome(msgspec.Struct, frozen=True, tag="outcome", tag_field="is"):
     """The review and the content of the model it is of; or why there is none."""
 
     review: Review | None = None
@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, tag="outcome", tag_field="is"):
     error: str = ""
 
 
-Told = Progress | Outcome
+Told = ReviewProgress | ReviewOutcome
 
 
 class ReviewFailed(Exception):
@@ -106,7 +106,7 @@ class NamedReader(LogReader, Protocol):
 # -- in the process ------------------------------------------------------------------------------------------------
 
 
-class Watch:
+class ReviewWatch:
     """Calls `overdue` from a thread when one event takes too long; `at` is to be told of every event."""
 
     def __init__(
@@ -160,8 +160,8 @@ class Watch:
 def review_log(
     settings: Settings,
     model: Model,
-    tell: Callable[[Progress], None],
-    watch: Watch,
+    tell: Callable[[ReviewProgress], None],
+    watch: ReviewWatch,
     *,
     compare: bool = True,
     upto: int | None = None,
@@ -189,7 +189,7 @@ def review_log(
                 _take(reviewer, name, records, watch, observer)
                 if time.monotonic() - told > PROGRESS_S:
                     told = time.monotonic()
-                    tell(Progress(reviewer.review.events, reviewer.review.upto))
+                    tell(ReviewProgress(reviewer.review.events, reviewer.review.upto))
             if observer is not None and reviewer.partition == name:
                 observer.left(name, reviewer.state)
     finally:
@@ -216,7 +216,7 @@ def _pages(log: ArchivedReader, partition: str, upto: int) -> Iterator[list[Reco
 
 
 def _take(
-    reviewer: Reviewer, partition: str, records: list[Record], watch: Watch, observer: Observer | None
+    reviewer: Reviewer, partition: str, records: list[Record], watch: ReviewWatch, observer: Observer | None
 ) -> None:
     reviewer.go_on(partition)
     for record in records:
@@ -230,7 +230,7 @@ def _take(
     watch.rest()
 
 
-class Lines:
+class LineOutput:
     """Standard output for this process alone, a line at a time: what a rule prints goes to standard error.
 
     Signals to the process group are left to the parent, which ends this process.
@@ -251,7 +251,7 @@ class Lines:
 
 def main() -> None:
     """The process: nothing but lines of JSON goes to its standard output, whatever a rule prints."""
-    out = Lines()
+    out = LineOutput()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
 
@@ -259,37 +259,37 @@ def main() -> None:
         out.send(msgspec.json.encode(told))
 
     def overdue(error: str) -> None:
-        tell(Outcome(error=error))
+        tell(ReviewOutcome(error=error))
         os._exit(0)
 
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ReviewRequest)
     try:
-        watch = Watch(overdue)
+        watch = ReviewWatch(overdue)
         watch.loading()
         model = load_model(Path(request.model), accept_init=request.settings.accept_init)
         watch.rest()
         review = review_log(request.settings, model, tell, watch)
     except (ModelError, StoreUnusable, StorageError, ArchiveFailed) as error:
-        tell(Outcome(error=str(error)))
+        tell(ReviewOutcome(error=str(error)))
     except BrokenPipeError:
         os._exit(1)  # whoever asked is gone
     else:
-        tell(Outcome(review, model.digest))
+        tell(ReviewOutcome(review, model.digest))
 
 
 # -- in the node ---------------------------------------------------------------------------------------------------
 
 
 async def review_beside(
-    settings: Settings, model: str, tell: Callable[[Progress], None]
+    settings: Settings, model: str, tell: Callable[[ReviewProgress], None]
 ) -> tuple[Review, str]:
     """The review of this server's log under the model in a directory, and the digest of that model."""
     decode = msgspec.json.Decoder(Told).decode
-    request = msgspec.json.encode(Request(settings, model))
+    request = msgspec.json.encode(ReviewRequest(settings, model))
     async with contextlib.aclosing(lines_of("unisono.node.model_review", request, SILENCE_MAX_S)) as lines:
         async for line in lines:
             told = decode(line)
-            if isinstance(told, Progress):
+            if isinstance(told, ReviewProgress):
                 tell(told)
             elif told.review is None:
                 raise ReviewFailed(told.error)

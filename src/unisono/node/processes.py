@@ -24,9 +24,9 @@ from pathlib import Path
 
 import uvloop
 
-from unisono.authority.admin_commands import Orders
+from unisono.authority.admin_commands import AdminCommands
 from unisono.authority.clock import Clock
-from unisono.authority.cluster_view import Neighbours, settle_model
+from unisono.authority.cluster_view import ClusterView, settle_model
 from unisono.authority.loop import Authority
 from unisono.authority.one_shot_thread import SWITCH_S
 from unisono.authority.parked_requests import REQUEST_S
@@ -100,7 +100,7 @@ class Child:
         return os.waitstatus_to_exitcode(status)
 
 
-class Nursery:
+class ChildProcesses:
     """Forks children, each with exactly the sockets that are its own."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def run_authority(
     archive.require_of(store)
     kept = store if isinstance(store, SqliteLog) else None
     record = None if kept is None else partial(kept.record_model, replace=settings.allow_model_edits)
-    neighbours = Neighbours(cluster, accept_init=settings.accept_init, record=record)
+    neighbours = ClusterView(cluster, accept_init=settings.accept_init, record=record)
     try:
         model = settle_model(neighbours, model, log.warning)
     except ModelRefused as error:
@@ -234,7 +234,7 @@ def run_authority(
         fronts=channels_to_fronts(settings, fronts),
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
-        obey=Orders(settings, kept).obey,
+        obey=AdminCommands(settings, kept).obey,
         neighbours=neighbours,
         request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),
     )

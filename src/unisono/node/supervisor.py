@@ -26,16 +26,16 @@ from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.ipc.channel import AskStats, Drain, GaveUp, Message, Order, Ready, Report, Stats
+from unisono.ipc.channel import AdminCommand, AskStats, CommandResult, Drain, GaveUp, Message, Ready, Stats
 from unisono.ipc.link import Link
-from unisono.ipc.stats import Snapshot, parse
+from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminServer
 from unisono.node.model_reload import Reloads, ReloadWish, Tell
 from unisono.node.processes import (
     EXIT_FAILED,
     Child,
-    Nursery,
+    ChildProcesses,
     StartFailed,
     front_role,
     now_ms,
@@ -85,7 +85,7 @@ def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
     return sockets
 
 
-class Node:
+class Supervisor:
     """One server: its children and its admin port.
 
     Invariant: a child is in `_links` exactly while its control channel is open.
@@ -101,7 +101,7 @@ class Node:
         self._links: dict[str, Link] = {}
         self._ready: set[str] = set()
         self._tickets = count(1)
-        self._waiting: dict[int, asyncio.Future[Stats | Report]] = {}
+        self._waiting: dict[int, asyncio.Future[Stats | CommandResult]] = {}
         self._given_up: set[str] = set()
         self._stopping = False
         self._changed = asyncio.Event()
@@ -153,10 +153,10 @@ class Node:
     def ready(self) -> bool:
         return not self._stopping and self._ready == {child.role for child in self._children}
 
-    async def stats(self) -> dict[str, Snapshot]:
+    async def stats(self) -> dict[str, CounterValues]:
         """The counters of every child that answers in time."""
 
-        async def ask(role: str) -> tuple[str, Snapshot | None]:
+        async def ask(role: str) -> tuple[str, CounterValues | None]:
             try:
                 answer = await self._ask(role, AskStats, STATS_TIMEOUT_S)
             except (TimeoutError, ConnectionError):
@@ -176,22 +176,26 @@ class Node:
             silent.append("the log")
         return silent
 
-    async def order(self, command: str, argument: str = "", body: bytes = b"") -> Report:
+    async def order(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult:
         """Hand an order to the authority and wait for what came of it."""
-        answer = await self._ask("authority", lambda t: Order(t, command, argument, body), ORDER_TIMEOUT_S)
-        assert isinstance(answer, Report)
+        answer = await self._ask(
+            "authority", lambda t: AdminCommand(t, command, argument, body), ORDER_TIMEOUT_S
+        )
+        assert isinstance(answer, CommandResult)
         return answer
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> Report:
+    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult:
         """Have the log read through another model, and put it into force if all is well."""
         return await self._reloads.reload(wish, tell)
 
-    async def _ask(self, role: str, message: Callable[[int], Message], timeout_s: float) -> Stats | Report:
+    async def _ask(
+        self, role: str, message: Callable[[int], Message], timeout_s: float
+    ) -> Stats | CommandResult:
         link = self._links.get(role)
         if link is None:
             raise ConnectionError(f"the {role} is gone")
         ticket = next(self._tickets)
-        future: asyncio.Future[Stats | Report] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Stats | CommandResult] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
         try:
             link.send(message(ticket))
@@ -206,7 +210,7 @@ class Node:
             case Ready():
                 self._ready.add(role)
                 self._changed.set()
-            case Stats() | Report():
+            case Stats() | CommandResult():
                 future = self._waiting.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)
@@ -316,7 +320,7 @@ def serve(
 
     stuck = StuckFile(Path(settings.data))
     running = RunningCall(stuck.load())
-    nursery = Nursery()
+    nursery = ChildProcesses()
     nursery.own([*listening, admin_socket])
     to_authority = [nursery.pair() for _ in listening]
     to_reader = [nursery.pair() for _ in listening]
@@ -343,5 +347,5 @@ def serve(
     admin_copy = admin_socket.dup()
     nursery.let_go()
     calls = CallWatch(running, stuck, settings.rule_timeout_s)
-    node_main = Node(settings, nursery.children, (ws_url, admin_url), calls)
+    node_main = Supervisor(settings, nursery.children, (ws_url, admin_url), calls)
     return asyncio.run(node_main.run(admin_copy, announce))

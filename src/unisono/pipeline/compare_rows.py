@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.columns import LOG_SCHEMA, to_batch
 from unisono.lake.lake import View
-from unisono.lake.scan import Span, scan_file, scan_log
+from unisono.lake.scan import RowRange, scan_file, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.jobs.audit.row_fingerprints import (
     EVENT_COLUMNS,
@@ -44,7 +44,7 @@ _COPIED: Final = (*EVENT_COLUMNS, *KIND_COLUMNS)
 """What both tables have of an event beside its committed_id."""
 
 
-class Proved(msgspec.Struct, frozen=True):
+class ComparedRange(msgspec.Struct, frozen=True):
     """One range; `problem` names the first event whose copy is not what the log has, None when all are."""
 
     since: int
@@ -67,13 +67,13 @@ class _Places(msgspec.Struct, frozen=True):
         return cls(len(ids), int(mix(ids, columns).sum(dtype=np.uint64)))
 
 
-def prove(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[Proved]:
+def prove(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
     """Compare every event of `(since, upto]`, which log and lake both hold."""
     tasks = ranges(store, view, since, upto)
     return list(spark.parallelize(tasks, len(tasks)).map(prove_range).collect()) if tasks else []
 
 
-def prove_range(task: Range) -> Proved:
+def prove_range(task: Range) -> ComparedRange:
     """On an executor."""
     reader = open_reader(task.store)
     try:
@@ -81,7 +81,7 @@ def prove_range(task: Range) -> Proved:
     finally:
         reader.close()
     problem = problem or _compare_places(task, places)
-    return Proved(task.since, task.upto, task.upto - task.since, problem)
+    return ComparedRange(task.since, task.upto, task.upto - task.since, problem)
 
 
 def _compare_log(task: Range, reader: LogReader) -> tuple[str | None, _Places]:
@@ -112,7 +112,7 @@ def _expected(rows: pa.RecordBatch) -> _Places:
 
 
 def _compare_places(task: Range, expected: _Places) -> str | None:
-    span = Span(task.since, task.upto)
+    span = RowRange(task.since, task.upto)
     found = _Places()
     for file in task.by_partition:
         for batch in scan_file(task.storage, file, span, ("committed_id", "partition", *_COPIED)):

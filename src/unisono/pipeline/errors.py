@@ -39,7 +39,7 @@ class NoModel(PipelineError):
     """No model was named, or the one that was cannot be used."""
 
 
-class ModelChanged(PipelineError):
+class ModelContentChanged(PipelineError):
     """A model has another content than before under the same version."""
 
 

@@ -33,7 +33,7 @@ from unisono.lake.merge import (
     rows_at_a_time,
     scan_share,
 )
-from unisono.lake.scan import Span
+from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile, memory_given_back
@@ -54,7 +54,7 @@ COLLECT_EVENTS: Final = 1 << 18
 COLUMNS: Final = ("partition", "committed_id", "event")
 
 
-class Folded(msgspec.Struct, frozen=True):
+class PartitionFold(msgspec.Struct, frozen=True):
     """What came of one partition: its state, the events in it, and those of them that the model could not apply.
 
     `new` and `new_skipped` tell how many came this time, on top of the snapshot at `base` (0: there was none).
@@ -69,7 +69,7 @@ class Folded(msgspec.Struct, frozen=True):
     base: int = 0
 
 
-class Work(msgspec.Struct, frozen=True):
+class FoldTask(msgspec.Struct, frozen=True):
     """One executor's part: fold a share of the partitions up to an id, from the snapshots that there are.
 
     `since`: no partition of the share has events up to there that are not in its newest snapshot.
@@ -88,7 +88,7 @@ class Work(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
 
 
-class Made(msgspec.Struct, frozen=True):
+class FoldResult(msgspec.Struct, frozen=True):
     """What a task wrote: files that no table names yet, and what is in them. `unknown` have no events at all."""
 
     files: list[DataFile]
@@ -100,7 +100,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 @memory_given_back()
-def make_snapshots(work: Work) -> Made:
+def make_snapshots(work: FoldTask) -> FoldResult:
     """On an executor: fold, and write the states that changed. Names are new each time: a retry disturbs nothing."""
     version, digest = work.model.version, work.model.digest
     writer = SnapshotWriter(work.storage, work.bucket, version, digest)
@@ -127,10 +127,10 @@ def make_snapshots(work: Work) -> Made:
         partitions += 1
         events += folded.new
         skipped += folded.new_skipped
-    return Made(writer.close(), writer.digest, partitions, events, skipped, unknown)
+    return FoldResult(writer.close(), writer.digest, partitions, events, skipped, unknown)
 
 
-def fold_share(work: Work, *, unchanged: bool = False) -> Iterator[Folded]:
+def fold_share(work: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
     """The partitions of a share that have new events, in order of their names; or all of them (`unchanged`)."""
     with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as before:
         folder = Folder(work.model.load())
@@ -143,7 +143,7 @@ def fold_share(work: Work, *, unchanged: bool = False) -> Iterator[Folded]:
                 yield folded
 
 
-def fold_names(work: Work) -> Iterator[Folded]:
+def fold_names(work: FoldTask) -> Iterator[PartitionFold]:
     """The named partitions, in order of their names, each from its own snapshot on."""
     with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as before:
         folder = Folder(work.model.load())
@@ -176,7 +176,7 @@ class Folder:
         self._model = model
         self._uncollected = 0
 
-    def fold(self, name: bytes, base: StateRow | None, history: Iterable[Piece]) -> Folded:
+    def fold(self, name: bytes, base: StateRow | None, history: Iterable[Piece]) -> PartitionFold:
         """The state of a partition: its snapshot (None: nothing), then those events that come after it."""
         since = 0 if base is None else base.committed_id
         state, new = self._advance(base, since, history)
@@ -189,7 +189,7 @@ class Folder:
         else:
             packed = pack(PartitionState().dump())
         left_out = 0 if state is None else state.skipped
-        return Folded(name.decode(), packed, events + new, skipped + left_out, new, left_out, since)
+        return PartitionFold(name.decode(), packed, events + new, skipped + left_out, new, left_out, since)
 
     def _advance(
         self, base: StateRow | None, since: int, history: Iterable[Piece]
@@ -238,16 +238,16 @@ def restored(base: StateRow) -> PartitionState:
         ) from error
 
 
-def _histories(work: Work) -> Iterator[tuple[bytes, Iterable[Piece]]]:
+def _histories(work: FoldTask) -> Iterator[tuple[bytes, Iterable[Piece]]]:
     """Each partition of the share with the pieces of its history, to be taken before the next one."""
     return groupby(in_order(_sources(work, work.share, work.since)), itemgetter(0))
 
 
-def _sources(work: Work, share: Share, since: int) -> list[Iterator[Piece]]:
+def _sources(work: FoldTask, share: Share, since: int) -> list[Iterator[Piece]]:
     """The files that may have events of the share, opened when the first piece is taken; of one partition the
     pieces come file after file.
     """
-    span = Span(since, work.upto)
+    span = RowRange(since, work.upto)
     files = [
         file
         for file in in_file_order(work.events)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
-from unisono.store.port import Extent, LogReader, Pruned, Record, StoreUnusable
+from unisono.store.port import LogExtent, LogReader, Pruned, Record, StoreUnusable
 from unisono.store.sqlite.files import LOG_FILE
 from unisono.store.sqlite.reader import SqliteReader
 
 __all__ = [
-    "Extent",
+    "LogExtent",
     "extent",
     "no_collection",
     "normal_uri",
@@ -90,7 +90,7 @@ def _open_postgres(uri: str) -> LogReader:
     return reader
 
 
-def extent(uri: str) -> Extent:
+def extent(uri: str) -> LogExtent:
     """The contiguous, durable stretch that the log at `uri` holds now."""
     reader = open_reader(uri)
     try:

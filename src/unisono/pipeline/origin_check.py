@@ -11,9 +11,9 @@ from unisono.lake.lake import Lake
 from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, number
 from unisono.lake.origin import shown as shown_note
 from unisono.lake.storage import LOG
-from unisono.pipeline.errors import Mismatch, ModelChanged, NoSuchRange
+from unisono.pipeline.errors import Mismatch, ModelContentChanged, NoSuchRange
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.open_log import Extent, extent, open_reader, read_range, shown
+from unisono.pipeline.open_log import LogExtent, extent, open_reader, read_range, shown
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogReader
 
@@ -33,7 +33,7 @@ def origin_of(store: str) -> Origin:
         reader.close()
 
 
-def require_same_log(store: str, lake: Lake, head: int, held: Extent, *, adopting: bool = False) -> None:
+def require_same_log(store: str, lake: Lake, head: int, held: LogExtent, *, adopting: bool = False) -> None:
     """Refuse a log that the lake is no copy of. `head` is the lake's, looked at before what the log held.
 
     The last event must be the same, and its id the one that is noted, unless it is to be adopted. Of a log whose
@@ -73,7 +73,7 @@ def require_known_content(lake: Lake, model: ShippedModel) -> None:
     """Refuse another content of a model version than the one the lake's log was judged by."""
     noted = lake.table(LOG).noted(f"{MODEL}.{model.version}") if model.files else None
     if noted not in (None, number(model.digest)):
-        raise ModelChanged(
+        raise ModelContentChanged(
             f"model version {model.version} has another content here (digest {model.digest[:12]}) than at the log "
             f"that this lake is a copy of (digest {shown_note(noted or 0)}): name the right one by --model, or give "
             "this one a model_version of its own"

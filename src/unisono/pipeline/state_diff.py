@@ -23,7 +23,7 @@ SHOWN_CHARS: Final = 100
 """Of a value, in a line for people."""
 
 
-class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+class StateChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One operation. `parent`, `after` (null: first) and `old_parent` are of nodes; `below` went with a node."""
 
     op: str
@@ -65,7 +65,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{_parent(self.parent)}, {'first' if self.after is None else f'after {self.after}'}"
 
 
-def changes(old: JsonObject, new: JsonObject) -> Iterator[Change]:
+def changes(old: JsonObject, new: JsonObject) -> Iterator[StateChange]:
     """What turns one dumped state (`{"tree": …, "data": …}`) into another."""
     waiting: list[tuple[str, JsonObject, JsonObject, bool]] = []
     for half in ("data", "tree"):
@@ -88,20 +88,20 @@ def _of_keys(
     after: JsonObject,
     trees: bool,
     waiting: list[tuple[str, JsonObject, JsonObject, bool]],
-) -> Iterator[Change]:
+) -> Iterator[StateChange]:
     deeper = []
     for key in sorted({**before, **after}):
         place = f"{path}/{_escaped(key)}"
         if key not in after:
-            yield Change("remove", place, old=before[key])
+            yield StateChange("remove", place, old=before[key])
         elif key not in before:
-            yield Change("add", place, value=after[key])
+            yield StateChange("add", place, value=after[key])
         else:
             was, now = before[key], after[key]
             if isinstance(was, dict) and isinstance(now, dict):
                 deeper.append((place, was, now, trees))
             elif not _same(was, now):
-                yield Change("replace", place, value=now, old=was)
+                yield StateChange("replace", place, value=now, old=was)
     waiting += reversed(deeper)
 
 
@@ -110,24 +110,24 @@ def _of_tree(
     before: JsonObject,
     after: JsonObject,
     waiting: list[tuple[str, JsonObject, JsonObject, bool]],
-) -> Iterator[Change]:
-    was, now = Order(before["tree"]), Order(after["tree"])
+) -> Iterator[StateChange]:
+    was, now = TreeOrder(before["tree"]), TreeOrder(after["tree"])
     items, new_items = before["items"], after["items"]
     assert isinstance(items, dict)
     assert isinstance(new_items, dict)
     stay = _staying(was, now)
     for id, parent in now.parents.items():
         if id not in was.parents:
-            yield Change("treePush", path, new_items[id], id=id, parent=parent, after=now.before(id))
+            yield StateChange("treePush", path, new_items[id], id=id, parent=parent, after=now.before(id))
         elif id not in stay:
-            yield Change(
+            yield StateChange(
                 "treeMove", path, id=id, parent=parent, after=now.before(id), old_parent=was.parents[id]
             )
     gone = was.parents.keys() - now.parents.keys()
     for id in was.parents:
         if id in gone and was.parents[id] not in gone:
             below = sum(1 for _ in was.within(id, gone)) - 1
-            yield Change("treeDelete", path, old=items[id], id=id, below=below)
+            yield StateChange("treeDelete", path, old=items[id], id=id, below=below)
     both = [id for id in sorted(items) if id in new_items]
     nodes = {"items": {id: items[id] for id in both}}, {"items": {id: new_items[id] for id in both}}
     beside = [
@@ -137,7 +137,7 @@ def _of_tree(
     waiting.append((path, {**beside[0], **nodes[0]}, {**beside[1], **nodes[1]}, True))
 
 
-class Order:
+class TreeOrder:
     """The order of a tree: parents before children, siblings in order."""
 
     def __init__(self, tree: Json) -> None:
@@ -172,7 +172,7 @@ class Order:
             waiting += [child for child in self.children.get(id, ()) if child in some]
 
 
-def _staying(was: Order, now: Order) -> set[str]:
+def _staying(was: TreeOrder, now: TreeOrder) -> set[str]:
     """Nodes that need not be moved: below the same parent, and as many of them as stand in the same order."""
     stay: set[str] = set()
     for parent, children in now.children.items():

@@ -28,7 +28,7 @@ from unisono.protocol.profiles import capabilities
 from unisono.vocabulary import JsonObject, LogIdentity
 
 
-class State(Enum):
+class SessionState(Enum):
     """Where a connection is in its life."""
 
     AWAIT_CONNECT = auto()
@@ -51,23 +51,23 @@ class Input(Enum):
     LOST = auto()
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
-    (State.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): State.ACTIVE,
-    (State.AWAIT_CONNECT, Input.CONNECT_REFUSED): State.CLOSED,
-    (State.AWAIT_CONNECT, Input.HEARTBEAT): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.OUT_OF_TURN): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.REFUSED_OPEN): State.AWAIT_CONNECT,
-    (State.AWAIT_CONNECT, Input.REFUSED_CLOSING): State.CLOSED,
-    (State.AWAIT_CONNECT, Input.LOST): State.CLOSED,
-    (State.ACTIVE, Input.HEARTBEAT): State.ACTIVE,
-    (State.ACTIVE, Input.OUT_OF_TURN): State.ACTIVE,
-    (State.ACTIVE, Input.DISCONNECT): State.CLOSED,
-    (State.ACTIVE, Input.SUBMIT): State.ACTIVE,
-    (State.ACTIVE, Input.SYNC): State.ACTIVE,
-    (State.ACTIVE, Input.REFUSED_OPEN): State.ACTIVE,
-    (State.ACTIVE, Input.REFUSED_CLOSING): State.CLOSED,
-    (State.ACTIVE, Input.LOST): State.CLOSED,
-    (State.CLOSED, Input.LOST): State.CLOSED,
+TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
+    (SessionState.AWAIT_CONNECT, Input.CONNECT_ACCEPTED): SessionState.ACTIVE,
+    (SessionState.AWAIT_CONNECT, Input.CONNECT_REFUSED): SessionState.CLOSED,
+    (SessionState.AWAIT_CONNECT, Input.HEARTBEAT): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.OUT_OF_TURN): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.REFUSED_OPEN): SessionState.AWAIT_CONNECT,
+    (SessionState.AWAIT_CONNECT, Input.REFUSED_CLOSING): SessionState.CLOSED,
+    (SessionState.AWAIT_CONNECT, Input.LOST): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.HEARTBEAT): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.OUT_OF_TURN): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.DISCONNECT): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
+    (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,
+    (SessionState.CLOSED, Input.LOST): SessionState.CLOSED,
 }
 
 
@@ -88,7 +88,7 @@ class Verify(msgspec.Struct, frozen=True):
     connect: Connect
 
 
-class Submit(msgspec.Struct, frozen=True):
+class SubmitItems(msgspec.Struct, frozen=True):
     """Have these items judged. `single`: asked by `submit_event`, to be answered in that generation's words."""
 
     items: Sequence[Item]
@@ -108,7 +108,7 @@ class Leave(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect: TypeAlias = Reply | Verify | Submit | StartSync | Leave
+Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | Leave
 
 _ACK: Final = (Reply("heartbeat_ack", {}),)
 
@@ -123,17 +123,17 @@ class Session:
     __slots__ = ("_state", "client_id", "profile")
 
     def __init__(self) -> None:
-        self._state = State.AWAIT_CONNECT
+        self._state = SessionState.AWAIT_CONNECT
         self.client_id: str | None = None
         self.profile: str | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         return self._state
 
     def receive(self, message: Message) -> Sequence[Effect]:
         """What to do about a well-formed message."""
-        if self._state is State.AWAIT_CONNECT:
+        if self._state is SessionState.AWAIT_CONNECT:
             match message:
                 case Connect():
                     return (Verify(message),)
@@ -158,10 +158,10 @@ class Session:
                 return (StartSync(message),)
             case SubmitEvent():
                 self._step(Input.SUBMIT)
-                return (Submit((message,), single=True),)
+                return (SubmitItems((message,), single=True),)
             case SubmitEvents():
                 self._step(Input.SUBMIT)
-                return (Submit(message.events, single=False),)
+                return (SubmitItems(message.events, single=False),)
 
     def verified(
         self,
@@ -202,7 +202,7 @@ class Session:
         if error.close_code is None:
             self._step(Input.REFUSED_OPEN)
             return (told,)
-        connecting = self._state is State.AWAIT_CONNECT
+        connecting = self._state is SessionState.AWAIT_CONNECT
         self._step(Input.CONNECT_REFUSED if connecting else Input.REFUSED_CLOSING)
         return (told, Leave(error.close_code, error.code))
 

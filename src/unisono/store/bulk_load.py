@@ -16,7 +16,7 @@ import msgspec
 
 from unisono.store.batching import in_portions
 from unisono.store.copy import directory_of, is_dsn
-from unisono.store.port import Behind, CommitLog, Known, Opening, Record, StoreUnusable
+from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId, StoreUnusable
 from unisono.store.sqlite import files
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.statements import load_queries
@@ -29,11 +29,11 @@ NODE: Final = "import"
 """What a load is called among the nodes while it runs."""
 
 
-class Moved(Exception):
+class LogMovedOn(Exception):
     """Somebody else has written to the log since the rows were judged, and it may concern them."""
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class UnnumberedEvent(msgspec.Struct, frozen=True):
     """An event without a number. `time` is when it was committed where it comes from, None when nobody knows."""
 
     id: str
@@ -44,7 +44,7 @@ class Prepared(msgspec.Struct, frozen=True):
     time: int | None
 
 
-class Progress(msgspec.Struct):
+class LoadProgress(msgspec.Struct):
     """How a load stands: rows in the log, those that this run put there, others' events, times that were changed."""
 
     rows: int
@@ -75,9 +75,9 @@ class Loader:
         self._now_ms = now_ms
         # An event that a wrong clock dated in the future does not move what is loaded after it there.
         self._time = max(1, min(log.last_status_updated_at(), now_ms), min(first_ms, now_ms))
-        self.progress = Progress(rows)
+        self.progress = LoadProgress(rows)
 
-    def add(self, group: Sequence[Prepared]) -> int:
+    def add(self, group: Sequence[UnnumberedEvent]) -> int:
         """Append what is not there yet; how many that were. Durable when it returns."""
         opening, concerned = self._begin([row.id for row in group])
         try:
@@ -114,19 +114,21 @@ class Loader:
         self,
         concerned: Sequence[Record],
         opening: Opening,
-        group: Sequence[Prepared],
-        missing: Sequence[Prepared],
+        group: Sequence[UnnumberedEvent],
+        missing: Sequence[UnnumberedEvent],
     ) -> None:
         if concerned:
-            raise Moved(f"events {concerned[0].committed_id} to {concerned[-1].committed_id} came in between")
+            raise LogMovedOn(
+                f"events {concerned[0].committed_id} to {concerned[-1].committed_id} came in between"
+            )
         present = len(group) - len(missing)
         expected = self._base + self.progress.rows + present + self.progress.foreign
         if opening.head != expected:
-            raise Moved(f"the log ends at {opening.head}, {expected} was expected")
+            raise LogMovedOn(f"the log ends at {opening.head}, {expected} was expected")
         if present and group[present] is not missing[0]:
-            raise Moved("some rows are in the log out of their turn")
+            raise LogMovedOn("some rows are in the log out of their turn")
 
-    def _record(self, committed_id: int, row: Prepared) -> Record:
+    def _record(self, committed_id: int, row: UnnumberedEvent) -> Record:
         """Times never go back along the load, nor beyond the time of the load."""
         wanted = self._time if row.time is None else row.time
         self._time = max(self._time, min(wanted, self._now_ms))
@@ -134,15 +136,17 @@ class Loader:
         return Record(committed_id, row.id, row.client_id, row.partitions, row.event, row.hash, self._time)
 
 
-def _is(row: Prepared, known: Known | None) -> bool:
+def _is(row: UnnumberedEvent, known: RememberedId | None) -> bool:
     if known is None:
         return False
     if known.hash != row.hash:
-        raise Moved(f"event {known.committed_id} of the log has id {row.id!r} with other content")
+        raise LogMovedOn(f"event {known.committed_id} of the log has id {row.id!r} with other content")
     return True
 
 
-def groups(rows: Iterator[Prepared], rows_max: int = GROUP_ROWS_MAX) -> Iterator[list[Prepared]]:
+def groups(
+    rows: Iterator[UnnumberedEvent], rows_max: int = GROUP_ROWS_MAX
+) -> Iterator[list[UnnumberedEvent]]:
     """Rows in transactions of a bounded size."""
     return in_portions(rows, lambda row: len(row.event), count_max=rows_max, bytes_max=GROUP_BYTES_MAX)
 
@@ -163,7 +167,7 @@ def open_log(store: str) -> CommitLog:
 class Ids(Protocol):
     """Looks ids up in a log, also those of events that have left it."""
 
-    def known(self, ids: Sequence[str]) -> dict[str, Known]: ...
+    def known(self, ids: Sequence[str]) -> dict[str, RememberedId]: ...
 
     def close(self) -> None: ...
 
@@ -178,11 +182,11 @@ class SqliteIds:
         except apsw.Error as error:
             raise StoreUnusable(f"{directory} cannot be read: {error}") from error
 
-    def known(self, ids: Sequence[str]) -> dict[str, Known]:
+    def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
         """Events first, then those that have left: one that leaves in between is found by the second look."""
         asked, queries = msgspec.json.encode(ids).decode(), load_queries("sqlite")
         return {
-            row[0]: Known(*row[1:])
+            row[0]: RememberedId(*row[1:])
             for query in ("known", "known_pruned")
             for row in self._connection.execute(queries[query], (asked,))
         }

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from unisono.store.check_log import LogAuditor, Progress
-from unisono.store.port import Finding
+from unisono.store.port import LogFinding
 from unisono.store.sqlite.check import open_directory
 
 FINDINGS_KEPT_MAX: Final = 100
@@ -24,7 +24,7 @@ class CheckReport(msgspec.Struct, frozen=True):
     events: int
     head: int
     pruned_to: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     counts: Mapping[str, int]
 
     @property
@@ -63,7 +63,7 @@ def check_database(dsn: str, progress: Progress | None = None) -> CheckReport:
 
 
 def _check(place: str, auditor: LogAuditor) -> CheckReport:
-    kept: list[Finding] = []
+    kept: list[LogFinding] = []
     counts: Counter[str] = Counter()
     for finding in auditor.findings():
         counts[finding.kind] += 1

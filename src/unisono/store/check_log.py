@@ -20,7 +20,7 @@ from unisono.store.check_rows import (
     record_findings,
     time_findings,
 )
-from unisono.store.port import Finding
+from unisono.store.port import LogFinding
 
 BATCH_ROWS: Final = 500
 """Rows read in one go: a read this short holds up nobody."""
@@ -36,7 +36,7 @@ class Unreadable(Exception):
     """The log cannot be read any further; the text tells what stopped it."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class LogEnds(msgspec.Struct, frozen=True):
     """The head row, and the first and the last event there are, all of one moment."""
 
     committed_id: int
@@ -46,7 +46,7 @@ class Head(msgspec.Struct, frozen=True):
     last: int | None
 
 
-class Place(msgspec.Struct, frozen=True):
+class PartitionIndexRow(msgspec.Struct, frozen=True):
     """A row of the index of partitions: what it is listed under, by a name that means something or None.
 
     `partitions` is the set of the event it points to; None when there is no such event.
@@ -64,11 +64,11 @@ class OpenedLog(Protocol):
     finds_by_id: bool
     """Whether events can be looked up by their id; known once the form was looked at."""
 
-    def form_findings(self) -> Iterator[Finding]:
+    def form_findings(self) -> Iterator[LogFinding]:
         """What is wrong with what holds the rows: file, tables, indexes."""
         ...
 
-    def head(self) -> Head | None: ...
+    def head(self) -> LogEnds | None: ...
 
     def extent(self) -> tuple[int | None, int | None]:
         """The first and the last event, for a log without a head row."""
@@ -108,15 +108,15 @@ class OpenedLog(Protocol):
         """All events that left, some at a time: committed_id, bytes of the hash."""
         ...
 
-    def name_findings(self) -> Iterator[Finding]:
+    def name_findings(self) -> Iterator[LogFinding]:
         """What is wrong with what is kept for each partition."""
         ...
 
-    def places(self) -> Iterator[Sequence[Place]]:
+    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
         """The index of partitions, some of it at a time."""
         ...
 
-    def snapshot_findings(self) -> Iterator[Finding]: ...
+    def snapshot_findings(self) -> Iterator[LogFinding]: ...
 
     def close(self) -> None: ...
 
@@ -136,15 +136,15 @@ class LogAuditor:
         self.head = 0
         self.pruned_to = 0
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[LogFinding]:
         try:
             with closing(self._open_log()) as log:
                 yield from self._all_findings(log)
         except Unreadable as error:
-            yield Finding("file", f"reading stopped: {error}")
+            yield LogFinding("file", f"reading stopped: {error}")
         self._progress(self._done, self._done)
 
-    def _all_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _all_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         yield from log.form_findings()
         yield from self._head_findings(log)
         yield from self._keeping_findings(log)
@@ -157,33 +157,33 @@ class LogAuditor:
         yield from self._place_findings(log)
         yield from log.snapshot_findings()
 
-    def _head_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _head_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         head = log.head()
         if head is None:
-            yield Finding("head", "the head row is missing")
+            yield LogFinding("head", "the head row is missing")
             first, last = log.extent()
-            head = Head(last or 0, (first or 1) - 1, None, first, last)
+            head = LogEnds(last or 0, (first or 1) - 1, None, first, last)
         self.head, self.pruned_to, self._head_time = head.committed_id, head.pruned_to, head.time
         if head.last is None:
             if self.head != self.pruned_to:
-                yield Finding("head", f"the head is {self.head} but there are no events")
+                yield LogFinding("head", f"the head is {self.head} but there are no events")
         elif head.last != self.head:
-            yield Finding("head", f"the head is {self.head} but the last event is {head.last}", head.last)
+            yield LogFinding("head", f"the head is {self.head} but the last event is {head.last}", head.last)
         self._first = self.pruned_to if head.first is None else min(head.first - 1, self.pruned_to)
         self._last = self.pruned_to if head.last is None else head.last
 
-    def _keeping_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _keeping_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         keeping = log.keeping()
         if keeping is None:
-            yield Finding("keeping", "the row that names the archive is missing")
+            yield LogFinding("keeping", "the row that names the archive is missing")
             return
         archive, has_model = keeping
         if self.pruned_to and archive is None:
-            yield Finding("keeping", f"events have left up to {self.pruned_to}, and no archive is named")
+            yield LogFinding("keeping", f"events have left up to {self.pruned_to}, and no archive is named")
         if not has_model:
-            yield Finding("model", "the model in force is not among those that are kept")
+            yield LogFinding("model", "the model in force is not among those that are kept")
 
-    def _event_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _event_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         reached, expected, time = self._first, self.pruned_to + 1, 0
         while rows := log.events(reached, self._last):
             if rows[0][0] > expected and _has_left(log, rows[0][0] - 1):
@@ -195,7 +195,7 @@ class LogAuditor:
                 yield from time_findings(reached, row[6], time)
                 expected, time = max(expected, reached + 1), row[6]
                 if reached == self.head and self._head_time not in (None, time):
-                    yield Finding(
+                    yield LogFinding(
                         "head", f"the head row has time {self._head_time}, the event {time}", reached
                     )
             yield from _id_findings(log, rows)
@@ -203,19 +203,21 @@ class LogAuditor:
             self.events += len(rows)
             self._advance(len(rows))
 
-    def _gap_findings(self, committed_id: int, expected: int) -> Iterator[Finding]:
+    def _gap_findings(self, committed_id: int, expected: int) -> Iterator[LogFinding]:
         if committed_id < expected:
-            yield Finding("gap", f"still there, though the log is pruned to {self.pruned_to}", committed_id)
+            yield LogFinding(
+                "gap", f"still there, though the log is pruned to {self.pruned_to}", committed_id
+            )
         elif committed_id == expected + 1:
-            yield Finding("gap", f"{expected} is missing before it", committed_id)
+            yield LogFinding("gap", f"{expected} is missing before it", committed_id)
         elif committed_id > expected:
-            yield Finding("gap", f"{expected} to {committed_id - 1} are missing before it", committed_id)
+            yield LogFinding("gap", f"{expected} to {committed_id - 1} are missing before it", committed_id)
 
-    def _duplicate_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _duplicate_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         for id, first, count in log.duplicates():
             yield _duplicate(id, first, count)
 
-    def _pruned_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _pruned_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         """Every id that has left is remembered, once."""
         seen = Remembered(self.pruned_to)
         for rows in log.remembered():
@@ -223,29 +225,31 @@ class LogAuditor:
                 if not 0 < committed_id <= self.pruned_to:
                     if not _has_left(log, committed_id):
                         what = f"remembered as gone, and the log is pruned to {self.pruned_to}"
-                        yield Finding("pruned", what, committed_id)
+                        yield LogFinding("pruned", what, committed_id)
                     continue
                 if committed_id in seen:
-                    yield Finding("pruned", "two ids are remembered for it", committed_id)
+                    yield LogFinding("pruned", "two ids are remembered for it", committed_id)
                 seen.add(committed_id)
                 if hash_bytes != HASH_BYTES:
-                    yield Finding("pruned", f"the hash remembered of it has {hash_bytes} bytes", committed_id)
+                    yield LogFinding(
+                        "pruned", f"the hash remembered of it has {hash_bytes} bytes", committed_id
+                    )
             self._advance(len(rows))
         for first, last in seen.forgotten():
             what = "has left and is" if first == last else f"to {last} have left and are"
-            yield Finding("pruned", f"{what} not remembered: it could be committed again", first)
+            yield LogFinding("pruned", f"{what} not remembered: it could be committed again", first)
 
-    def _place_findings(self, log: OpenedLog) -> Iterator[Finding]:
+    def _place_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         for places in log.places():
             for place in places:
                 if place.name is None:
-                    yield Finding("index", f"listed under {place.label}, unknown", place.committed_id)
+                    yield LogFinding("index", f"listed under {place.label}, unknown", place.committed_id)
                 elif place.partitions is None:
                     what = f"listed under {place.name!r}, but there is no such event"
-                    yield Finding("index", what, place.committed_id)
+                    yield LogFinding("index", what, place.committed_id)
                 elif place.name not in names_of(place.partitions):
                     what = f"listed under {place.name!r}, which it is not in"
-                    yield Finding("index", what, place.committed_id)
+                    yield LogFinding("index", what, place.committed_id)
             self._advance(len(places))
 
     def _advance(self, rows: int) -> None:
@@ -254,7 +258,7 @@ class LogAuditor:
         self._progress(self._done, self._total)
 
 
-def _id_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[Finding]:
+def _id_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[LogFinding]:
     """Every event is found by its id, no other has it, and none of them is also remembered as gone."""
     having: dict[str, set[int]] = {}
     for committed_id, id, *_ in rows:
@@ -265,23 +269,23 @@ def _id_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[Finding]:
         having[id].add(committed_id)
     for committed_id, id, *_ in rows:
         if id in gone and not _has_left(log, committed_id):
-            yield Finding("pruned", f"its id {id!r} is in the log and remembered as gone", committed_id)
+            yield LogFinding("pruned", f"its id {id!r} is in the log and remembered as gone", committed_id)
         if log.finds_by_id:
             if (id, committed_id) not in found and not _has_left(log, committed_id):
-                yield Finding("index", f"cannot be found by its id {id!r}", committed_id)
+                yield LogFinding("index", f"cannot be found by its id {id!r}", committed_id)
             if len(having[id]) > 1 and committed_id == min(having[id]):
                 yield _duplicate(id, committed_id, len(having[id]))
 
 
-def _duplicate(id: str, first: int, count: int) -> Finding:
-    return Finding("id", f"its id {id!r} belongs to {count} events", first)
+def _duplicate(id: str, first: int, count: int) -> LogFinding:
+    return LogFinding("id", f"its id {id!r} belongs to {count} events", first)
 
 
-def _unlisted_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[Finding]:
+def _unlisted_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[LogFinding]:
     places = [(name, row[0]) for row in rows for name in names_of(row[3])]
     for name, committed_id in log.unlisted(places):
         if not _has_left(log, committed_id):
-            yield Finding("index", f"not listed under {name!r}, which it is in", committed_id)
+            yield LogFinding("index", f"not listed under {name!r}, which it is in", committed_id)
 
 
 def _has_left(log: OpenedLog, committed_id: int) -> bool:

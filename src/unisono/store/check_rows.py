@@ -11,7 +11,7 @@ import msgspec
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.partitions import normalise
 from unisono.protocol.tombstones import is_tombstone
-from unisono.store.port import Finding
+from unisono.store.port import LogFinding
 
 Row = tuple[Any, ...]
 
@@ -25,33 +25,33 @@ TIME_MAX_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: what is later was never a clock's answer."""
 
 
-def record_findings(row: Row) -> Iterator[Finding]:
+def record_findings(row: Row) -> Iterator[LogFinding]:
     """What one event says about itself: id, partitions, canonical form, hash.
 
     An erased event keeps the hash of what it said, which nobody can compare any more.
     """
     committed_id, id, _client_id, partitions, event, hash, _time = row
     if not 0 < len(id.encode()) <= ID_BYTES_MAX:
-        yield Finding("id", f"its id has {len(id.encode())} bytes", committed_id)
+        yield LogFinding("id", f"its id has {len(id.encode())} bytes", committed_id)
     if complaint := _partitions_complaint(partitions):
-        yield Finding("partitions", complaint, committed_id)
+        yield LogFinding("partitions", complaint, committed_id)
     try:
         _, text = parse_canonical(event)
     except NotCanonical as error:
-        yield Finding("event", f"its JSON cannot be read: {error}", committed_id)
+        yield LogFinding("event", f"its JSON cannot be read: {error}", committed_id)
     else:
         if text != event:
-            yield Finding("event", "its JSON is not in canonical form", committed_id)
+            yield LogFinding("event", "its JSON is not in canonical form", committed_id)
     if not is_tombstone(event) and hash != content_hash(event, partitions.encode()):
-        yield Finding("hash", "its hash is not that of its content", committed_id)
+        yield LogFinding("hash", "its hash is not that of its content", committed_id)
 
 
-def time_findings(committed_id: int, time: int, before: int) -> Iterator[Finding]:
+def time_findings(committed_id: int, time: int, before: int) -> Iterator[LogFinding]:
     """`before`: the time of the event before this one."""
     if not 0 < time <= TIME_MAX_MS:
-        yield Finding("time", f"{time} is not a time in milliseconds", committed_id)
+        yield LogFinding("time", f"{time} is not a time in milliseconds", committed_id)
     elif time < before:
-        yield Finding("time", f"{time} is before {before}, the time of the event before it", committed_id)
+        yield LogFinding("time", f"{time} is before {before}, the time of the event before it", committed_id)
 
 
 def name_complaint(name: str) -> str | None:

@@ -77,7 +77,7 @@ def copy_log(
         return Copied(events, present, snapshots, copy.upto, copy.digest, behind, identity)
 
 
-class Extent(msgspec.Struct, frozen=True):
+class HeadRow(msgspec.Struct, frozen=True):
     """The head row of a log: it holds events pruned_to + 1 … head, the last one of `time`."""
 
     head: int
@@ -85,12 +85,12 @@ class Extent(msgspec.Struct, frozen=True):
     time: int
 
 
-class Source(PrunedSource, Protocol):
+class CopySource(PrunedSource, Protocol):
     """A log that is read."""
 
     def identity(self) -> LogIdentity: ...
 
-    def extent(self) -> Extent: ...
+    def extent(self) -> HeadRow: ...
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]: ...
 
@@ -107,7 +107,7 @@ class Target(PrunedTarget, Protocol):
     @property
     def log(self) -> CommitLog: ...
 
-    def extent(self) -> Extent: ...
+    def extent(self) -> HeadRow: ...
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
         """Make an empty log begin after `pruned_to`; what it remembers of the events before has been put there."""
@@ -143,12 +143,12 @@ class _Sum:
 class _Copy:
     """One run. Invariant: `_sum` covers the records of the source from `_base` to where the target is."""
 
-    def __init__(self, source: Source, target: Target, name: str, tell: Progress) -> None:
+    def __init__(self, source: CopySource, target: Target, name: str, tell: Progress) -> None:
         self._source = source
         self._target = target
         self._name = name
         self._tell = tell
-        self._from: Extent = source.extent()
+        self._from: HeadRow = source.extent()
         self.upto = self._from.head
         self._begin_pruned()
         self._base = self._from.pruned_to
@@ -271,7 +271,7 @@ class _Copy:
         return wanted
 
 
-def _stream(log: Source | CommitLog, since: int, upto: int) -> Iterator[Record]:
+def _stream(log: CopySource | CommitLog, since: int, upto: int) -> Iterator[Record]:
     while since < upto:
         try:
             records = log.scan(since, upto, limit=READ_RECORDS)
@@ -288,7 +288,7 @@ def _stream(log: Source | CommitLog, since: int, upto: int) -> Iterator[Record]:
 # -- which is which ------------------------------------------------------------------------------------------
 
 
-def open_source(place: Place) -> Source:
+def open_source(place: Place) -> CopySource:
     if is_dsn(place):
         from unisono.store.postgres.copy import PostgresSource
 

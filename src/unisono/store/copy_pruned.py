@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 import apsw
 import msgspec
 
-from unisono.store.port import Known
+from unisono.store.port import RememberedId
 
 BATCH_ROWS: Final = 2_000
 """Rows of one transaction of the target: some ten milliseconds."""
@@ -21,7 +21,7 @@ BATCH_ROWS: Final = 2_000
 READ_ROWS: Final = 5_000
 """Rows read at a time."""
 
-Remembered = tuple[str, Known]
+Remembered = tuple[str, RememberedId]
 """An id, and what deduplication knows of it."""
 
 Place = tuple[str, int]
@@ -105,7 +105,7 @@ def read_pruned(connection: apsw.Connection, upto: int) -> Iterator[Remembered]:
         for id, committed_id, hash, client_id, time in msgspec.convert(
             rows, list[tuple[str, int, bytes, str, int]]
         ):
-            yield id, Known(committed_id, hash, client_id, time)
+            yield id, RememberedId(committed_id, hash, client_id, time)
             after = id
 
 

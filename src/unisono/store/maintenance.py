@@ -19,7 +19,7 @@ from unisono.protocol.canonical import SAFE_INTEGER_MAX
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.batching import in_portions
 from unisono.store.cluster import ModelBundle
-from unisono.store.port import Extent, Snapshot
+from unisono.store.port import LogExtent, Snapshot
 
 NO_MODEL_VERSION: Final = 0
 """The version under which snapshots are kept where no versioned model is in force."""
@@ -47,7 +47,7 @@ class Tombstone(msgspec.Struct, frozen=True, array_like=True):
     event: bytes
 
 
-class Erasure(msgspec.Struct, frozen=True, array_like=True):
+class EraseOrder(msgspec.Struct, frozen=True, array_like=True):
     """What to erase: these events, and the snapshots of their partitions and of `partitions`."""
 
     tombstones: list[Tombstone]
@@ -61,7 +61,7 @@ class Publication(msgspec.Struct, frozen=True, array_like=True):
     snapshots: list[Snapshot]
 
 
-class Erased(msgspec.Struct, frozen=True):
+class EraseResult(msgspec.Struct, frozen=True):
     """How many events lost their text, the partitions concerned, for whoever holds their states, and how many
     erasures there have been with this one."""
 
@@ -81,10 +81,10 @@ class Reclaimed(msgspec.Struct, frozen=True):
     unclean: bool = False
 
 
-class KeptLog(Protocol):
+class MaintainedLog(Protocol):
     """An embedded log in the hands of its one writer. Every call is one short transaction, outside any group."""
 
-    def extent(self) -> Extent: ...
+    def extent(self) -> LogExtent: ...
 
     def set_archive(self, location: str) -> None: ...
 
@@ -92,7 +92,7 @@ class KeptLog(Protocol):
         """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
         ...
 
-    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> Erased:
+    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         """Put tombstones in the place of events, and drop all snapshots of their partitions and of `partitions`.
 
         An event that has left the log, or is erased already, is passed over.

@@ -28,7 +28,7 @@ Fetch = Callable[[Sequence[tuple[K, int]], int, int], Mapping[K, Sequence[int]]]
 """Of each (partition, after): the first ids above `after` and up to a bound, so many at most, ascending."""
 
 
-class Merge(Generic[K]):
+class IdMerge(Generic[K]):
     """The history of some partitions up to `upto`, each from an id of its own.
 
     Invariants: `_found` has every id of them, once and ascending, that is above what was dropped, up to the smallest
@@ -84,19 +84,19 @@ Key = tuple[tuple[str, ...], tuple[tuple[str, int], ...], int, int]
 """Of which partitions, above which floors, after which id, up to which."""
 
 
-class Merges(Generic[K]):
+class IdMerges(Generic[K]):
     """Merges that have more to give, the least recently used let go first."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Key, tuple[Merge[K], int]] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[IdMerge[K], int]] = OrderedDict()
         self._size = 0
 
-    def take(self, key: Key) -> Merge[K] | None:
+    def take(self, key: Key) -> IdMerge[K] | None:
         merge, size = self._kept.pop(key, (None, 0))
         self._size -= size
         return merge
 
-    def put(self, key: Key, merge: Merge[K]) -> None:
+    def put(self, key: Key, merge: IdMerge[K]) -> None:
         self.take(key)
         size = merge.size + len(key[0]) + len(key[1])
         self._kept[key] = merge, size

@@ -42,7 +42,7 @@ class StoreUnusable(Exception):
     """The log cannot be opened: in use, wrong place, newer schema, not a log. The text says what to do."""
 
 
-class StoreInUse(StoreUnusable):
+class LogInUse(StoreUnusable):
     """Another process writes this log."""
 
 
@@ -65,7 +65,7 @@ class Behind(Exception):
         self.records = records
 
 
-class Extent(msgspec.Struct, frozen=True):
+class LogExtent(msgspec.Struct, frozen=True):
     """What a log holds: every committed id in `pruned_to < id <= head`, durably.
 
     `archive` is the lake that has the rest, as it was named when they left; None while nothing has.
@@ -88,7 +88,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     status_updated_at: int
 
 
-class Known(msgspec.Struct, frozen=True):
+class RememberedId(msgspec.Struct, frozen=True):
     """What deduplication remembers of a committed id, for ever."""
 
     committed_id: int
@@ -106,7 +106,7 @@ class Opening(msgspec.Struct, frozen=True):
     """
 
     head: int
-    known: Mapping[str, Known]
+    known: Mapping[str, RememberedId]
     foreign: Sequence[Record] = ()
     replaced: Sequence[int] = ()
     model_version: int | None = None
@@ -142,7 +142,7 @@ class LogReader(Protocol):
         """Which log this is, as of its opening; a shared log's epoch is looked at again by `reopen`."""
         ...
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         """What the log holds, all of it of one moment."""
         ...
 
@@ -236,7 +236,7 @@ class CommitLog(LogReader, Protocol):
         ...
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LogFinding(msgspec.Struct, frozen=True):
     """One thing wrong with a log, named with its committed_id where it has one."""
 
     kind: str

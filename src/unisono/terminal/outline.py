@@ -16,7 +16,7 @@ LABELS: Final = ("title", "name")
 """What an item is called, first found; an item without either gets a title when it is renamed."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class OutlineRow(msgspec.Struct, frozen=True):
     """One item and its place.
 
     `parent` is None at the top. `before` and `after` are the siblings next to it; `below` is the number of items
@@ -40,11 +40,11 @@ class Outline(msgspec.Struct, frozen=True):
     """
 
     target: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[OutlineRow, ...] = ()
     place: Mapping[str, int] = {}
     problem: str = ""
 
-    def find(self, id: str | None) -> Row | None:
+    def find(self, id: str | None) -> OutlineRow | None:
         """The row of an item, if it is there."""
         place = None if id is None else self.place.get(id)
         return None if place is None else self.rows[place]
@@ -75,8 +75,8 @@ def read(view: Json, target: str) -> Outline:
     return Outline(target, rows, {row.id: place for place, row in enumerate(rows)})
 
 
-def _rows(items: JsonObject, tree: list[Json]) -> list[Row]:
-    rows: list[Row] = []
+def _rows(items: JsonObject, tree: list[Json]) -> list[OutlineRow]:
+    rows: list[OutlineRow] = []
     waiting = _siblings(items, tree, 0, None)
     while waiting:
         row, children = waiting.pop()
@@ -87,17 +87,17 @@ def _rows(items: JsonObject, tree: list[Json]) -> list[Row]:
 
 def _siblings(
     items: JsonObject, nodes: Sequence[Json], depth: int, parent: str | None
-) -> list[tuple[Row, list[Json]]]:
+) -> list[tuple[OutlineRow, list[Json]]]:
     """The rows of one node's children, last first, each with the children of its own."""
     found = [(node["id"], node["children"]) for node in nodes if isinstance(node, dict)]
-    siblings: list[tuple[Row, list[Json]]] = []
+    siblings: list[tuple[OutlineRow, list[Json]]] = []
     for place, (id, children) in enumerate(found):
         assert isinstance(id, str)
         assert isinstance(children, list)
         title, label = _title(id, items.get(id))
         before = str(found[place - 1][0]) if place else None
         after = str(found[place + 1][0]) if place + 1 < len(found) else None
-        siblings.append((Row(id, title, depth, parent, before, after, label=label), children))
+        siblings.append((OutlineRow(id, title, depth, parent, before, after, label=label), children))
     return siblings[::-1]
 
 
@@ -110,7 +110,7 @@ def _title(id: str, item: Json) -> tuple[str, str]:
     return id, LABELS[0]
 
 
-def _counted(rows: list[Row]) -> list[Row]:
+def _counted(rows: list[OutlineRow]) -> list[OutlineRow]:
     """The same rows, each with the number of those below it: it ends where the next one is no deeper."""
     open_rows: list[int] = []
     ends = [len(rows)] * len(rows)
@@ -124,9 +124,9 @@ def _counted(rows: list[Row]) -> list[Row]:
     ]
 
 
-def visible(outline: Outline, folded: Collection[str]) -> list[Row]:
+def visible(outline: Outline, folded: Collection[str]) -> list[OutlineRow]:
     """The rows that are not below a folded one."""
-    shown: list[Row] = []
+    shown: list[OutlineRow] = []
     place = 0
     while place < len(outline.rows):
         row = outline.rows[place]
@@ -135,7 +135,7 @@ def visible(outline: Outline, folded: Collection[str]) -> list[Row]:
     return shown
 
 
-def nearest(rows: Sequence[Row], gone: str | None, outline: Outline) -> str | None:
+def nearest(rows: Sequence[OutlineRow], gone: str | None, outline: Outline) -> str | None:
     """Where a selection goes when its item is gone: to the next of the old rows that is left, or the last before."""
     ids = [row.id for row in rows]
     start = ids.index(gone) if gone in ids else 0

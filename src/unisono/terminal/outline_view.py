@@ -13,7 +13,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from unisono.terminal.outline import Outline, Row, nearest, visible
+from unisono.terminal.outline import Outline, OutlineRow, nearest, visible
 from unisono.terminal.status_text import plain
 
 INDENT: Final = 2
@@ -69,7 +69,7 @@ class OutlineView(ScrollView, can_focus=True):
         self.selected: str | None = None
         self.pending: frozenset[str] = frozenset()
         self._folded: set[str] = set()
-        self._rows: list[Row] = []
+        self._rows: list[OutlineRow] = []
 
     # -- what is shown -------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class OutlineView(ScrollView, can_focus=True):
             self._keep_in_sight()
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> OutlineRow | None:
         """What is selected."""
         return self.outline.find(self.selected)
 
@@ -131,7 +131,7 @@ class OutlineView(ScrollView, can_focus=True):
         told = (self.outline.problem or EMPTY) if y == 0 and not self._rows else ""
         return self._strip(Text(told, "dim"), width)
 
-    def _drawn(self, row: Row, width: int) -> Strip:
+    def _drawn(self, row: OutlineRow, width: int) -> Strip:
         pending = row.id in self.pending
         folded = row.id in self._folded
         mark = "•" if not row.below else "▸" if folded else "▾"

@@ -15,16 +15,16 @@ from tests.authority.logs import grow
 from tests.authority.seat import candidate, push, put, seated
 from tests.lake.lakes import HERE, export_to
 from tests.waiting import until
-from unisono.authority.states.replay import AHEAD_EVENTS, SLICE_EVENTS, History
+from unisono.authority.states.replay import AHEAD_EVENTS, SLICE_EVENTS, PartitionReplay
 from unisono.authority.states.resident import LOADS_AT_ONCE, States
-from unisono.ipc.channel import Outcome
+from unisono.ipc.channel import BatchOutcome
 from unisono.lake.cold.archive import Archive
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.model.model import open_model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
-from unisono.pipeline.jobs.erase.rewrite import Erased, rewrite
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 
@@ -75,7 +75,7 @@ def data(folder: Path) -> Path:
     return folder / "data"
 
 
-def taken(history: History) -> list[Record]:
+def taken(history: PartitionReplay) -> list[Record]:
     """All of a history, slice by slice."""
     records: list[Record] = []
     while True:
@@ -96,7 +96,7 @@ def test_a_history_is_whole_wherever_the_seam_is(log: SqliteLog, since: int, pru
     expected = list(log.page(["long"], since, HEAD, limit=1 << 40, bytes_max=1 << 40).records)
     prune(log, pruned_to)
     archive = Archive()
-    assert taken(History(log, archive, "long", since)) == expected
+    assert taken(PartitionReplay(log, archive, "long", since)) == expected
     archive.close()
 
 
@@ -105,7 +105,7 @@ def test_a_history_is_whole_wherever_the_seam_is(log: SqliteLog, since: int, pru
 def test_a_history_is_whole_while_the_log_leaves(log: SqliteLog, seed: int) -> None:
     expected = list(log.page(["long"], 0, HEAD, limit=1 << 40, bytes_max=1 << 40).records)
     chance, archive, pruned_to = random.Random(seed), Archive(), 0
-    history = History(log, archive, "long", 0)
+    history = PartitionReplay(log, archive, "long", 0)
     records: list[Record] = []
     while True:
         if chance.random() < 0.5:
@@ -126,7 +126,7 @@ def test_others_commit_while_it_is_read_from_the_archive(data: Path) -> None:
         waiting, busy = seat.front.connect(), seat.front.connect()
         waiting.send(candidate(["long"], push("n0", "outline")), candidate(["long"], push("new", "outline")))
         commits = 0
-        while not any(isinstance(m, Outcome) and m.conn == waiting.conn for m in seat.front.told):
+        while not any(isinstance(m, BatchOutcome) and m.conn == waiting.conn for m in seat.front.told):
             assert busy.submit(candidate(["busy"], put("x", commits)))[0].status == "committed"
             commits += 1
         known, new = waiting.results()
@@ -191,7 +191,7 @@ def test_what_was_erased_is_not_read_again_from_an_older_lake(data: Path, folder
     before, others = loaded(states, "short-3"), loaded(states, "short-4")
     lake = Lake.at(str(folder / "lake"))
     rows = lake.scan_arrow(["short-3"], columns=["committed_id"])
-    erased = Erased.of({id: 1 for batch in rows for id in batch.column(0).to_pylist()})
+    erased = TombstoneTimes.of({id: 1 for batch in rows for id in batch.column(0).to_pylist()})
     for table in (BY_PARTITION, LOG):
         assert rewrite(HERE, lake, table, erased, {"short-3": 1}) == SHORT_EVENTS
     if forget == "these":

@@ -10,7 +10,7 @@ import pytest
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
 from unisono.authority.states.replay import SLICE_EVENTS
-from unisono.ipc.channel import AskHead, Claim, Drain, Dropped, Head, Outcome, Release
+from unisono.ipc.channel import AskHead, BatchOutcome, Claim, Drain, Dropped, HeadAnswer, Release
 from unisono.store.sqlite.log import SqliteLog
 
 EVENTS = 20_000
@@ -40,7 +40,9 @@ def data(tmp_path: Path, long_log: Path) -> Path:
 
 
 def answered(caller: Caller) -> bool:
-    return any(isinstance(message, Outcome) and message.conn == caller.conn for message in caller.front.told)
+    return any(
+        isinstance(message, BatchOutcome) and message.conn == caller.conn for message in caller.front.told
+    )
 
 
 def commits_until_answered(busy: Caller, waiting: Caller, limit: int) -> int:
@@ -68,7 +70,7 @@ def test_who_waits_keeps_its_order_and_who_need_not_goes_first(data: Path) -> No
             third.request(candidate(["long", "short"], push("shared"))),
             last.request(candidate(["short"], push("c"))),
         )
-        order = [seat.front.of(Outcome) for _ in range(6)]
+        order = [seat.front.of(BatchOutcome) for _ in range(6)]
         assert [outcome.conn for outcome in order[:2]] == [second.conn, last.conn]
         results = [outcome.results[0] for outcome in order]
         mine = [o.results[0] for o in order if o.conn == first.conn]
@@ -154,7 +156,7 @@ def test_others_that_are_loaded_again_and_again_do_not_keep_it_from_loading(data
             caller.send(candidate([name], push("new", "outline")))
         waiting.send(candidate(["long"], push("new", "outline")))
         passed_by = 0
-        while (outcome := seat.front.of(Outcome)).conn != waiting.conn:
+        while (outcome := seat.front.of(BatchOutcome)).conn != waiting.conn:
             passed_by += 1
             assert passed_by < 20 * TURNS
             caller, name = busy[outcome.conn]
@@ -185,7 +187,7 @@ def test_drained_it_finishes_what_waits(data: Path) -> None:
     with seated(data) as seat:
         caller = seat.front.connect()
         seat.front.send(caller.request(candidate(["long"], push("a", "outline"))), AskHead(1))
-        assert seat.front.of(Head).committed_id == HEAD
+        assert seat.front.of(HeadAnswer).committed_id == HEAD
         seat.node.send(Drain())
         seat.join()
         assert caller.results()[0].committed_id == HEAD + 1

@@ -18,11 +18,11 @@ from tests.authority.seat import candidate, note, push, put, reading, seated, se
 from tests.authority.states.test_random import check
 from unisono.authority.judge import Commit, Verdict, judge
 from unisono.authority.states.resident import States
-from unisono.ipc.channel import Candidate, Failed, Message, Outcome
+from unisono.ipc.channel import BatchOutcome, Candidate, Failed, Message
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model, open_model
 from unisono.samples import sample_model
-from unisono.store.port import Known, Record
+from unisono.store.port import Record, RememberedId
 from unisono.store.sqlite.log import SqliteLog
 
 SAMPLE = load_model(sample_model())
@@ -50,7 +50,7 @@ class Bench:
         self.states.refill()
         for item in group:
             assert self.states.ready(profile(item), item.partitions)
-        known: dict[str, Known] = {**self.log.begin([item.id for item in group]).known}
+        known: dict[str, RememberedId] = {**self.log.begin([item.id for item in group]).known}
         return [judge(item, profile(item), known, self.states) for item in group]
 
     def commit(self, group: Group) -> list[Verdict]:
@@ -207,8 +207,8 @@ def test_when_the_log_fails_under_way_the_next_start_judges_without_that_group(t
                 kept = history.keep()
                 batch = history.next(60)
                 caller.send(*(verdict.item for verdict in batch))
-                answer: Message = seat.front.wait(lambda message: isinstance(message, Outcome | Failed))
-                if not isinstance(answer, Outcome):
+                answer: Message = seat.front.wait(lambda message: isinstance(message, BatchOutcome | Failed))
+                if not isinstance(answer, BatchOutcome):
                     history.restore(kept)
                     break
                 for verdict, result in zip(batch, answer.results, strict=True):

@@ -14,7 +14,7 @@ from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
 from tests.model.oracle import same
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
-from unisono.ipc.channel import Order, Outcome, Report
+from unisono.ipc.channel import AdminCommand, BatchOutcome, CommandResult
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, Model
 from unisono.model.pack import unpack
@@ -177,14 +177,14 @@ def test_an_order_loads_a_long_partition_while_others_commit(tmp_path: Path) -> 
     grow(log, "long", 20_000)
     with seated_on(log) as seat:
         busy = seat.front.connect()
-        seat.node.send(Order(1, "snapshot", "long"))
+        seat.node.send(AdminCommand(1, "snapshot", "long"))
         commits = 0
-        while not any(isinstance(message, Report) for message in seat.node.told):
+        while not any(isinstance(message, CommandResult) for message in seat.node.told):
             busy.submit(candidate(["busy"], put("x", commits)))
             commits += 1
             seat.stats()  # reads what the node was told
         assert commits >= 10
-        assert len([m for m in seat.front.told if isinstance(m, Outcome)]) == commits
+        assert len([m for m in seat.front.told if isinstance(m, BatchOutcome)]) == commits
     with reading(data) as reader:
         assert state_of(data, "long") == replay(reader, ["long"])["long"]
 

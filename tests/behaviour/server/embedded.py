@@ -20,7 +20,7 @@ from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.front.auth.verify import Verifier
-from unisono.front.connection import Connection
+from unisono.front.connection import ClientConnection
 from unisono.front.frame_reader import Frames
 from unisono.front.server import Front
 from unisono.ipc.channel import Drain, frame, socket_pair
@@ -80,7 +80,9 @@ class Embedded:
 
 def connections_in_memory() -> int:
     """With their parts, and with cyclic garbage that nobody has looked for."""
-    return sum(type(thing) in (Connection, Frames, WSTransport, WSProtocol) for thing in gc.get_objects())
+    return sum(
+        type(thing) in (ClientConnection, Frames, WSTransport, WSProtocol) for thing in gc.get_objects()
+    )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from tests.pipeline.history import NAMES, append, make_store
 from tests.store.postgres.server import database, postgres
 from tests.waiting import PATIENCE_S
 from unisono.lake.lake import Lake
-from unisono.pipeline.maintain.embedded import Keeper, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.postgres.log import PostgresLog
@@ -216,7 +216,7 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
             assert events == place.of(rooms)
 
 
-def _prune(keeper: Keeper, upto: int) -> None:
+def _prune(keeper: LogMaintainer, upto: int) -> None:
     while keeper.prune(upto):
         pass
 

@@ -24,7 +24,7 @@ from unisono.config import Settings
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.lake.lake import Lake
 from unisono.model.model import open_model
-from unisono.node.model_review import Progress, Watch, review_log
+from unisono.node.model_review import ReviewProgress, ReviewWatch, review_log
 from unisono.node.supervisor import ADMIN_FILE
 from unisono.protocol.tombstones import tombstone
 from unisono.store.sqlite.log import SqliteLog
@@ -201,9 +201,9 @@ def test_events_that_have_left_the_log_are_read_from_their_archive(tmp_path: Pat
     records = history(Random(3), ["p", "q", "\u00e9"], 400)
     records[99] = msgspec.structs.replace(records[99], event=tombstone(1))
     plant(tmp_path / "data", records)
-    model, watch = open_model(), Watch(pytest.fail)
+    model, watch = open_model(), ReviewWatch(pytest.fail)
     settings = Settings(data=str(tmp_path / "data"))
-    told: list[Progress] = []
+    told: list[ReviewProgress] = []
     whole = review_log(settings, model, told.append, watch)
     assert (whole.events, whole.partitions, whole.upto, whole.erased) == (400, 3, 400, 1)
     assert whole.no_longer > 0

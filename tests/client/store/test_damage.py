@@ -16,7 +16,7 @@ from unisono.client import Options, StoreDamaged, StoreError, connect
 from unisono.client.net.wire import CommittedEvent
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store
-from unisono.client.sync.inputs_effects import Base, Refused
+from unisono.client.sync.inputs_effects import DraftRejected, StartState
 from unisono.vocabulary import FieldError
 
 NOWHERE = "ws://127.0.0.1:9/sync"
@@ -48,14 +48,16 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [committed(number, *(["p"] if number % 3 else ["p", "q"])) for number in range(1, SOME)],
         cursors={"p": SOME - 1, "q": SOME - 1},
     )
-    store.apply([committed(60, "r")], starts={"r": Base(50, state)}, cursors={"r": 60}, model_version="tree")
+    store.apply(
+        [committed(60, "r")], starts={"r": StartState(50, state)}, cursors={"r": 60}, model_version="tree"
+    )
     drafts = [
         DraftRecord(store.outbox.next_clock(), f"d{n}", ("p",), body(1000 + n), 1_700_000_000_000 + n)
         for n in range(8)
     ]
     store.outbox.add(drafts)
     error = FieldError("event.payload", "no" * 20)
-    store.apply([], refused=[Refused("d3", "validation_failed", (error,), 1_700_000_000_009)])
+    store.apply([], refused=[DraftRejected("d3", "validation_failed", (error,), 1_700_000_000_009)])
     store.close()
     seen(path)
     connection = apsw.Connection(str(path))

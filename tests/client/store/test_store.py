@@ -17,8 +17,8 @@ from tests.store.sqlite.faulty_disk import faulty_disk
 from unisono.client.errors import StoreForeign, StoreInUse, StoreTooNew
 from unisono.client.store.file import SCHEMA_VERSION
 from unisono.client.store.outbox import DraftRecord
-from unisono.client.store.store import Clash, Snapshot, Store
-from unisono.client.sync.inputs_effects import Accepted, Base, Refused
+from unisono.client.store.store import Store, StoreContradiction, ViewSnapshot
+from unisono.client.sync.inputs_effects import Accepted, DraftRejected, StartState
 from unisono.vocabulary import FieldError
 
 
@@ -152,7 +152,7 @@ def test_a_contradiction_changes_nothing(path: Path, contradiction: object) -> N
     store = opened(path)
     draft(store, "d")
     store.apply([event(2)], cursors={"p": 2})
-    with pytest.raises(Clash, match="is stored as 2"):
+    with pytest.raises(StoreContradiction, match="is stored as 2"):
         store.apply([event(3), contradiction], [Accepted("d", 9, 1)], cursors={"p": 9})  # type: ignore[list-item]
     assert held(store) == [2]
     assert store.places["p"].cursor == 2
@@ -198,7 +198,7 @@ def test_a_partition_not_followed_for_a_while_goes_on_from_its_cursor(path: Path
 def test_an_event_below_what_was_complete_makes_the_snapshot_void(path: Path) -> None:
     store = opened(path)
     store.apply([event(1), event(5)], cursors={"p": 5})
-    store.put_snapshot("p", Snapshot(5, "m", b"{}"))
+    store.put_snapshot("p", ViewSnapshot(5, "m", b"{}"))
     store.apply([event(7)])
     assert store.snapshot("p", "m")
     store.apply([event(3)])
@@ -214,7 +214,7 @@ def test_a_base_stands_for_the_events_up_to_its_floor(path: Path) -> None:
     applied = store.apply(
         [event(3, "p", "q"), event(5, "p", "q"), event(9, "p")],
         cursors={"p": 9, "q": 9},
-        starts={"p": Base(4, b"{}"), "q": Base(7, b"[]")},
+        starts={"p": StartState(4, b"{}"), "q": StartState(7, b"[]")},
         model_version="m",
     )
     assert applied.started == ["p", "q"]
@@ -222,8 +222,8 @@ def test_a_base_stands_for_the_events_up_to_its_floor(path: Path) -> None:
     assert (held(store, "p"), held(store, "q")) == ([5, 9], [])
     store.close()
     store = opened(path, "me", "p", "q")
-    assert store.base("p") == Snapshot(4, "m", b"{}")
-    assert store.base("q") == Snapshot(7, "m", b"[]")
+    assert store.base("p") == ViewSnapshot(4, "m", b"{}")
+    assert store.base("q") == ViewSnapshot(7, "m", b"[]")
     assert (store.places["p"].floor, store.places["p"].known, store.places["p"].cursor) == (4, 9, 9)
     store.apply([event(2, "p", "q"), event(8, "q")])
     assert (held(store, "p"), held(store, "q")) == ([5, 9], [8]), "at or below a floor nothing counts"
@@ -232,21 +232,28 @@ def test_a_base_stands_for_the_events_up_to_its_floor(path: Path) -> None:
 @pytest.mark.req("CLIENT-15", "CLIENT-10")
 @pytest.mark.parametrize(
     ("base", "kept", "known"),
-    [(Base(6, b"new"), [8, 9], 9), (Base(20, b"new"), [], 20), (Base(3, b"new"), [], 3), (None, [], 0)],
+    [
+        (StartState(6, b"new"), [8, 9], 9),
+        (StartState(20, b"new"), [], 20),
+        (StartState(3, b"new"), [], 3),
+        (None, [], 0),
+    ],
     ids=["newer", "newer than all", "older", "none"],
 )
-def test_a_new_start_replaces_a_base(path: Path, base: Base | None, kept: list[int], known: int) -> None:
+def test_a_new_start_replaces_a_base(
+    path: Path, base: StartState | None, kept: list[int], known: int
+) -> None:
     """What is stored above a newer base is all there is; above an older one something is missing."""
     store = opened(path)
-    store.apply([event(n) for n in (5, 6, 8, 9)], cursors={"p": 9}, starts={"p": Base(4, b"old")})
-    store.put_snapshot("p", Snapshot(9, "m", b"{}"))
+    store.apply([event(n) for n in (5, 6, 8, 9)], cursors={"p": 9}, starts={"p": StartState(4, b"old")})
+    store.put_snapshot("p", ViewSnapshot(9, "m", b"{}"))
     store.rewind(2)
     store.apply([], starts={"p": base}, model_version="n")
     store.close()
     store = opened(path)
     assert held(store) == kept
     assert (store.places["p"].known, store.places["p"].floor) == (known, base.committed_id if base else 0)
-    assert store.base("p") == (base and Snapshot(base.committed_id, "n", b"new"))
+    assert store.base("p") == (base and ViewSnapshot(base.committed_id, "n", b"new"))
     assert store.snapshot("p", "m") is None
 
 
@@ -254,10 +261,10 @@ def test_a_new_start_replaces_a_base(path: Path, base: Base | None, kept: list[i
 def test_a_clash_leaves_the_start_as_it_was(path: Path) -> None:
     store = opened(path, "me", "p", "q")
     store.apply([event(5, "p")], cursors={"p": 5})
-    with pytest.raises(Clash):
-        store.apply([event(5, "q", id="other")], starts={"p": Base(3, b"{}")}, cursors={"q": 5})
+    with pytest.raises(StoreContradiction):
+        store.apply([event(5, "q", id="other")], starts={"p": StartState(3, b"{}")}, cursors={"q": 5})
     assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [5])
-    store.apply([], starts={"p": Base(3, b"{}")})
+    store.apply([], starts={"p": StartState(3, b"{}")})
     store.reset()
     assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [])
 
@@ -266,7 +273,7 @@ def test_a_clash_leaves_the_start_as_it_was(path: Path) -> None:
 def test_a_base_of_another_model_is_to_be_fetched_again(path: Path) -> None:
     store = opened(path, "me", "p", "q")
     for name, model in (("p", "m/1"), ("q", "m/2")):
-        store.apply([], starts={name: Base(4, b"{}")}, cursors={name: 9}, model_version=model)
+        store.apply([], starts={name: StartState(4, b"{}")}, cursors={name: 9}, model_version=model)
     store.rewind_stale("m/2")
     assert {name: place.cursor for name, place in store.places.items()} == {"p": 0, "q": 9}
     store.close()
@@ -295,7 +302,7 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
     store = opened(path)
     assert (held(store), store.places["p"].cursor, store.places["p"].floor) == ([1], 1, 0)
     assert "d" in store.outbox.pending
-    store.apply([event(7)], starts={"p": Base(4, b"{}")}, cursors={"p": 7})
+    store.apply([event(7)], starts={"p": StartState(4, b"{}")}, cursors={"p": 7})
     store.close()
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == SCHEMA_VERSION
@@ -310,7 +317,7 @@ def test_another_model_takes_cursors_and_snapshots_and_nothing_else(path: Path) 
     store = opened(path)
     draft(store, "d")
     store.apply([event(1)], cursors={"p": 1})
-    store.put_snapshot("p", Snapshot(1, "m", b"{}"))
+    store.put_snapshot("p", ViewSnapshot(1, "m", b"{}"))
     store.rewind(4)
     store.close()
     store = opened(path)
@@ -337,9 +344,9 @@ def test_a_reset_keeps_drafts_only(path: Path) -> None:
 
 def test_a_snapshot_of_another_model_is_not_used(path: Path) -> None:
     store = opened(path)
-    store.put_snapshot("p", Snapshot(1, "tasks/3", b"{}"))
+    store.put_snapshot("p", ViewSnapshot(1, "tasks/3", b"{}"))
     assert store.snapshot("p", "tasks/4") is None
-    assert store.snapshot("p", "tasks/3") == Snapshot(1, "tasks/3", b"{}")
+    assert store.snapshot("p", "tasks/3") == ViewSnapshot(1, "tasks/3", b"{}")
 
 
 # -- drafts ------------------------------------------------------------------------------------------------
@@ -399,7 +406,7 @@ def test_a_draft_elsewhere_is_settled_and_its_event_not_kept(path: Path) -> None
 def test_a_rejected_draft_is_kept_with_its_reason(path: Path) -> None:
     store = opened(path)
     draft(store, "a")
-    store.apply([], refused=[Refused("a", "forbidden", (FieldError("partitions", "no"),))])
+    store.apply([], refused=[DraftRejected("a", "forbidden", (FieldError("partitions", "no"),))])
     store.close()
     store = opened(path)
     assert not store.outbox.pending
@@ -413,7 +420,7 @@ def test_a_rejected_draft_is_kept_with_its_reason(path: Path) -> None:
 def test_a_rejected_draft_tried_again_is_a_new_one_under_its_id(path: Path) -> None:
     store = opened(path)
     old = draft(store, "a")
-    store.apply([], refused=[Refused("a", "forbidden", ())])
+    store.apply([], refused=[DraftRejected("a", "forbidden", ())])
     new = DraftRecord(store.outbox.next_clock(), "a", old.partitions, old.event, 6)
     store.outbox.add([new], ["a"])
     store.close()

@@ -14,20 +14,20 @@ from unisono.client.net.wire import (
     Connected,
     ErrorMessage,
     Limits,
-    Result,
     SubmitResult,
+    SubmitResultItem,
     SyncResponse,
 )
 from unisono.client.options import Options
-from unisono.client.sync.advance import Phase, State, advance
+from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.inputs_effects import (
     Apply,
-    Clashed,
+    Contradicted,
     Effect,
     Input,
     Opened,
     Received,
-    Report,
+    ReportProblem,
     SendSync,
     Stored,
     SubmitNext,
@@ -69,7 +69,7 @@ class Drive:
             "options": Options(),
             "cursors": {"p": 0},
         } | state
-        self.state = State(**given)
+        self.state = SyncState(**given)
         self.now = 100.0
         self.effects: list[Effect] = []
         self.pending: list[str] = []
@@ -86,7 +86,7 @@ class Drive:
                     continue
                 asked.append(effect)
                 if isinstance(effect, Apply) and self.clash is not None:
-                    waiting.append(Clashed(self.clash))
+                    waiting.append(Contradicted(self.clash))
                     self.clash = None
                     break
                 if isinstance(effect, Apply):
@@ -137,17 +137,19 @@ class Drive:
     def error(self, code: str, details: Any = None, **told: Any) -> list[Effect]:
         return self.feed(Received(ErrorMessage(code, f"says {code}", details, **told)))
 
-    def results(self, *results: Result) -> list[Effect]:
+    def results(self, *results: SubmitResultItem) -> list[Effect]:
         return self.feed(Received(SubmitResult(results)))
 
 
-def committed(id: str, committed_id: int) -> Result:
-    return Result(id, "committed", committed_id, status_updated_at=1000)
+def committed(id: str, committed_id: int) -> SubmitResultItem:
+    return SubmitResultItem(id, "committed", committed_id, status_updated_at=1000)
 
 
-def rejected(id: str, reason: str = "validation_failed", errors: Sequence[FieldError] = ()) -> Result:
+def rejected(
+    id: str, reason: str = "validation_failed", errors: Sequence[FieldError] = ()
+) -> SubmitResultItem:
     told = [{"field": error.field, "message": error.message} for error in errors]
-    return Result(id, "rejected", reason=reason, errors=told)
+    return SubmitResultItem(id, "rejected", reason=reason, errors=told)
 
 
 def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
@@ -171,4 +173,4 @@ def stored(effects: Iterable[Effect]) -> list[int]:
 
 
 def reports(effects: Iterable[Effect]) -> list[str]:
-    return [report.code for report in of(Report, effects)]
+    return [report.code for report in of(ReportProblem, effects)]

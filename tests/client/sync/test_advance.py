@@ -7,11 +7,11 @@ import pytest
 from tests.client.sync.driving import Drive, asked, committed, event, of, one, page, reports, stored
 from unisono.client.net.wire import Limits, VersionChanged
 from unisono.client.options import Options
-from unisono.client.sync.advance import Phase, State, advance
+from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.inputs_effects import (
     Apply,
-    Disconnect,
     DraftsWaiting,
+    DropConnection,
     Input,
     NoteModel,
     PartitionAdded,
@@ -21,7 +21,7 @@ from unisono.client.sync.inputs_effects import (
     Rewind,
     SendSync,
     SubmitNext,
-    Tick,
+    TimerFired,
 )
 
 
@@ -368,7 +368,7 @@ def test_what_waited_is_not_lost_when_a_cycle_ends_early() -> None:
     drive.feed(PartitionRemoved("q"))
     drive.broadcast(6, "p")
     drive.now += 1
-    assert stored(drive.feed(Tick())) == [5, 6]
+    assert stored(drive.feed(TimerFired())) == [5, 6]
 
 
 def test_pages_are_cut_to_the_servers_bounds() -> None:
@@ -383,7 +383,7 @@ def test_a_page_that_does_not_move_on_ends_the_connection() -> None:
     drive.connect()
     effects = drive.page(to=9, more=True, next_since=0)
     assert reports(effects) == ["protocol_violation"]
-    assert of(Disconnect, effects)
+    assert of(DropConnection, effects)
 
 
 def test_answers_nobody_asked_for_are_reported_and_change_nothing() -> None:
@@ -417,8 +417,8 @@ def test_events_of_partitions_that_are_not_followed_are_let_pass() -> None:
 
 
 def test_a_state_is_never_changed_in_place() -> None:
-    state = State(profile="compatibility", cursors={"p": 0})
-    copy = State(profile="compatibility", cursors={"p": 0})
+    state = SyncState(profile="compatibility", cursors={"p": 0})
+    copy = SyncState(profile="compatibility", cursors={"p": 0})
     drive = Drive()
     drive.state = state
     drive.live(to=3)

@@ -11,8 +11,7 @@ from unisono.client.net.wire import Capabilities, Connected, VersionChanged
 from unisono.client.sync.advance import Phase
 from unisono.client.sync.inputs_effects import (
     Apply,
-    Base,
-    Disconnect,
+    DropConnection,
     Lost,
     Opened,
     PartitionAdded,
@@ -20,6 +19,7 @@ from unisono.client.sync.inputs_effects import (
     Received,
     SendConnect,
     SendSync,
+    StartState,
 )
 
 
@@ -37,7 +37,7 @@ def test_a_first_page_may_come_with_snapshots_and_no_other() -> None:
     drive = snapshotting(cursors={"p": 0, "q": 0})
     sync = one(SendSync, drive.effects)
     assert (sync.partitions, sync.since, sync.snapshots) == (("p", "q"), 0, True)
-    base = Base(6, b"{}")
+    base = StartState(6, b"{}")
     effects = drive.feed(Received(page(2, to=9, more=True, partition="q"), {"p": base}))
     taken = one(Apply, effects)
     assert taken.starts == {"p": base}
@@ -53,7 +53,7 @@ def test_a_first_page_may_come_with_snapshots_and_no_other() -> None:
 @pytest.mark.req("CLIENT-15")
 def test_after_a_break_each_goes_on_from_where_it_is() -> None:
     drive = snapshotting(cursors={"p": 0, "q": 0})
-    drive.feed(Received(page(2, to=9, more=True, partition="q"), {"p": Base(6, b"{}")}))
+    drive.feed(Received(page(2, to=9, more=True, partition="q"), {"p": StartState(6, b"{}")}))
     drive.feed(Lost())
     effects = drive.connect()
     assert asked(effects) == (("p",), 6)
@@ -63,7 +63,7 @@ def test_after_a_break_each_goes_on_from_where_it_is() -> None:
 @pytest.mark.req("CLIENT-15")
 def test_snapshots_that_cannot_be_used_are_asked_around() -> None:
     drive = snapshotting(cursors={"p": 0, "q": 0})
-    effects = drive.feed(Received(page(7, to=9), {"q": Base(6, b"{}")}, ("p",)))
+    effects = drive.feed(Received(page(7, to=9), {"q": StartState(6, b"{}")}, ("p",)))
     assert reports(effects) == ["bad_snapshot"]
     assert not of(Apply, effects), "what the page leaves out is not known: none of it is taken"
     sync = one(SendSync, effects)
@@ -72,8 +72,8 @@ def test_snapshots_that_cannot_be_used_are_asked_around() -> None:
     assert one(Apply, effects).starts == {}
     sync = one(SendSync, effects)
     assert (sync.partitions, sync.since, sync.snapshots) == (("q",), 0, True)
-    effects = drive.feed(Received(page(8, to=9, partition="q"), {"q": Base(6, b"{}")}))
-    assert one(Apply, effects).starts == {"q": Base(6, b"{}")}
+    effects = drive.feed(Received(page(8, to=9, partition="q"), {"q": StartState(6, b"{}")}))
+    assert one(Apply, effects).starts == {"q": StartState(6, b"{}")}
     assert drive.phase() is Phase.LIVE
     drive.feed(Received(VersionChanged(2, None)))
     assert drive.state.whole == frozenset(), "another model, another try"
@@ -103,8 +103,8 @@ def test_a_base_is_dropped_when_the_next_start_has_none() -> None:
 def test_a_removed_partition_has_no_say() -> None:
     drive = snapshotting(cursors={"p": 0, "q": 0})
     drive.feed(PartitionRemoved("q"))
-    effects = drive.feed(Received(page(7, to=9), {"p": Base(6, b"{}")}, ("q",)))
-    assert one(Apply, effects).starts == {"p": Base(6, b"{}")}
+    effects = drive.feed(Received(page(7, to=9), {"p": StartState(6, b"{}")}, ("q",)))
+    assert one(Apply, effects).starts == {"p": StartState(6, b"{}")}
     assert "bad_snapshot" not in reports(effects)
 
 
@@ -114,6 +114,6 @@ def test_a_server_that_sends_what_was_declined_is_left() -> None:
     assert one(SendSync, drive.effects).snapshots is False
     effects = drive.feed(Received(page(7, to=9), {}, ("p",)))
     assert reports(effects) == ["protocol_violation"]
-    assert of(Disconnect, effects)
+    assert of(DropConnection, effects)
     drive.feed(Lost())
     assert one(SendConnect, drive.feed(Opened())).snapshots is False

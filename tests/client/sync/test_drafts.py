@@ -12,18 +12,18 @@ from unisono.client.sync.inputs_effects import (
     Accepted,
     Apply,
     Dialing,
-    Disconnect,
+    DraftRejected,
     DraftsWaiting,
+    DropConnection,
     Lost,
     PartitionAdded,
-    Refused,
     Retry,
     SendConnect,
     SendSync,
     Stop,
     SubmitNext,
     Submitted,
-    Tick,
+    TimerFired,
 )
 from unisono.vocabulary import FieldError
 
@@ -54,7 +54,7 @@ def test_results_are_matched_by_id_in_any_order() -> None:
     error = FieldError("event.type", "no")
     apply = one(Apply, drive.results(committed("c", 6), rejected("b", errors=[error]), committed("a", 4)))
     assert apply.accepted == (Accepted("c", 6, 1000), Accepted("a", 4, 1000))
-    assert apply.refused == (Refused("b", "validation_failed", (error,)),)
+    assert apply.refused == (DraftRejected("b", "validation_failed", (error,)),)
     assert apply.cursors == {"p": 6}
     assert not drive.pending
 
@@ -85,7 +85,7 @@ def test_a_result_that_leaves_out_a_draft_ends_the_connection_and_keeps_it() -> 
     drive = drafting("a", "b")
     effects = drive.results(committed("a", 4))
     assert reports(effects) == ["protocol_violation"]
-    assert of(Disconnect, effects)
+    assert of(DropConnection, effects)
     assert drive.pending == ["b"]
 
 
@@ -93,10 +93,10 @@ def test_rate_limited_submits_again_after_the_wait_with_fewer_drafts() -> None:
     drive = drafting("a", "b", "c", "d")
     drive.error("rate_limited", retry_after_ms=500)
     drive.now += 0.4
-    assert not of(SubmitNext, drive.feed(Tick()))
+    assert not of(SubmitNext, drive.feed(TimerFired()))
     assert not of(SubmitNext, drive.feed(DraftsWaiting()))
     drive.now += 0.2
-    assert one(SubmitNext, drive.feed(Tick())).items_max == 2
+    assert one(SubmitNext, drive.feed(TimerFired())).items_max == 2
     assert drive.submitted() == ("a", "b")
     drive.results(committed("a", 4), committed("b", 5))
     assert drive.submitted() == ("c", "d")
@@ -107,12 +107,12 @@ def test_rate_limited_syncs_the_same_again_after_the_wait() -> None:
     first = one(SendSync, drive.connect())
     drive.error("rate_limited", {"retry_after_ms": 100})
     drive.now += 0.2
-    assert one(SendSync, drive.feed(Tick())) == first
+    assert one(SendSync, drive.feed(TimerFired())) == first
     drive.error("rate_limited")
     drive.now += 1.9
-    assert not drive.feed(Tick())
+    assert not drive.feed(TimerFired())
     drive.now += 0.2
-    assert one(SendSync, drive.feed(Tick())) == first
+    assert one(SendSync, drive.feed(TimerFired())) == first
 
 
 def test_a_batch_refused_whole_is_sent_one_by_one_and_the_culprit_rejected() -> None:
@@ -122,7 +122,7 @@ def test_a_batch_refused_whole_is_sent_one_by_one_and_the_culprit_rejected() -> 
     drive.results(committed("a", 4))
     assert drive.submitted() == ("b",)
     apply = one(Apply, drive.error("bad_request"))
-    assert apply.refused == (Refused("b", "bad_request", (FieldError("", "says bad_request"),)),)
+    assert apply.refused == (DraftRejected("b", "bad_request", (FieldError("", "says bad_request"),)),)
     drive.results(committed("c", 5))
     assert drive.submitted() == ("d",)
     drive.pending += ["e", "f"]
@@ -243,7 +243,7 @@ def test_a_client_that_was_replaced_does_not_fight() -> None:
 def test_a_server_that_does_not_speak_our_language_is_not_asked_again(code: str) -> None:
     drive = Drive()
     drive.connect()
-    assert of(Disconnect, drive.error(code))
+    assert of(DropConnection, drive.error(code))
     assert of(Stop, drive.feed(Lost(4002)))
 
 
@@ -259,11 +259,11 @@ def test_an_unanswered_request_ends_the_connection() -> None:
     drive = Drive(options=Options(answer_timeout_s=60))
     drive.connect()
     drive.now += 59
-    assert not drive.feed(Tick())
+    assert not drive.feed(TimerFired())
     drive.now += 2
-    effects = drive.feed(Tick())
+    effects = drive.feed(TimerFired())
     assert reports(effects) == ["no_answer"]
-    assert of(Disconnect, effects)
+    assert of(DropConnection, effects)
 
 
 def test_an_error_nobody_asked_for_is_only_reported() -> None:

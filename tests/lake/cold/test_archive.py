@@ -20,7 +20,7 @@ from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
 from unisono.lake.cold.pages import LOOK_S, LakePages
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
-from unisono.store.port import Extent, Page, Record, StoreUnusable
+from unisono.store.port import LogExtent, Page, Record, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 __all__ = ["database", "postgres"]
@@ -349,7 +349,7 @@ def test_a_lake_in_an_object_store(whole: Path, reader: SqliteReader) -> None:
         export_to(lake, whole, 1_000, 2_000, 3_000)
         names, chance = list(ROOMS[:5]), random.Random("object store")
         archive = Archive("s3://lake/history", options)
-        held = Extent(3_000, EVENTS)
+        held = LogExtent(3_000, EVENTS)
         for step in range(12):
             if step == 6:
                 compact(lake)
@@ -493,13 +493,13 @@ def test_a_lake_that_goes_away_and_comes_back(whole: Path, reader: SqliteReader,
 
 
 def test_what_left_and_cannot_be_read_is_told_at_the_start(lake: Lake, tmp_path: Path) -> None:
-    Archive().require(Extent(0, 10))
-    Archive().require(Extent(EVENTS, EVENTS, lake.storage.location))
+    Archive().require(LogExtent(0, 10))
+    Archive().require(LogExtent(EVENTS, EVENTS, lake.storage.location))
     for archive, says in (
         (None, "names no archive: set `archive`"),
         (str(tmp_path), "there is no lake at"),
     ):
         with pytest.raises(StoreUnusable, match=says):
-            Archive().require(Extent(5, 10, archive))
+            Archive().require(LogExtent(5, 10, archive))
     with pytest.raises(StoreUnusable, match=f"the lake ends at {EVENTS} and {EVENTS + 1} was asked for"):
-        Archive().require(Extent(EVENTS + 1, EVENTS + 1, lake.storage.location))
+        Archive().require(LogExtent(EVENTS + 1, EVENTS + 1, lake.storage.location))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.pipeline.html.charts import Series, bars, columns, histogram, line, ranges, stacked_bars, told
-from unisono.pipeline.html.pages import Fact, Page
+from unisono.pipeline.html.pages import Fact, HtmlPage
 
 HOUR = 3_600_000
 TIMES = [1_790_000_000_000 + place * HOUR for place in range(48)]
@@ -184,7 +184,7 @@ def read_page(html: str) -> Reading:
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=5, max_size=5))
 def test_whatever_stands_in_a_text_is_shown_as_text(given_texts: list[str]) -> None:
     def page(title: str, body: str, cell: str, fact: str, code: str) -> Reading:
-        made = Page(title, body, fact)
+        made = HtmlPage(title, body, fact)
         made.section(title)
         made.text(body)
         made.note(cell)
@@ -202,13 +202,13 @@ def test_whatever_stands_in_a_text_is_shown_as_text(given_texts: list[str]) -> N
 
 
 def test_times_in_a_table_stay_in_one_line() -> None:
-    page = Page("t")
+    page = HtmlPage("t")
     page.table(["name", "when", "n"], [["a", 1_790_000_000_000, 1]], units=["", "time", ""])
     assert '<td class="t"><bdi>2026-09-21 14:13</bdi></td><td class="n">' in page.html()
 
 
 def test_a_page_needs_nothing_else() -> None:
-    page = Page("Report", "lead", "footer")
+    page = HtmlPage("Report", "lead", "footer")
     page.section("One")
     for svg in every_chart():
         page.figure(svg, "caption")

@@ -1,4 +1,4 @@
-"""Keepers: the same hand on a log with a server, without one, with one that comes and goes, and on a shared one."""
+"""Log maintainers: the same work on a log with a server, without one, with one that comes and goes, and shared."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.store.records import append, append_many
 from tests.store.sqlite.test_maintenance import make_version_1
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.maintain import embedded as keeping
-from unisono.pipeline.maintain.embedded import Keeper, KeepingFailed, open_keeper
+from unisono.pipeline.maintain.embedded import KeepingFailed, LogMaintainer, open_keeper
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import ModelBundle
-from unisono.store.port import Extent, Snapshot
+from unisono.store.port import LogExtent, Snapshot
 from unisono.store.postgres.log import PostgresLog
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
@@ -32,7 +32,7 @@ EVENTS = 700
 class Place:
     """A store with events in it, and a keeper of it."""
 
-    def __init__(self, uri: str, keeper: Keeper) -> None:
+    def __init__(self, uri: str, keeper: LogMaintainer) -> None:
         self.uri = uri
         self.keeper = keeper
 
@@ -63,7 +63,7 @@ def stack() -> Iterator[ExitStack]:
 
 def test_every_keeper_does_the_same(place: Place) -> None:
     keeper = place.keeper
-    assert keeper.extent() == Extent(0, EVENTS)
+    assert keeper.extent() == LogExtent(0, EVENTS)
     assert keeper.model_in_force() == ModelBundle(2, "digest", {"model.toml": b"x"})
     keeper.put_snapshots([Snapshot(f"s{n}", n, 2, b"x" * 50_000, 1, "digest") for n in range(40)])
     keeper.put_snapshots(
@@ -85,7 +85,7 @@ def test_every_keeper_does_the_same(place: Place) -> None:
     while step := keeper.prune(650):
         gone += step
     assert gone == 650
-    assert keeper.extent() == Extent(650, EVENTS, LAKE)
+    assert keeper.extent() == LogExtent(650, EVENTS, LAKE)
     assert keeper.erase([(n, STONE) for n in range(600, EVENTS + 1)], ["s1"]) == 50
     assert keeper.erase([(EVENTS, STONE)]) == 0
     assert keeper.watermarks(3) == {}
@@ -99,7 +99,7 @@ def test_every_keeper_does_the_same(place: Place) -> None:
         keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1, "digest")])
     assert "p" not in keeper.watermarks(2, "digest")
     keeper.reclaim()
-    assert keeper.extent() == Extent(650, EVENTS, LAKE)
+    assert keeper.extent() == LogExtent(650, EVENTS, LAKE)
 
 
 def test_no_store_no_keeper(tmp_path: Path, postgres: Postgres) -> None:
@@ -174,4 +174,4 @@ def test_the_token_of_an_earlier_server_is_not_used(tmp_path: Path) -> None:
             server.kill()
             server.start()
             keeper.set_archive("file:///second")
-            assert keeper.extent() == Extent(0, 1, "file:///second")
+            assert keeper.extent() == LogExtent(0, 1, "file:///second")

@@ -17,7 +17,7 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import Storage
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.service import lease as leases
-from unisono.pipeline.service.lease import Holder, Lease, Taken
+from unisono.pipeline.service.lease import Holder, Lease, LeaseTaken
 
 HOLD = """
 import sys, time
@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> Storage:
 def test_one_at_a_time(place: Storage) -> None:
     first, second = Lease(place), Lease(place)
     first.take()
-    with pytest.raises(Taken, match=r"process .* is at work on the lake"):
+    with pytest.raises(LeaseTaken, match=r"process .* is at work on the lake"):
         second.take()
     first.give_back()
     second.take()
@@ -54,7 +54,7 @@ def test_of_many_at_once_one_gets_it(place: Storage) -> None:
         start.wait()
         try:
             lease.take()
-        except Taken:
+        except LeaseTaken:
             return
         had.append(lease)
 
@@ -77,7 +77,7 @@ def test_it_is_renewed_while_it_is_held(tmp_path: Path) -> None:
             time.sleep(1.5 * lease_s)
             assert held._open().version() > before
             assert not held.lost.is_set()
-            with pytest.raises(Taken):
+            with pytest.raises(LeaseTaken):
                 Lease(place).take()
         finally:
             held.give_back()
@@ -91,7 +91,7 @@ def test_a_killed_holder_on_this_machine_is_seen_to_be_dead(place: Storage) -> N
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    with pytest.raises(Taken, match=f"process {process.pid} "):
+    with pytest.raises(LeaseTaken, match=f"process {process.pid} "):
         Lease(place).take()
     process.kill()
     process.communicate()
@@ -126,7 +126,7 @@ def test_the_number_of_a_process_alone_says_nothing(place: Storage, monkeypatch:
         beside.setattr(leases, "_machine", lambda: "another container")
         beside.setattr("os.getpid", lambda: 2**22 + 1)  # none here has this one
         hold(Lease(place))
-    with pytest.raises(Taken):
+    with pytest.raises(LeaseTaken):
         Lease(place).take()
 
 
@@ -151,7 +151,7 @@ def test_a_holder_elsewhere_keeps_it_while_it_renews_it_whatever_its_clock_says(
         return waited == 3
 
     hold_elsewhere(away)
-    with pytest.raises(Taken, match="elsewhere"):
+    with pytest.raises(LeaseTaken, match="elsewhere"):
         own.take(wait)
     hold_elsewhere(Lease(place, lease_s=0.2))  # and never again, as one whose machine is gone
     own.take(lambda _, seconds: threading.Event().wait(min(seconds, 0.05)))
@@ -163,7 +163,7 @@ def test_without_waiting_the_clocks_are_compared(place: Storage, monkeypatch: py
         elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
         hold(Lease(place))
     own = Lease(place)
-    with pytest.raises(Taken, match="elsewhere"):
+    with pytest.raises(LeaseTaken, match="elsewhere"):
         own.take()
     later = now_ms() + int((leases.LEASE_S + leases.SKEW_S) * 1_000) + 1
     monkeypatch.setattr(leases, "now_ms", lambda: later)
@@ -215,6 +215,6 @@ def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.Monkey
     newest = leases._holder(other._open())
     assert newest is not None
     assert newest.pid == holder.pid
-    with pytest.raises(Taken):
+    with pytest.raises(LeaseTaken):
         Lease(place).take()  # giving back what was lost gave nothing back
     other.give_back()

@@ -17,7 +17,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.service import run as services
 from unisono.pipeline.service.lease import Lease
-from unisono.pipeline.service.run import FAILED_IN_A_ROW_MAX, Did, Service, Stage
+from unisono.pipeline.service.run import FAILED_IN_A_ROW_MAX, Service, ServiceStage, StageResult
 from unisono.pipeline.service.status import read, write
 from unisono.store.sqlite.log import SqliteLog
 
@@ -37,17 +37,19 @@ class Bench:
         self.done: list[str] = []
         self.said: list[str] = []
 
-    def stage(self, name: str, every_s: float | None = None, then: Callable[[], None] | None = None) -> Stage:
-        def work() -> Did:
+    def stage(
+        self, name: str, every_s: float | None = None, then: Callable[[], None] | None = None
+    ) -> ServiceStage:
+        def work() -> StageResult:
             self.done.append(name)
             if then is not None:
                 then()
-            return Did(1, f"{name} done")
+            return StageResult(1, f"{name} done")
 
-        return Stage(name, work, every_s)
+        return ServiceStage(name, work, every_s)
 
     def service(
-        self, *stages: Stage, alive: Callable[[], bool] = lambda: True, beat_s: float = 60.0
+        self, *stages: ServiceStage, alive: Callable[[], bool] = lambda: True, beat_s: float = 60.0
     ) -> Service:
         self.lease.give_back()
         self.lease = Lease(self.lake.storage)
@@ -141,11 +143,11 @@ def test_it_ends_when_nothing_works_for_long(bench: Bench, monkeypatch: pytest.M
 def test_what_an_audit_finds_is_said_until_one_finds_nothing(bench: Bench) -> None:
     """It was done, so it is not done again in the next cycle; and a new start does not forget it."""
 
-    def audit() -> Did:
+    def audit() -> StageResult:
         bench.done.append("audit")
-        return Did(10, "3 findings", wrong="3 findings (see the page)")
+        return StageResult(10, "3 findings", wrong="3 findings (see the page)")
 
-    service = bench.service(Stage("audit", audit, 3_600), bench.stage("publish"))
+    service = bench.service(ServiceStage("audit", audit, 3_600), bench.stage("publish"))
     assert not service.run(threading.Event(), cycles=3)
     assert bench.done == ["audit", "publish", "publish", "publish"]
     assert bench.said.count("audit failed: 3 findings (see the page)") == 1

@@ -10,7 +10,7 @@ import pytest
 
 from unisono.pipeline.errors import NoJava, PipelineError
 from unisono.pipeline.spark import jvm, session
-from unisono.pipeline.spark.jvm import Launch, Prepared, cache_directory, java_home, java_version
+from unisono.pipeline.spark.jvm import Launch, PreparedStart, cache_directory, java_home, java_version
 from unisono.pipeline.spark.packing import pack
 
 
@@ -66,7 +66,7 @@ def test_a_prepared_start_gives_way_to_other_settings(
 ) -> None:
     monkeypatch.setenv("UNISONO_CACHE_DIR", str(tmp_path))
     assert cache_directory() == tmp_path
-    prepared = Prepared(Path("/spark"), java_home())
+    prepared = PreparedStart(Path("/spark"), java_home())
     assert prepared.launch({}) is None
     [logging] = prepared.java_options()
     assert logging.startswith("-Dlog4j2.configurationFile=file:")
@@ -92,7 +92,7 @@ def test_a_prepared_start_gives_way_to_files_that_scripts_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     monkeypatch.setenv("UNISONO_CACHE_DIR", str(tmp_path))
-    prepared = Prepared(tmp_path, java_home())
+    prepared = PreparedStart(tmp_path, java_home())
     prepared.java_options()
     prepared.keep(Launch("java", "a:b", []))
     assert prepared.launch({}) is not None

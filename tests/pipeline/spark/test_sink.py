@@ -26,9 +26,9 @@ from tests.pipeline.processes import python_workers
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S
 from unisono.pipeline.open_log import open_reader, sqlite_uri
-from unisono.pipeline.spark.sinking.answers import Speaking
+from unisono.pipeline.spark.sinking.answers import SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
-from unisono.pipeline.spark.sinking.items import Item, to_items
+from unisono.pipeline.spark.sinking.items import SinkItem, to_items
 from unisono.pipeline.spark.sinking.tokens import Tokens
 
 EVENTS = 3_000
@@ -246,7 +246,7 @@ def test_the_legacy_partition_must_not_disagree() -> None:
 # -- the exchange by itself ------------------------------------------------------------------------------------
 
 
-def items(prefix: str, count: int) -> list[Item]:
+def items(prefix: str, count: int) -> list[SinkItem]:
     event = '{"type":"treePush","payload":{"target":"t","value":{"id":"%s"},"options":{"parent":"%s"}}}'
     rows = [
         {
@@ -261,7 +261,7 @@ def items(prefix: str, count: int) -> list[Item]:
 
 def exchange(server: Server, **changes: Any) -> Exchange:
     tokens = Tokens.of({"jwt_secret_file": str(server.secret_file)}, "alone")
-    speaking = Speaking(
+    speaking = SinkTarget(
         changes.get("url", server.url),
         "compatibility",
         changes.get("batch", 10),
@@ -285,7 +285,7 @@ def test_a_request_refused_whole_is_taken_apart(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--model", "open", "--require-uuid-ids") as server:
         fine = [f"00000000-0000-4000-8000-{number:012d}" for number in range(20)]
         asked = [
-            Item(id, item.partitions, item.event)
+            SinkItem(id, item.partitions, item.event)
             for id, item in zip([*fine[:7], "no uuid", *fine[7:]], items("p", 21), strict=True)
         ]
         # Without its parent the rest of the chain is refused, and said so in order.
@@ -301,7 +301,7 @@ def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
     try:
         with exchange(server) as conversation:
 
-            def slowly() -> Iterator[Item]:
+            def slowly() -> Iterator[SinkItem]:
                 for number, item in enumerate(items("chain", 400)):
                     if number == 200:
                         server.kill()

@@ -16,7 +16,7 @@ from unisono.store.check import check_directory
 from unisono.store.copy import CopyRefused, copy_log
 from unisono.store.port import (
     CommitLog,
-    Extent,
+    LogExtent,
     LogReader,
     Pruned,
     Record,
@@ -133,7 +133,7 @@ def test_a_pruned_log_keeps_its_head(directory: Path, database: str, tmp_path: P
     copy_log(database, tmp_path / "back")
     with closing(PostgresLog.open(database, "a")) as log, closing(SqliteLog.open(tmp_path / "back")) as end:
         assert log.head() == end.head() == 151
-        assert log.extent() == end.extent() == Extent(100, 151, "file:///lake")
+        assert log.extent() == end.extent() == LogExtent(100, 151, "file:///lake")
         assert (
             log.scan(100, 1000, limit=1)[0].committed_id
             == end.scan(100, 1000, limit=1)[0].committed_id

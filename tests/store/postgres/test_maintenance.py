@@ -14,7 +14,7 @@ from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from unisono.protocol.tombstones import tombstone
 from unisono.store.maintenance import KeepRefused, Tombstone
-from unisono.store.port import Extent, Pruned, Snapshot, StoreUnusable
+from unisono.store.port import LogExtent, Pruned, Snapshot, StoreUnusable
 from unisono.store.postgres import schema
 from unisono.store.postgres.log import PostgresLog, PostgresReader
 from unisono.store.postgres.maintenance import PostgresKeeping
@@ -49,7 +49,7 @@ def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresKeeping) -
         owner.prune(3)
     owner.set_archive(LAKE)
     assert [owner.prune(3, limit=2) for _ in range(3)] == [2, 1, 0]
-    assert log.extent() == Extent(3, 6, LAKE)
+    assert log.extent() == LogExtent(3, 6, LAKE)
     opening = log.begin([record.id for record in records] + ["never"])
     log.abandon()
     assert {id: what.committed_id for id, what in opening.known.items()} == {
@@ -177,7 +177,7 @@ def test_only_the_owner_keeps_the_log(database: str, postgres: Postgres) -> None
     as_node = postgres.dsn(name, user="keeping_node")
     with closing(PostgresLog.open(as_node, "a")) as log, closing(PostgresKeeping(as_node)) as keeping:
         append(log, [["p"]])
-        assert log.extent() == Extent(0, 1)
+        assert log.extent() == LogExtent(0, 1)
         for call in (
             lambda: keeping.set_archive(LAKE),
             lambda: keeping.erase([Tombstone(1, STONE)]),

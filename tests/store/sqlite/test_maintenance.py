@@ -25,7 +25,7 @@ from unisono.store import maintenance as keeping
 from unisono.store.check import check_directory
 from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import KeepRefused, Tombstone
-from unisono.store.port import Extent, Pruned, Record, Snapshot, StorageError
+from unisono.store.port import LogExtent, Pruned, Record, Snapshot, StorageError
 from unisono.store.sqlite import files as sqlite_files
 from unisono.store.sqlite import maintenance as sqlite_keeping
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -58,15 +58,15 @@ def everything_in(directory: Path) -> bytes:
 @pytest.mark.req("DUR-05")
 def test_nothing_leaves_before_an_archive_is_named(log: SqliteLog) -> None:
     append(log, [["p"]] * 3)
-    assert log.extent() == Extent(0, 3)
+    assert log.extent() == LogExtent(0, 3)
     with pytest.raises(KeepRefused, match="no archive is named"):
         log.prune(3)
     with pytest.raises(KeepRefused, match="needs a location"):
         log.set_archive(" ")
-    assert log.extent() == Extent(0, 3)
+    assert log.extent() == LogExtent(0, 3)
     log.set_archive(LAKE)
     assert log.prune(2) == 2
-    assert log.extent() == Extent(2, 3, LAKE)
+    assert log.extent() == LogExtent(2, 3, LAKE)
     assert append(log, [["p"]])[0].committed_id == 4  # what was refused did no harm
 
 
@@ -79,7 +79,7 @@ def test_the_oldest_leave_first_and_never_more_than_asked(log: SqliteLog) -> Non
     assert [r.committed_id for r in log.scan(60, 200, limit=200)] == list(range(61, 101))
     assert [r.committed_id for r in log.page(["q"], 60, 200, **NO_LIMIT).records] == list(range(61, 101))
     assert log.prune(10**6) == 40  # not past the head
-    assert log.extent() == Extent(100, 100, LAKE)
+    assert log.extent() == LogExtent(100, 100, LAKE)
     assert append(log, [["p"]])[0].committed_id == 101
 
 
@@ -498,7 +498,7 @@ def make_version_1(directory: Path) -> list[Record]:
 def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
     records = make_version_1(tmp_path)
     with closing(SqliteLog.open(tmp_path)) as log:
-        assert log.extent() == Extent(0, 300)
+        assert log.extent() == LogExtent(0, 300)
         assert list(log.scan(0, 300, limit=300)) == records
         assert log.snapshot("p", 1) == Snapshot("p", 200, 1, b"\1\2", 5)
         assert log.snapshot("p", 1, "some digest") is None, "nobody knows which content of the model made it"

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from unisono.authority.one_shot_thread import Background
+from unisono.authority.one_shot_thread import OneShotThread
 from unisono.lake.cold.archive import Archive, ArchiveFailed
-from unisono.store.port import CommitLog, Extent, Page, Pruned, Record
+from unisono.store.port import CommitLog, LogExtent, Page, Pruned, Record
 
 log = logging.getLogger("unisono.authority")
 
@@ -30,7 +30,7 @@ RETRY_MAX_S: Final = 30.0
 """Between two tries to read from an archive that is out of reach: soon at first, then patiently."""
 
 
-class History:
+class PartitionReplay:
     """The events of one partition after `since`, slice by slice, up to the head.
 
     Invariant: `_at` is where reading goes on, in the log or, while `_reading` is set, in the archive; `_records` come
@@ -43,8 +43,8 @@ class History:
         self._partition = partition
         self._at = since
         self._records: Sequence[Record] = ()
-        self._reading: Background[Page] | None = None
-        self._held: Extent | None = None
+        self._reading: OneShotThread[Page] | None = None
+        self._held: LogExtent | None = None
         self._failures = 0
 
     @property
@@ -82,7 +82,7 @@ class History:
             self._at = page.records[-1].committed_id
         return page
 
-    def _read(self, held: Extent, wait_s: float = 0.0) -> None:
+    def _read(self, held: LogExtent, wait_s: float = 0.0) -> None:
         at = self._at
 
         def work() -> Page:
@@ -91,9 +91,9 @@ class History:
                 held, (self._partition,), at, held.pruned_to, limit=AHEAD_EVENTS, bytes_max=SLICE_BYTES
             )
 
-        self._reading = Background(work)
+        self._reading = OneShotThread(work)
 
-    def _take_over(self, reading: Background[Page]) -> None:
+    def _take_over(self, reading: OneShotThread[Page]) -> None:
         held = self._held
         assert held is not None
         self._reading = None

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 import orjson
 
-from unisono.authority.one_shot_thread import Background
-from unisono.authority.states.replay import History
+from unisono.authority.one_shot_thread import OneShotThread
+from unisono.authority.states.replay import PartitionReplay
 from unisono.authority.stuck_rules import RunningCall
 from unisono.ipc.channel import Candidate
 from unisono.ipc.stats import Counters
@@ -64,8 +64,8 @@ class Loading(msgspec.Struct):
     state: PartitionState
     upto: int
     folded: int = 0
-    reading: Background[PartitionState] | None = None
-    history: History | None = None
+    reading: OneShotThread[PartitionState] | None = None
+    history: PartitionReplay | None = None
 
     @property
     def only_waits(self) -> bool:
@@ -119,7 +119,7 @@ class States:
         self._loading: dict[str, Loading] = {}
         self._slices = 0
         self._staged: dict[str, Resident] = {}
-        self._writing: dict[str, tuple[int, Background[bytes]]] = {}
+        self._writing: dict[str, tuple[int, OneShotThread[bytes]]] = {}
         self._due: dict[str, None] = {}
         self._held: frozenset[str] = frozenset()
         self._weight = 0
@@ -210,7 +210,7 @@ class States:
             loading = self._built(partition, loading.upto, loading.reading.result)
             self._loading[partition] = loading
         if loading.history is None:
-            loading.history = History(self._store, self._archive, partition, loading.upto)
+            loading.history = PartitionReplay(self._store, self._archive, partition, loading.upto)
         page = loading.history.take(beside=beside)
         if page is None:
             self._foldable -= 1
@@ -240,7 +240,7 @@ class States:
         build = partial(_build, snapshot)
         if len(snapshot.state) <= SNAPSHOT_BYTES_AT_ONCE:
             return self._built(snapshot.partition, snapshot.committed_id, build)
-        return Loading(PartitionState(), snapshot.committed_id, reading=Background(build))
+        return Loading(PartitionState(), snapshot.committed_id, reading=OneShotThread(build))
 
     def _built(self, partition: str, upto: int, build: Callable[[], PartitionState]) -> Loading:
         """What came of a snapshot; one that cannot be read is as good as none."""
@@ -401,7 +401,7 @@ class States:
         if partition not in self._writing:
             if self.load(partition):
                 state = self._resident[partition].state
-                self._writing[partition] = self._store.head(), Background(lambda: pack(state.dump()))
+                self._writing[partition] = self._store.head(), OneShotThread(lambda: pack(state.dump()))
             return None
         head, packing = self._writing[partition]
         if not packing.done:

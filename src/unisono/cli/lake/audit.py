@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place, sum_up
+from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
 
 
 @click.command("audit")
@@ -32,7 +32,7 @@ from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place, sum_up
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page."
 )
 def audit_(
-    place: Place,
+    place: LakeTarget,
     sample: int | None,
     full: bool,
     model: str | None,
@@ -52,14 +52,14 @@ def audit_(
     from unisono.lake.errors import LakeError
     from unisono.pipeline.errors import PipelineError, brief
     from unisono.pipeline.job_model import choose
-    from unisono.pipeline.jobs.audit.job import SAMPLE, Asked, audit
+    from unisono.pipeline.jobs.audit.job import SAMPLE, AuditOptions, audit
     from unisono.pipeline.open_log import normal_uri
     from unisono.pipeline.spark.cluster import require_visible
 
     store = None if place.store is None else normal_uri(place.store)
     target = place.open_lake()
     target.view(checked=False)  # what is wrong with it is told below, with all else
-    asked = Asked(
+    asked = AuditOptions(
         sample=None if full else SAMPLE if sample is None else sample,
         model=None if model is None else choose(model, None),
     )

@@ -28,7 +28,7 @@ JAVA_END_TIMEOUT_S: Final = 10.0
 Command = Callable[..., Any]
 
 
-class Place(msgspec.Struct, frozen=True):
+class LakeTarget(msgspec.Struct, frozen=True):
     """Where the log and the lake are, and where the work is done."""
 
     store: str | None
@@ -81,7 +81,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 
 
 def at_place(command: Command) -> Command:
-    """The options that every command has, handed on as one `Place`."""
+    """The options that every command has, handed on as one `LakeTarget`."""
 
     def run(
         data: Path | None,
@@ -97,7 +97,7 @@ def at_place(command: Command) -> Command:
             raise click.UsageError("give --data or --store, not both")
         named = store if data is None else f"sqlite:{data}"
         with reporting():
-            command(Place(named, lake, storage_option, master, spark_conf, quiet), **rest)
+            command(LakeTarget(named, lake, storage_option, master, spark_conf, quiet), **rest)
 
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__

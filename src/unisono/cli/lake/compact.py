@@ -6,7 +6,7 @@ import time
 
 import click
 
-from unisono.cli.lake.command import Place, at_place, sum_up
+from unisono.cli.lake.command import LakeTarget, at_place, sum_up
 from unisono.cli.lake.verify import verify_copy
 
 
@@ -22,7 +22,7 @@ from unisono.cli.lake.verify import verify_copy
     help="Then remove files that no version of the last H hours names, and what killed jobs left.",
 )
 @click.option("--verify", is_flag=True, help="Compare the whole lake with the log afterwards.")
-def compact_(place: Place, rows_per_file: int | None, vacuum_hours: int | None, verify: bool) -> None:
+def compact_(place: LakeTarget, rows_per_file: int | None, vacuum_hours: int | None, verify: bool) -> None:
     """Join small files into large ones, in both tables; readers and exports go on meanwhile.
 
     What another Delta tool wrote (OPTIMIZE, Z-ORDER) is checked and put in order again first.

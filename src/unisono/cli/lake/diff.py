@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from unisono.cli.lake.command import Place, at_place
+from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
 
 
@@ -16,7 +16,7 @@ from unisono.cli.lake.model_option import chosen_model, model_option
 @model_option
 @click.option("--json", "as_json", is_flag=True, help="As a JSON array of operations.")
 def diff_(
-    place: Place, partition: str, since: str, upto: str | None, model: str | None, as_json: bool
+    place: LakeTarget, partition: str, since: str, upto: str | None, model: str | None, as_json: bool
 ) -> None:
     """Show what changed in a partition between two moments.
 

@@ -11,7 +11,7 @@ _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 _SPAN: Final = re.compile(r"^(\d+(?:\.\d+)?)([dhms])$")
 
 
-class Span(click.ParamType[int]):
+class DurationType(click.ParamType[int]):
     """Milliseconds, from a number and its unit."""
 
     name = "span"

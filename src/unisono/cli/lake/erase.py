@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place, sum_up
+from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
 
 if TYPE_CHECKING:
-    from unisono.pipeline.jobs.erase.job import Done
+    from unisono.pipeline.jobs.erase.job import EraseSummary
     from unisono.pipeline.jobs.erase.select import Selector
 
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Tell what would be erased; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase_(
-    place: Place,
+    place: LakeTarget,
     clients: tuple[str, ...],
     ids: tuple[str, ...],
     partitions: tuple[str, ...],
@@ -106,7 +106,7 @@ def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[
         raise click.UsageError(f"no such partition can be: {error}") from error
 
 
-def _tell(place: Place, done: Done) -> None:
+def _tell(place: LakeTarget, done: EraseSummary) -> None:
     place.say(done.proof.text())
     if not done.proof.holds:
         what = (

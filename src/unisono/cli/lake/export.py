@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import Place, at_place, sum_up
+from unisono.cli.lake.command import LakeTarget, at_place, sum_up
 from unisono.cli.lake.verify import verify_copy
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     help="Where --follow keeps its place. [default: _follow in the lake's directory]",
 )
 def export_(
-    place: Place,
+    place: LakeTarget,
     to: int | None,
     events_per_file: int | None,
     buckets: int | None,
@@ -94,7 +94,7 @@ def _make(target: Lake, buckets: int | None) -> None:
 
 
 def _export(
-    place: Place, store: str, target: Lake, to: int | None, events_per_file: int | None, verify: bool
+    place: LakeTarget, store: str, target: Lake, to: int | None, events_per_file: int | None, verify: bool
 ) -> None:
     from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, export, plan
     from unisono.pipeline.spark.cluster import require_visible
@@ -119,7 +119,7 @@ def _export(
 
 
 def _follow(
-    place: Place,
+    place: LakeTarget,
     store: str,
     target: Lake,
     every: float | None,
@@ -127,7 +127,7 @@ def _follow(
     checkpoint: Path | None,
 ) -> None:
     from unisono.pipeline.jobs.export.follow import EVERY_S, Follower
-    from unisono.pipeline.jobs.export.job import Exported
+    from unisono.pipeline.jobs.export.job import ExportResult
     from unisono.pipeline.spark.cluster import require_visible
     from unisono.pipeline.spark.source import EVENTS_PER_BATCH
 
@@ -138,7 +138,7 @@ def _follow(
     began, events = time.monotonic(), 0
     stop = threading.Event()
 
-    def told(done: Exported) -> None:
+    def told(done: ExportResult) -> None:
         nonlocal events
         events += done.events
         place.say(f"exported {done.since + 1} to {done.upto} in {done.seconds:.1f} s")

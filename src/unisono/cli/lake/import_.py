@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from unisono.cli.lake.command import DATA, Place, _pairs, reporting, sum_up
+from unisono.cli.lake.command import DATA, LakeTarget, _pairs, reporting, sum_up
 from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
     from unisono.pipeline.job_model import ShippedModel
-    from unisono.pipeline.jobs.import_.result import Report
+    from unisono.pipeline.jobs.import_.result import ImportReport
 
 STAGING = Path("unisono-import")
 
@@ -127,21 +127,21 @@ def import_(
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report: {report_file.parent} is no directory")
     named = store if data is None else f"sqlite:{data}"
-    place = Place(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
+    place = LakeTarget(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting():
-        from unisono.pipeline.jobs.import_.job import Plan, run
-        from unisono.pipeline.jobs.import_.sources import FIELDS, Mapped, find
+        from unisono.pipeline.jobs.import_.job import ImportPlan, run
+        from unisono.pipeline.jobs.import_.sources import FIELDS, FieldMapping, find
         from unisono.store.bulk_load import GROUP_ROWS_MAX
 
         unknown = sorted(set(mapped) - set(FIELDS))
         if unknown:
             raise click.UsageError(f"--map {unknown[0]}=…: fields are {', '.join(FIELDS)}")
-        plan = Plan(
+        plan = ImportPlan(
             place.store_uri,
             tuple(find(paths, format_, place.say)),
             staging.absolute(),
             str((rejects or staging / "rejects").absolute()),
-            Mapped(mapped),
+            FieldMapping(mapped),
             order,
             not shape_only,
             _model(model, place.store_uri),
@@ -163,7 +163,7 @@ def _model(path: str | None, store: str) -> ShippedModel:
     return choose(path, store)
 
 
-def _tell(report: Report, file: Path | None) -> None:
+def _tell(report: ImportReport, file: Path | None) -> None:
     if file is not None:
         encoded: Any = msgspec.json.format(msgspec.json.encode(report), indent=2)
         file.write_bytes(encoded + b"\n")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import DATA, Command, Place
+from unisono.cli.lake.command import DATA, Command, LakeTarget
 
 if TYPE_CHECKING:
     from unisono.pipeline.job_model import ShippedModel
@@ -20,7 +20,7 @@ def model_option(command: Command) -> Command:
     )(command)
 
 
-def chosen_model(place: Place, directory: str | None, *, folding: bool = False) -> ShippedModel:
+def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = False) -> ShippedModel:
     """The model that was named, or else the one of the log that was named or lies here, if the lake is its copy.
 
     Another content of its version than the lake knows is refused; of one that is to fold snapshots anew (`folding`),

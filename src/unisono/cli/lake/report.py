@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from unisono.cli.lake.command import Place, at_place, sum_up
-from unisono.cli.lake.durations import Span
+from unisono.cli.lake.command import LakeTarget, at_place, sum_up
+from unisono.cli.lake.durations import DurationType
 
 
 class Moment(click.ParamType[int]):
@@ -41,7 +41,7 @@ class Moment(click.ParamType[int]):
 @click.option(
     "--since",
     "last_ms",
-    type=Span(),
+    type=DurationType(),
     metavar="SPAN",
     help="The last 30d, 12h, … before the lake's last event.",
 )
@@ -50,7 +50,7 @@ class Moment(click.ParamType[int]):
 )
 @click.option(
     "--within",
-    type=Span(),
+    type=DurationType(),
     default=5_000,
     metavar="SPAN",
     help="Edits of one item by two clients are contested when they are this close. [default: 5s]",
@@ -62,7 +62,7 @@ class Moment(click.ParamType[int]):
     help="A server's admin port, for rejections. May be repeated. [default: the server on the data directory]",
 )
 def report_(
-    place: Place,
+    place: LakeTarget,
     out: Path,
     from_ms: int | None,
     to_ms: int | None,

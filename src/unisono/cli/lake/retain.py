@@ -6,13 +6,15 @@ import time
 
 import click
 
-from unisono.cli.lake.command import Place, at_place, sum_up
-from unisono.cli.lake.durations import Span
+from unisono.cli.lake.command import LakeTarget, at_place, sum_up
+from unisono.cli.lake.durations import DurationType
 
 
 @click.command("retain")
 @at_place
-@click.option("--keep", type=Span(), metavar="SPAN", help="Keep events younger than this: 30d, 12h, 90m.")
+@click.option(
+    "--keep", type=DurationType(), metavar="SPAN", help="Keep events younger than this: 30d, 12h, 90m."
+)
 @click.option("--keep-events", type=click.IntRange(min=0), metavar="N", help="Keep the newest N events.")
 @click.option(
     "--keep-newest",
@@ -22,20 +24,20 @@ from unisono.cli.lake.durations import Span
 )
 @click.option("--dry-run", is_flag=True, help="Tell what would go and what keeps the rest; change nothing.")
 def retain_(
-    place: Place, keep: int | None, keep_events: int | None, keep_newest: int | None, dry_run: bool
+    place: LakeTarget, keep: int | None, keep_events: int | None, keep_newest: int | None, dry_run: bool
 ) -> None:
     """Move old events out of the log into the lake's care; clients still get their whole history.
 
     An event goes when all its partitions have a snapshot at or past it in the store, and its copy in the lake was
     compared with it and hashed anew just before. A server on the log goes on meanwhile.
     """
-    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, Keep, held_text, plan, retain
+    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy, held_text, plan, retain
     from unisono.pipeline.maintain.embedded import open_keeper
     from unisono.pipeline.spark.cluster import require_visible
 
     if keep is None and keep_events is None:
         raise click.UsageError("say what to keep: --keep SPAN, --keep-events N, or both")
-    wanted = Keep(keep, keep_events, KEEP_NEWEST if keep_newest is None else keep_newest)
+    wanted = RetentionPolicy(keep, keep_events, KEEP_NEWEST if keep_newest is None else keep_newest)
     began, store, lake = time.monotonic(), place.store_uri, place.open_lake()
     keeper = open_keeper(store)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import EXIT_NOT_DONE, Place, at_place
+from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place
 
 if TYPE_CHECKING:
     from unisono.pipeline.job_model import ShippedModel
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     help="Write a page there, the result as JSON, and the rows behind it as Parquet.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-def revalidate_(place: Place, directory: str, against: str | None, out: Path | None, as_json: bool) -> None:
+def revalidate_(
+    place: LakeTarget, directory: str, against: str | None, out: Path | None, as_json: bool
+) -> None:
     """Judge all history under a new model before anyone deploys it; change nothing.
 
     Tells which events would be rejected if they were submitted today in this order, which would be skipped in replay,
@@ -51,7 +53,7 @@ def revalidate_(place: Place, directory: str, against: str | None, out: Path | N
         sys.exit(EXIT_NOT_DONE)
 
 
-def _before(place: Place, against: str | None) -> ShippedModel:
+def _before(place: LakeTarget, against: str | None) -> ShippedModel:
     from unisono.pipeline.job_model import choose
 
     if against is None and place.store is None:

@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, Place, at_place
-from unisono.cli.lake.durations import Span
+from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, LakeTarget, at_place
+from unisono.cli.lake.durations import DurationType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from unisono.pipeline.service.lease import Holder, Wait
-    from unisono.pipeline.service.stages import Wanted
+    from unisono.pipeline.service.stages import ServiceOptions
 
 
 @click.command("run")
 @at_place
 @click.option(
-    "--every", type=Span(100), default="60s", show_default=True, metavar="SPAN", help="From cycle to cycle."
+    "--every",
+    type=DurationType(100),
+    default="60s",
+    show_default=True,
+    metavar="SPAN",
+    help="From cycle to cycle.",
 )
-@click.option("--keep", type=Span(), metavar="SPAN", help="Retain: keep events younger than this in the log.")
+@click.option(
+    "--keep", type=DurationType(), metavar="SPAN", help="Retain: keep events younger than this in the log."
+)
 @click.option(
     "--keep-events", type=click.IntRange(min=0), metavar="N", help="Retain: keep the newest N in the log."
 )
@@ -38,7 +45,12 @@ if TYPE_CHECKING:
     help="Retain: never let go of these, whatever --keep says. [default: 1000]",
 )
 @click.option(
-    "--compact-every", type=Span(), default="1h", show_default=True, metavar="SPAN", help="Join small files."
+    "--compact-every",
+    type=DurationType(),
+    default="1h",
+    show_default=True,
+    metavar="SPAN",
+    help="Join small files.",
 )
 @click.option(
     "--vacuum-hours",
@@ -52,10 +64,15 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Audit and report into this directory."
 )
 @click.option(
-    "--audit-every", type=Span(), default="24h", show_default=True, metavar="SPAN", help="With --out."
+    "--audit-every", type=DurationType(), default="24h", show_default=True, metavar="SPAN", help="With --out."
 )
 @click.option(
-    "--report-every", type=Span(), default="24h", show_default=True, metavar="SPAN", help="With --out."
+    "--report-every",
+    type=DurationType(),
+    default="24h",
+    show_default=True,
+    metavar="SPAN",
+    help="With --out.",
 )
 @click.option(
     "--status",
@@ -66,7 +83,7 @@ if TYPE_CHECKING:
 @click.option("--no-wait", is_flag=True, help="End at once when another service is at work on the lake.")
 @click.option("--cycles", type=click.IntRange(min=1), metavar="N", help="End after so many.")
 def run_(
-    place: Place,
+    place: LakeTarget,
     every: int,
     keep: int | None,
     keep_events: int | None,
@@ -86,9 +103,9 @@ def run_(
     works on a lake. Ends on SIGTERM or ctrl-c after the stage at work, on a second one at once; killed anywhere,
     start it again.
     """
-    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, Keep
+    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy
     from unisono.pipeline.open_log import extent, sqlite_directory
-    from unisono.pipeline.service.stages import Wanted
+    from unisono.pipeline.service.stages import ServiceOptions
     from unisono.pipeline.service.status import STATUS_FILE, require_writable
 
     if keep is None and keep_events is None and keep_newest is not None:
@@ -98,8 +115,8 @@ def run_(
     store = place.store_uri
     extent(store)
     newest = KEEP_NEWEST if keep_newest is None else keep_newest
-    retained = None if keep is None and keep_events is None else Keep(keep, keep_events, newest)
-    wanted = Wanted(
+    retained = None if keep is None and keep_events is None else RetentionPolicy(keep, keep_events, newest)
+    wanted = ServiceOptions(
         retained, compact_every / 1_000, vacuum_hours, audit_every / 1_000, report_every / 1_000, out
     )
     directory = sqlite_directory(store)
@@ -110,16 +127,16 @@ def run_(
 
 
 def _serve(
-    place: Place,
+    place: LakeTarget,
     store: str,
-    wanted: Wanted,
+    wanted: ServiceOptions,
     every_s: float,
     file: Path,
     cycles: int | None,
     no_wait: bool,
 ) -> bool:
     from unisono.lake.table import BUCKETS
-    from unisono.pipeline.service.lease import Lease, Taken
+    from unisono.pipeline.service.lease import Lease, LeaseTaken
     from unisono.pipeline.service.run import Service
     from unisono.pipeline.service.stages import stages
     from unisono.pipeline.spark.cluster import require_visible
@@ -131,7 +148,7 @@ def _serve(
     lease = Lease(lake.storage)
     try:
         lease.take(None if no_wait else _waiting(place, stop))
-    except Taken:
+    except LeaseTaken:
         if stop.is_set():
             return True
         raise
@@ -164,7 +181,7 @@ def _stretch(first: int, last: int) -> str:
     return f"{first} to {last}" if first <= last else "nothing"
 
 
-def _heed_signals(place: Place, stop: threading.Event) -> None:
+def _heed_signals(place: LakeTarget, stop: threading.Event) -> None:
     def heed(*_: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
@@ -183,7 +200,7 @@ def _is_alive(spark: SparkSession) -> bool:
         return False
 
 
-def _waiting(place: Place, stop: threading.Event) -> Wait:
+def _waiting(place: LakeTarget, stop: threading.Event) -> Wait:
     told = ""
 
     def wait(holder: Holder, seconds: float) -> bool:

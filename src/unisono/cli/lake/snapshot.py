@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unisono.cli.lake.command import Place, at_place, sum_up
+from unisono.cli.lake.command import LakeTarget, at_place, sum_up
 from unisono.cli.lake.model_option import chosen_model, model_option
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
     from unisono.pipeline.job_model import ShippedModel
-    from unisono.pipeline.jobs.snapshot.job import Snapped
+    from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 
 
 @click.command("snapshot")
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rebuild", is_flag=True, help="Remove those of this model version and fold everything anew.")
 def snapshot_(
-    place: Place, partitions: tuple[str, ...], model: str | None, publish: bool, rebuild: bool
+    place: LakeTarget, partitions: tuple[str, ...], model: str | None, publish: bool, rebuild: bool
 ) -> None:
     """Fold what is new in the lake into snapshots of all partitions, by the server's own reducers.
 
@@ -51,13 +51,13 @@ def snapshot_(
 
 
 def _fold(
-    place: Place, target: Lake, model: ShippedModel, partitions: tuple[str, ...], rebuild: bool
-) -> Snapped:
-    from unisono.pipeline.jobs.snapshot.job import Snapped, reached, snapshot
+    place: LakeTarget, target: Lake, model: ShippedModel, partitions: tuple[str, ...], rebuild: bool
+) -> SnapshotResult:
+    from unisono.pipeline.jobs.snapshot.job import SnapshotResult, reached, snapshot
 
     head = target.view().head
     if not partitions and not rebuild and reached(target, model) == head:
-        return Snapped(model.version, head, head, 0, 0, 0, 0.0)
+        return SnapshotResult(model.version, head, head, 0, 0, 0, 0.0)
     return snapshot(
         place.context("unisono lake snapshot"),
         target,
@@ -68,7 +68,7 @@ def _fold(
     )
 
 
-def _publish(place: Place, target: Lake, model_version: int) -> int:
+def _publish(place: LakeTarget, target: Lake, model_version: int) -> int:
     from unisono.pipeline.jobs.snapshot.publish import publish
 
     told = time.monotonic()

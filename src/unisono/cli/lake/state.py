@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from unisono.cli.lake.command import Place, at_place
+from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
 
 
@@ -17,7 +17,7 @@ from unisono.cli.lake.model_option import chosen_model, model_option
 )
 @model_option
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with where it comes from.")
-def state_(place: Place, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
+def state_(place: LakeTarget, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
     from unisono.pipeline.deep_json import harmless, text
     from unisono.pipeline.jobs.past.job import beyond, state_at

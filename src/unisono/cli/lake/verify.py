@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unisono.cli.lake.command import Place
+from unisono.cli.lake.command import LakeTarget
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
 
 
-def verify_copy(place: Place, spark: Any, store: str, target: Lake, since: int) -> None:
+def verify_copy(place: LakeTarget, spark: Any, store: str, target: Lake, since: int) -> None:
     from unisono.pipeline.errors import Mismatch
     from unisono.pipeline.jobs.export.verify import verify
 

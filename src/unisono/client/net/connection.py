@@ -19,10 +19,10 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.net.tokens import TokenFailed, TokenSource
-from unisono.client.net.wire import BadMessage, Speaker, connect_payload, decode
+from unisono.client.net.wire import BadMessage, MessageWriter, connect_payload, decode
 from unisono.client.options import Options
 from unisono.client.reasons import unreachable, without_tokens
-from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, Tick
+from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
 from unisono.protocol.codec import encode_payload
 
 Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
@@ -42,7 +42,7 @@ def backoff_s(tries: int, options: Options, chance: float) -> float:
     return chance * min(options.backoff_cap_s, doubled)
 
 
-class Connection:
+class ServerConnection:
     """One client's line to its server, over as many sockets as it takes.
 
     Invariants: at most one socket is open; the core is told `Dialing`, then perhaps `Opened`, then `Lost`, in that
@@ -56,7 +56,7 @@ class Connection:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._socket: Socket | None = None
-        self._speaker = Speaker()
+        self._speaker = MessageWriter()
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._token = ""
         self._tries = 0
@@ -123,7 +123,7 @@ class Connection:
 
     def _ring(self) -> None:
         self._alarm = None
-        self._guarded(lambda: self.core.feed(Tick()))
+        self._guarded(lambda: self.core.feed(TimerFired()))
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """A call nobody waits for: when it fails, end the life it belongs to."""
@@ -248,7 +248,7 @@ class Connection:
     async def _companions(self, socket: Socket) -> AsyncIterator[None]:
         """The writer and the heartbeat of a socket; at the end of either side all of it ends."""
         self._socket = socket
-        self._speaker = Speaker()
+        self._speaker = MessageWriter()
         self._outgoing = asyncio.Queue()
         self._received, self._received_bytes = [], 0
         self._heard_at = self._loop.time()

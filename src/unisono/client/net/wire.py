@@ -96,7 +96,7 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
     model_digest: str | None = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class SubmitResultItem(msgspec.Struct, frozen=True):
     """What became of one submitted item."""
 
     id: str
@@ -110,7 +110,7 @@ class Result(msgspec.Struct, frozen=True):
 class SubmitResult(msgspec.Struct, frozen=True):
     """`submit_events_result`."""
 
-    results: tuple[Result, ...]
+    results: tuple[SubmitResultItem, ...]
 
 
 class VersionChanged(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ def decode(data: str | bytes) -> ServerMessage | None:
     return message
 
 
-class Speaker:
+class MessageWriter:
     """Encodes what one connection says, numbering its messages."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from unisono.client.errors import StoreFull
 from unisono.client.store.checksums import damaged, row_checksum, told
-from unisono.client.sync.inputs_effects import Refused
+from unisono.client.sync.inputs_effects import DraftRejected
 from unisono.vocabulary import FieldError
 
 
@@ -112,7 +112,7 @@ class Outbox:
     def write_settled(self, id: str) -> None:
         self._connection.execute("DELETE FROM drafts WHERE id = ?", (id,))
 
-    def write_refused(self, refused: Refused) -> DraftRecord | None:
+    def write_refused(self, refused: DraftRejected) -> DraftRecord | None:
         draft = self.pending.get(refused.id)
         if draft is None:
             return None

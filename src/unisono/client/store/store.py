@@ -22,16 +22,16 @@ from unisono.client.store.checksums import damaged, row_checksum, told
 from unisono.client.store.file import StoreFile
 from unisono.client.store.outbox import DraftRecord, Outbox
 from unisono.client.store.server_notes import Notes
-from unisono.client.sync.inputs_effects import Accepted, Base, Refused
+from unisono.client.sync.inputs_effects import Accepted, DraftRejected, StartState
 from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.vocabulary import LogIdentity
 
 
-class Clash(Exception):
+class StoreContradiction(Exception):
     """A committed event contradicts a stored one (CLIENT-12); nothing was changed."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class StoredEvent(msgspec.Struct, frozen=True):
     """A committed event of one partition, as a view needs it."""
 
     committed_id: int
@@ -49,13 +49,13 @@ class Settled(msgspec.Struct, frozen=True):
 class Applied(msgspec.Struct):
     """What one transaction changed; `started` are partitions that begin anew, of which nothing shown still holds."""
 
-    events: dict[str, list[Event]] = msgspec.field(default_factory=dict)
+    events: dict[str, list[StoredEvent]] = msgspec.field(default_factory=dict)
     settled: list[Settled] = msgspec.field(default_factory=list)
     rejected: list[DraftRecord] = msgspec.field(default_factory=list)
     started: list[str] = msgspec.field(default_factory=list)
 
 
-class Place(msgspec.Struct):
+class PartitionRow(msgspec.Struct):
     """A partition's row."""
 
     number: int
@@ -64,7 +64,7 @@ class Place(msgspec.Struct):
     floor: int = 0
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ViewSnapshot(msgspec.Struct, frozen=True):
     """The state of a partition after `committed_id`, folded by one model."""
 
     committed_id: int
@@ -95,7 +95,7 @@ class Store:
         except BaseException:
             self.close()
             raise
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, PartitionRow] = {}
 
     def close(self, *, failed: bool = False) -> None:
         self._file.close(failed=failed)
@@ -108,7 +108,7 @@ class Store:
             str(name) for (name,) in self._connection.execute("SELECT name FROM partitions ORDER BY number")
         ]
 
-    def follow(self, partition: str) -> Place:
+    def follow(self, partition: str) -> PartitionRow:
         """Start keeping a partition, from where the file has it."""
         if partition not in self.places:
             with self._transaction("adding a partition"):
@@ -119,7 +119,7 @@ class Store:
                 ).get
             if checksum != row_checksum(name) + 3 * number + 5 * cursor + 7 * known + 11 * floor:
                 raise damaged(self._path, f"the row of partition {partition!r} has another checksum")
-            self.places[partition] = Place(number, cursor, known, floor)
+            self.places[partition] = PartitionRow(number, cursor, known, floor)
         return self.places[partition]
 
     def leave(self, partition: str) -> None:
@@ -130,7 +130,7 @@ class Store:
             self._connection.execute("DELETE FROM bases WHERE partition = ?", (place.number,))
             self._connection.execute("DELETE FROM partitions WHERE number = ?", (place.number,))
 
-    def _drop_events(self, place: Place, upto: int = LAST) -> None:
+    def _drop_events(self, place: PartitionRow, upto: int = LAST) -> None:
         """Drop a partition's events and the snapshot made of them; an event of others too stays theirs."""
         self._connection.execute("DELETE FROM snapshots WHERE partition = ?", (place.number,))
         self._connection.execute(
@@ -150,12 +150,12 @@ class Store:
         self,
         events: Sequence[CommittedEvent],
         accepted: Sequence[Accepted] = (),
-        refused: Sequence[Refused] = (),
+        refused: Sequence[DraftRejected] = (),
         cursors: Mapping[str, int] = {},
-        starts: Mapping[str, Base | None] = {},
+        starts: Mapping[str, StartState | None] = {},
         model_version: str = "",
     ) -> Applied:
-        """All of it in one transaction, each event once; `Clash` and no change where an id contradicts.
+        """All of it in one transaction, each event once; `StoreContradiction` and no change where an id contradicts.
 
         `model_version` is that of the bases partitions start from.
         """
@@ -200,7 +200,9 @@ class Store:
                 (upto, _encode(moved).decode()),
             )
 
-    def _start(self, before: Place, place: Place, base: Base | None, model_version: str) -> None:
+    def _start(
+        self, before: PartitionRow, place: PartitionRow, base: StartState | None, model_version: str
+    ) -> None:
         """Put a base, or nothing, in the place of what was held of a partition up to there."""
         self._drop_events(place, place.floor if place.floor >= before.floor else LAST)
         self._connection.execute("DELETE FROM bases WHERE partition = ?", (place.number,))
@@ -269,7 +271,7 @@ class Store:
             )
             if not self._connection.changes():
                 continue
-            applied.events.setdefault(name, []).append(Event(event.committed_id, body))
+            applied.events.setdefault(name, []).append(StoredEvent(event.committed_id, body))
             if event.committed_id <= place.known:  # late: no snapshot from there on has it
                 self._connection.execute(
                     "DELETE FROM snapshots WHERE partition = ? AND committed_id >= ?",
@@ -283,11 +285,11 @@ class Store:
         ).fetchall()
         for committed_id, id in held:
             if (committed_id, id) != (event.committed_id, event.id):
-                raise Clash(
+                raise StoreContradiction(
                     f"event {event.id!r} came as {event.committed_id}, but {id!r} is stored as {committed_id}"
                 )
 
-    def events(self, partition: str, after: int, upto: int | None = None) -> Iterator[Event]:
+    def events(self, partition: str, after: int, upto: int | None = None) -> Iterator[StoredEvent]:
         """The stored events of a followed partition, in order."""
         rows = self._connection.execute(
             "SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_updated_at, e.checksum"
@@ -299,7 +301,7 @@ class Store:
             committed_id, partitions, event = row[0], row[3], row[4]
             if checksum != row_checksum(*row) or partition not in _decode_names(partitions):
                 raise damaged(self._path, f"event {committed_id} of {partition!r} is not what was stored")
-            yield Event(committed_id, event)
+            yield StoredEvent(committed_id, event)
 
     def _reading(self, doing: str, rows: Iterator[Row]) -> Iterator[Row]:
         """Rows as they are read, which can fail at each."""
@@ -370,7 +372,7 @@ class Store:
 
     # -- snapshots -----------------------------------------------------------------------------------------
 
-    def snapshot(self, partition: str, model_version: str) -> Snapshot | None:
+    def snapshot(self, partition: str, model_version: str) -> ViewSnapshot | None:
         row = self._connection.execute(
             "SELECT partition, committed_id, model_version, state, checksum FROM snapshots"
             " WHERE partition = ? AND model_version = ?",
@@ -378,9 +380,9 @@ class Store:
         ).fetchone()
         if row is None or row[4] != row_checksum(*row[:4]):
             return None  # made of the events, which are still there
-        return Snapshot(*row[1:4])
+        return ViewSnapshot(*row[1:4])
 
-    def put_snapshot(self, partition: str, snapshot: Snapshot) -> None:
+    def put_snapshot(self, partition: str, snapshot: ViewSnapshot) -> None:
         with self._transaction("storing a snapshot"):
             self._connection.execute(
                 "INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3, ?4, row_checksum(?1, ?2, ?3, ?4))",
@@ -392,7 +394,7 @@ class Store:
                 ),
             )
 
-    def base(self, partition: str) -> Snapshot | None:
+    def base(self, partition: str) -> ViewSnapshot | None:
         """What stands for the events up to the partition's floor, where it has one."""
         place = self.places[partition]
         row = self._connection.execute(
@@ -402,11 +404,11 @@ class Store:
             return None
         if row[3] != row_checksum(*row[:3]):
             raise damaged(self._path, f"the base of {partition!r} is not what was stored")
-        return Snapshot(place.floor, *row[1:3])
+        return ViewSnapshot(place.floor, *row[1:3])
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Everything within is one transaction; a Clash within still undoes its own step alone."""
+        """Everything within is one transaction; a StoreContradiction within still undoes its own step alone."""
         with self._transaction("storing a batch"):
             yield
 
@@ -419,11 +421,11 @@ class Store:
             raise told(self._path, doing, error) from error
 
 
-def _begun(place: Place, base: Base | None) -> Place:
+def _begun(place: PartitionRow, base: StartState | None) -> PartitionRow:
     """A partition whose history begins anew: above a base what is held still counts, if nothing is missing there."""
     floor = 0 if base is None else base.committed_id
     known = max(place.known, floor) if floor >= place.floor else floor
-    return Place(place.number, place.cursor, known, floor)
+    return PartitionRow(place.number, place.cursor, known, floor)
 
 
 def _same(draft: DraftRecord, event: CommittedEvent) -> bool:

@@ -1,6 +1,6 @@
 """How a client keeps in step with a server: a pure function from what happened to what is to be done.
 
-`advance(state, input, now)` is the only writer of a `State`; the shell performs the effects in order and feeds
+`advance(state, input, now)` is the only writer of a `SyncState`; the shell performs the effects in order and feeds
 back what came of them. No socket, store or clock is touched here.
 
 What always holds:
@@ -36,11 +36,11 @@ from unisono.client.sync import drafts as syncdrafts
 from unisono.client.sync import failing_drafts as syncfaults
 from unisono.client.sync import history as synchistory
 from unisono.client.sync.inputs_effects import (
-    Clashed,
+    Contradicted,
     Dialing,
-    Disconnect,
     DraftRetried,
     DraftsWaiting,
+    DropConnection,
     Effect,
     Input,
     Lost,
@@ -53,23 +53,23 @@ from unisono.client.sync.inputs_effects import (
     Stop,
     Stored,
     Submitted,
-    Tick,
+    TimerFired,
     WakeAt,
 )
-from unisono.client.sync.state import TOO_MANY, Cycle, Phase, State, Step
+from unisono.client.sync.state import TOO_MANY, Phase, SyncCycle, SyncState, Transition
 from unisono.protocol.errors import CloseCode
 from unisono.protocol.profiles import COMPATIBILITY, TREE_POLICY
 
-__all__ = ["Cycle", "Phase", "State", "advance"]
+__all__ = ["Phase", "SyncCycle", "SyncState", "advance"]
 
 UNSUPPORTED: Final = frozenset({"protocol_version_unsupported", "profile_unsupported"})
 FATAL: Final = UNSUPPORTED | {"auth_failed", "server_error"}
 """Errors after which the connection closes (ERR-01)."""
 
 
-def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Effect, ...]]:
+def advance(state: SyncState, happened: Input, now: float) -> tuple[SyncState, tuple[Effect, ...]]:
     """The state after `happened`, and what to do about it, in order."""
-    step = Step(state, now)
+    step = Transition(state, now)
     match happened:
         case Received():
             _received(step, happened)
@@ -92,19 +92,19 @@ def advance(state: State, happened: Input, now: float) -> tuple[State, tuple[Eff
             step.do(SendConnect(min(state.cursors.values(), default=0), state.snapshots))
         case Lost():
             _lost(step, happened.code)
-        case Clashed():
+        case Contradicted():
             step.set(storing=False)
             synchistory.start_over(step, "integrity_violation", happened.message)
         case DraftRetried():
             syncfaults.retried(step, happened.id)
-        case Tick():
+        case TimerFired():
             _tick(step)
         case _:
             assert_never(happened)
     return step.state, tuple(step.effects)
 
 
-def _received(step: Step, happened: Received) -> None:
+def _received(step: Transition, happened: Received) -> None:
     message: ServerMessage = happened.message
     early = isinstance(message, Connected | ErrorMessage | HeartbeatAck)
     if not early and step.state.phase not in (Phase.SYNCING, Phase.LIVE):
@@ -130,7 +130,7 @@ def _received(step: Step, happened: Received) -> None:
             assert_never(message)
 
 
-def _connected(step: Step, told: Connected) -> None:
+def _connected(step: Transition, told: Connected) -> None:
     if step.state.asked != "connect":
         step.report("unexpected", "connected twice")
         return
@@ -142,7 +142,7 @@ def _connected(step: Step, told: Connected) -> None:
             "profile_unsupported", f"the server chose profile {profile!r} with tree policy {policy!r}"
         )
         step.set(failure="profile_unsupported")
-        step.do(Disconnect())
+        step.do(DropConnection())
         return
     limits = told.limits or Limits()
     step.set(
@@ -162,7 +162,7 @@ def _connected(step: Step, told: Connected) -> None:
     step.next()
 
 
-def _lost(step: Step, code: int | None) -> None:
+def _lost(step: Transition, code: int | None) -> None:
     state = step.state
     if state.asked == "submit" and code == CloseCode.TOO_BIG:
         step.set(phase=Phase.OFFLINE)
@@ -183,7 +183,7 @@ def _lost(step: Step, code: int | None) -> None:
     )  # fmt: skip
 
 
-def _tick(step: Step) -> None:
+def _tick(step: Transition) -> None:
     state = step.state
     if state.retry_at is not None:
         if step.now < state.retry_at:
@@ -197,19 +197,19 @@ def _tick(step: Step) -> None:
             step.do(WakeAt(due))
         else:
             step.report("no_answer", f"the server left a {state.asked} unanswered")
-            step.do(Disconnect())
+            step.do(DropConnection())
     else:
         step.next()
     syncfaults.wake(step)
 
 
-def _error(step: Step, error: ErrorMessage) -> None:
+def _error(step: Transition, error: ErrorMessage) -> None:
     """An error is about the one unanswered request, if there is one."""
     step.report(error.code, error.message)
     asked = step.state.asked
     if error.code in FATAL or asked == "connect":
         step.set(failure=error.code)
-        step.do(Disconnect())
+        step.do(DropConnection())
     elif asked is not None and error.code == "rate_limited":
         _wait(step, error)
     elif asked == "submit":
@@ -218,7 +218,7 @@ def _error(step: Step, error: ErrorMessage) -> None:
         synchistory.refused(step, error)
 
 
-def _wait(step: Step, error: ErrorMessage) -> None:
+def _wait(step: Transition, error: ErrorMessage) -> None:
     """The same again when the time has come; a submit with fewer drafts, as some limits need."""
     state = step.state
     named = error.retry_after_ms

@@ -18,8 +18,8 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from unisono.client.net.wire import BadMessage, ServerSnapshot, SyncResponse, decode_snapshots
-from unisono.client.sync.inputs_effects import Base, Received
-from unisono.client.sync.state import Cycle
+from unisono.client.sync.inputs_effects import Received, StartState
+from unisono.client.sync.state import SyncCycle
 from unisono.model.model import COMPATIBILITY, Model
 from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
@@ -50,7 +50,7 @@ def fits(profile: str, model: Model, version: int | UnsetType | None, digest: st
 
 def checked(
     told: SyncResponse,
-    cycle: Cycle,
+    cycle: SyncCycle,
     profile: str,
     model: Model,
     version: int | UnsetType | None,
@@ -63,7 +63,7 @@ def checked(
         snapshots = decode_snapshots(told.snapshots)
     except BadMessage:
         return Received(told, unusable=cycle.partitions)
-    bases: dict[str, Base] = {}
+    bases: dict[str, StartState] = {}
     unusable: list[str] = []
     asked = cycle.snapshots and cycle.sync_to is None and fits(profile, model, version, digest)
     for each in snapshots:
@@ -78,7 +78,7 @@ def checked(
     return Received(told, bases, tuple(unusable))
 
 
-def _base(snapshot: ServerSnapshot, *, tree_only: bool) -> Base | None:
+def _base(snapshot: ServerSnapshot, *, tree_only: bool) -> StartState | None:
     """What to start from, tried out; None when it is no state of a partition."""
     state = bytes(snapshot.state)
     try:
@@ -89,4 +89,4 @@ def _base(snapshot: ServerSnapshot, *, tree_only: bool) -> Base | None:
         PartitionState.load(value)
     except (ValueError, TypeError):
         return None
-    return Base(snapshot.committed_id, state)
+    return StartState(snapshot.committed_id, state)

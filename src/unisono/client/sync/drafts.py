@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from unisono.client.net.wire import ErrorMessage, SubmitResult, field_errors
 from unisono.client.sync import failing_drafts as syncfaults
-from unisono.client.sync.inputs_effects import Accepted, Apply, Disconnect, Refused, Submitted
-from unisono.client.sync.state import Step
+from unisono.client.sync.inputs_effects import Accepted, Apply, DraftRejected, DropConnection, Submitted
+from unisono.client.sync.state import Transition
 from unisono.vocabulary import FieldError
 
 
-def submitted(step: Step, told: Submitted) -> None:
+def submitted(step: Transition, told: Submitted) -> None:
     """What the shell made of SubmitNext."""
     if told.too_large is not None:
         step.set(asked=None)
         step.forget({told.too_large})
         error = FieldError("event", "the event is larger than a message to this server may be")
-        step.apply(Apply(refused=(Refused(told.too_large, "too_big", (error,)),)))
+        step.apply(Apply(refused=(DraftRejected(told.too_large, "too_big", (error,)),)))
     elif told.ids:
         step.set(submitted=told.ids)
     elif told.gone is not None:
@@ -27,7 +27,7 @@ def submitted(step: Step, told: Submitted) -> None:
         step.next()
 
 
-def results(step: Step, told: SubmitResult) -> None:
+def results(step: Transition, told: SubmitResult) -> None:
     """Results are matched by id, in whatever order they stand."""
     state = step.state
     if state.asked != "submit":
@@ -39,7 +39,7 @@ def results(step: Step, told: SubmitResult) -> None:
         if each.status == "committed" and each.committed_id is not None
     )
     refused = tuple(
-        Refused(
+        DraftRejected(
             each.id,
             each.reason or "rejected",
             field_errors(each.errors),
@@ -62,12 +62,12 @@ def results(step: Step, told: SubmitResult) -> None:
     if left_out:
         step.report("protocol_violation", f"a result that leaves out {len(left_out)} of its drafts")
         step.set(failure="protocol_violation")
-        step.do(Disconnect())
+        step.do(DropConnection())
     step.grow_tail(len(accepted))
     step.apply(Apply(accepted=accepted, refused=refused, cursors=step.live_cursors()))
 
 
-def refused(step: Step, code: str, message: str, errors: tuple[FieldError, ...]) -> None:
+def refused(step: Transition, code: str, message: str, errors: tuple[FieldError, ...]) -> None:
     """The request as a whole was refused: find the draft at fault by sending them one by one."""
     ids, singly = step.state.submitted, step.state.singly
     step.set(asked=None, submitted=())
@@ -77,11 +77,11 @@ def refused(step: Step, code: str, message: str, errors: tuple[FieldError, ...])
     elif ids:
         step.set(singly=max(0, singly - 1))
         syncfaults.answered(step, {ids[0]})
-        step.apply(Apply(refused=(Refused(ids[0], code, errors or (FieldError("", message),)),)))
+        step.apply(Apply(refused=(DraftRejected(ids[0], code, errors or (FieldError("", message),)),)))
     else:
         step.next()
 
 
-def refused_by(step: Step, error: ErrorMessage) -> None:
+def refused_by(step: Transition, error: ErrorMessage) -> None:
     details = error.details if isinstance(error.details, dict) else {}
     refused(step, error.code, error.message, field_errors(details.get("errors")))

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from unisono.client.sync.inputs_effects import WakeAt
-from unisono.client.sync.state import Held, Step
+from unisono.client.sync.state import SetAsideDraft, Transition
 from unisono.protocol.errors import CloseCode
 
 FAULTS_MAX: Final = 3
@@ -26,7 +26,7 @@ SERVER_ERROR: Final = "server_error"
 SET_ASIDE: Final = "draft_set_aside"
 
 
-def is_fault(step: Step, code: int | None) -> bool:
+def is_fault(step: Transition, code: int | None) -> bool:
     """Whether the connection was lost because the server failed on what was submitted."""
     state = step.state
     if state.asked != "submit" or not state.submitted:
@@ -34,7 +34,7 @@ def is_fault(step: Step, code: int | None) -> bool:
     return state.failure == SERVER_ERROR or (state.failure is None and code == CloseCode.SERVER_ERROR)
 
 
-def faulted(step: Step) -> None:
+def faulted(step: Transition) -> None:
     """The server failed on the drafts that are unanswered."""
     state = step.state
     if len(state.submitted) > 1:
@@ -45,7 +45,7 @@ def faulted(step: Step) -> None:
     (id,) = state.submitted
     if id in state.held:
         wait_s = min(state.options.draft_retry_cap_s, 2 * state.held[id].wait_s)
-        _hold(step, Held(state.held[id].reason, step.now + wait_s, wait_s, proven=True))
+        _hold(step, SetAsideDraft(state.held[id].reason, step.now + wait_s, wait_s, proven=True))
         return
     blamed = state.blamed.get(id, 0) + 1
     step.set(blamed=state.blamed | {id: blamed})
@@ -54,16 +54,16 @@ def faulted(step: Step) -> None:
         wait_s = state.options.draft_retry_base_s
         step.set(singly=max(0, state.singly - 1))
         step.report(SET_ASIDE, f"{id!r}: {reason}; it stays pending and is tried again")
-        _hold(step, Held(reason, step.now + wait_s, wait_s))
+        _hold(step, SetAsideDraft(reason, step.now + wait_s, wait_s))
 
 
-def _hold(step: Step, held: Held) -> None:
+def _hold(step: Transition, held: SetAsideDraft) -> None:
     (id,) = step.state.submitted
     step.set(held=step.state.held | {id: held})
     step.do(WakeAt(held.retry_at))
 
 
-def answered(step: Step, ids: set[str]) -> None:
+def answered(step: Transition, ids: set[str]) -> None:
     """The server answered for these drafts, so it works: what it failed on before is tried again."""
     step.set(faults=0)
     everything = any(id in step.state.held for id in ids)
@@ -77,7 +77,7 @@ def answered(step: Step, ids: set[str]) -> None:
         })  # fmt: skip
 
 
-def retried(step: Step, id: str) -> None:
+def retried(step: Transition, id: str) -> None:
     """The program wants a draft that is set aside tried now."""
     held = step.state.held.get(id)
     if held is not None:
@@ -85,7 +85,7 @@ def retried(step: Step, id: str) -> None:
     step.next()
 
 
-def wake(step: Step) -> None:
+def wake(step: Transition) -> None:
     """Be woken when the next of the drafts that are set aside is to be tried."""
     times = [held.retry_at for held in step.state.held.values() if held.retry_at > step.now]
     if times:

@@ -10,21 +10,21 @@ from msgspec import UNSET
 from unisono.client.net.wire import CommittedEvent, Connected, ErrorMessage, SyncResponse
 from unisono.client.sync.inputs_effects import (
     Apply,
-    Base,
-    Disconnect,
+    DropConnection,
     NoteLog,
     NoteModel,
     PartitionAdded,
     Received,
     Reset,
     Rewind,
+    StartState,
 )
-from unisono.client.sync.state import Cycle, Phase, Step
+from unisono.client.sync.state import Phase, SyncCycle, Transition
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 
 
-def broadcast(step: Step, event: CommittedEvent, *, more: bool = False) -> None:
+def broadcast(step: Transition, event: CommittedEvent, *, more: bool = False) -> None:
     """Store it now, or let it wait for the end of the cycle it is above.
 
     Every event moves the cursor of each live partition; of those that come together, the last one alone does.
@@ -42,7 +42,7 @@ def broadcast(step: Step, event: CommittedEvent, *, more: bool = False) -> None:
         _hold(step, event, cycle)
 
 
-def _hold(step: Step, event: CommittedEvent, cycle: Cycle) -> None:
+def _hold(step: Transition, event: CommittedEvent, cycle: SyncCycle) -> None:
     """CLIENT-06: what may lie above the watermark waits, within bounds."""
     state = step.state
     size = state.buffered_bytes + len(bytes(event.event))
@@ -52,7 +52,7 @@ def _hold(step: Step, event: CommittedEvent, cycle: Cycle) -> None:
         step.set(buffer=(*state.buffer, event), buffered_bytes=size)
 
 
-def page(step: Step, told: SyncResponse, received: Received) -> None:
+def page(step: Transition, told: SyncResponse, received: Received) -> None:
     """A sync_response: take it, or find out that it belongs to another past than ours."""
     cycle = step.state.cycle
     if step.state.asked != "sync" or cycle is None:
@@ -73,7 +73,7 @@ def page(step: Step, told: SyncResponse, received: Received) -> None:
     elif told.has_more and told.next_since_committed_id <= cycle.since:
         step.report("protocol_violation", "a page with has_more that does not move on")
         step.set(failure="protocol_violation")
-        step.do(Disconnect())
+        step.do(DropConnection())
     elif told.model_version is not None and _is_other(step, told.model_version, told.model_digest):
         model(step, told.model_version, told.model_digest)
         step.flush(Apply(told.events))
@@ -83,12 +83,12 @@ def page(step: Step, told: SyncResponse, received: Received) -> None:
         _take(step, told, cycle, received.bases)
 
 
-def _reached(step: Step, cycle: Cycle) -> int:
+def _reached(step: Transition, cycle: SyncCycle) -> int:
     known = step.state.known
     return max(cycle.since, *(known.get(name, 0) for name in cycle.partitions))
 
 
-def _refetch(step: Step, cycle: Cycle, unusable: list[str]) -> None:
+def _refetch(step: Transition, cycle: SyncCycle, unusable: list[str]) -> None:
     """Snapshots that cannot be used stand for events that did not come: ask for the whole history instead."""
     names = ", ".join(map(repr, unusable))
     if cycle.snapshots:
@@ -98,17 +98,17 @@ def _refetch(step: Step, cycle: Cycle, unusable: list[str]) -> None:
     else:
         step.report("protocol_violation", f"a snapshot of {names} that was declined")
         step.set(failure="protocol_violation", snapshots=False)
-        step.do(Disconnect())
+        step.do(DropConnection())
 
 
-def _take(step: Step, told: SyncResponse, cycle: Cycle, bases: Mapping[str, Base]) -> None:
+def _take(step: Transition, told: SyncResponse, cycle: SyncCycle, bases: Mapping[str, StartState]) -> None:
     sync_to, reached = told.sync_to_committed_id, told.next_since_committed_id
     early = tuple(event for event in step.state.buffer if event.committed_id <= sync_to)
     kept = tuple(event for event in step.state.buffer if event.committed_id > sync_to)
     step.set(buffer=kept, buffered_bytes=sum(len(bytes(event.event)) for event in kept))
     names = [name for name in cycle.partitions if name in step.state.cursors]
     cursors = {name: max(reached, bases[name].committed_id) if name in bases else reached for name in names}
-    starts: dict[str, Base | None] = {}
+    starts: dict[str, StartState | None] = {}
     if cycle.sync_to is None and not cycle.since:
         starts = {name: bases.get(name) for name in names if name in bases or name in step.state.based}
         step.set(based=(step.state.based - set(names)) | {name for name in names if name in bases})
@@ -127,7 +127,7 @@ def _take(step: Step, told: SyncResponse, cycle: Cycle, bases: Mapping[str, Base
         step.apply(taken)
 
 
-def refused(step: Step, error: ErrorMessage) -> None:
+def refused(step: Transition, error: ErrorMessage) -> None:
     """Set aside the partitions the server names; where it names none, find them one by one."""
     state = step.state
     cycle = state.cycle
@@ -159,7 +159,7 @@ def refused(step: Step, error: ErrorMessage) -> None:
 # -- starting over -----------------------------------------------------------------------------------------
 
 
-def log(step: Step, told: Connected | SyncResponse) -> bool:
+def log(step: Transition, told: Connected | SyncResponse) -> bool:
     """The server names its log; True when it is another than before, so that everything starts over (DUR-08)."""
     if told.log_id is None or told.log_epoch is None:
         return False
@@ -177,7 +177,7 @@ def log(step: Step, told: Connected | SyncResponse) -> bool:
     return True
 
 
-def model(step: Step, version: int | None, digest: str | None = None) -> None:
+def model(step: Transition, version: int | None, digest: str | None = None) -> None:
     """The server names its model; another than before asks for everything from 0 (CLIENT-10)."""
     known = step.state.model_version
     other = _is_other(step, version, digest)
@@ -193,7 +193,7 @@ def model(step: Step, version: int | None, digest: str | None = None) -> None:
     _rewind(step, Rewind(version, digest))
 
 
-def _learn_digest(step: Step, told: SyncResponse) -> None:
+def _learn_digest(step: Transition, told: SyncResponse) -> None:
     """`version_changed` names a version only; the content comes with the next page."""
     known = step.state
     if (
@@ -205,7 +205,7 @@ def _learn_digest(step: Step, told: SyncResponse) -> None:
         step.do(NoteModel(told.model_version, told.model_digest))
 
 
-def _is_other(step: Step, version: int | None, digest: str | None) -> bool:
+def _is_other(step: Transition, version: int | None, digest: str | None) -> bool:
     """Whether a model is another than the one known; digests count where both are told."""
     known = step.state
     if known.model_version is UNSET:
@@ -215,7 +215,7 @@ def _is_other(step: Step, version: int | None, digest: str | None) -> bool:
     return digest is not None and known.model_digest not in (None, digest)
 
 
-def start_over(step: Step, code: str, message: str) -> None:
+def start_over(step: Transition, code: str, message: str) -> None:
     """CLIENT-11, CLIENT-12: what is stored is not what the server has."""
     step.report(code, f"{message}; fetching everything anew")
     step.set(buffer=(), buffered_bytes=0)
@@ -223,7 +223,7 @@ def start_over(step: Step, code: str, message: str) -> None:
     step.next()
 
 
-def _rewind(step: Step, effect: Rewind | Reset) -> None:
+def _rewind(step: Transition, effect: Rewind | Reset) -> None:
     """Every cursor to 0. An answer still under way is let pass; whatever waits is below the next watermark."""
     state = step.state
     cycle = state.cycle
@@ -239,7 +239,7 @@ def _rewind(step: Step, effect: Rewind | Reset) -> None:
 # -- partitions --------------------------------------------------------------------------------------------
 
 
-def added(step: Step, told: PartitionAdded) -> None:
+def added(step: Transition, told: PartitionAdded) -> None:
     """Follow it from its cursor, alone until it has caught up; ask again where it was refused."""
     state, name = step.state, told.partition
     step.set(
@@ -252,7 +252,7 @@ def added(step: Step, told: PartitionAdded) -> None:
     step.next()
 
 
-def removed(step: Step, partition: str) -> None:
+def removed(step: Transition, partition: str) -> None:
     """Follow it no longer; a cycle that fetches it ends with the page that is under way."""
     state = step.state
     cycle = state.cycle
@@ -274,7 +274,7 @@ def removed(step: Step, partition: str) -> None:
     step.next()
 
 
-def _choose_anew(step: Step) -> None:
+def _choose_anew(step: Transition) -> None:
     """What the server takes is known on a connection only."""
     if step.state.phase in (Phase.SYNCING, Phase.LIVE):
         step.choose()

@@ -21,7 +21,7 @@ class Opened(msgspec.Struct, frozen=True):
     """The socket is open; nothing was said yet."""
 
 
-class Base(msgspec.Struct, frozen=True):
+class StartState(msgspec.Struct, frozen=True):
     """A state to start a partition from, checked: it stands for the partition's events up to `committed_id`."""
 
     committed_id: int
@@ -37,7 +37,7 @@ class Received(msgspec.Struct, frozen=True):
     """
 
     message: ServerMessage
-    bases: Mapping[str, Base] = {}
+    bases: Mapping[str, StartState] = {}
     unusable: tuple[str, ...] = ()
     more: bool = False
 
@@ -74,7 +74,7 @@ class Stored(msgspec.Struct, frozen=True):
     """The last Apply is in the store."""
 
 
-class Clashed(msgspec.Struct, frozen=True):
+class Contradicted(msgspec.Struct, frozen=True):
     """The last Apply contradicts the store, which is unchanged; the text says how."""
 
     message: str
@@ -98,7 +98,7 @@ class DraftRetried(msgspec.Struct, frozen=True):
     id: str
 
 
-class Tick(msgspec.Struct, frozen=True):
+class TimerFired(msgspec.Struct, frozen=True):
     """A time asked for by WakeAt may have come."""
 
 
@@ -111,10 +111,10 @@ Input: TypeAlias = (
     | PartitionAdded
     | PartitionRemoved
     | Stored
-    | Clashed
+    | Contradicted
     | Submitted
     | DraftRetried
-    | Tick
+    | TimerFired
 )
 
 # -- effects -----------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Accepted(msgspec.Struct, frozen=True):
     status_updated_at: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class DraftRejected(msgspec.Struct, frozen=True):
     """A draft is rejected; it stays, with its reason, out of the view (CLIENT-03).
 
     `status_updated_at` is the server's time of it, where the server told one.
@@ -171,16 +171,16 @@ class SubmitNext(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Put all of this into the store in one transaction (CLIENT-05); answer `Stored` or `Clashed`.
+    """Put all of this into the store in one transaction (CLIENT-05); answer `Stored` or `Contradicted`.
 
     `starts` are partitions whose history begins with this page: from a base, or from nothing.
     """
 
     events: tuple[CommittedEvent, ...] = ()
     accepted: tuple[Accepted, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[DraftRejected, ...] = ()
     cursors: Mapping[str, int] = {}
-    starts: Mapping[str, Base | None] = {}
+    starts: Mapping[str, StartState | None] = {}
 
 
 class NoteModel(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ class Reset(msgspec.Struct, frozen=True):
     log: LogIdentity | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReportProblem(msgspec.Struct, frozen=True):
     """Tell the program that uses the client."""
 
     code: str
@@ -220,12 +220,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Feed a Tick at this time."""
+    """Feed a TimerFired at this time."""
 
     at: float
 
 
-class Disconnect(msgspec.Struct, frozen=True):
+class DropConnection(msgspec.Struct, frozen=True):
     """Give this connection up; `Lost` follows."""
 
 
@@ -250,9 +250,9 @@ Effect: TypeAlias = (
     | Rewind
     | NoteLog
     | Reset
-    | Report
+    | ReportProblem
     | WakeAt
-    | Disconnect
+    | DropConnection
     | Retry
     | Stop
 )

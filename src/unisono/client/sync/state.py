@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from unisono.client.net.wire import ENVELOPE_BYTES, CommittedEvent, Limits, name_bytes
 from unisono.client.options import Options
-from unisono.client.sync.inputs_effects import Apply, Effect, Report, SendSync, SubmitNext, WakeAt
+from unisono.client.sync.inputs_effects import Apply, Effect, ReportProblem, SendSync, SubmitNext, WakeAt
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 
@@ -32,7 +32,7 @@ class Phase(StrEnum):
     LIVE = "live"
 
 
-class Cycle(msgspec.Struct, frozen=True):
+class SyncCycle(msgspec.Struct, frozen=True):
     """One run of pages up to a watermark.
 
     `subscription` is sent with the first request, `sync_to` known from the first page on. `void`: what is still
@@ -51,7 +51,7 @@ class Cycle(msgspec.Struct, frozen=True):
     snapshots: bool = False
 
 
-class Held(msgspec.Struct, frozen=True):
+class SetAsideDraft(msgspec.Struct, frozen=True):
     """A pending draft that is set aside, because the server fails on it.
 
     It is tried again at `retry_at`. `proven`: the server failed on it again after it had answered for another.
@@ -63,7 +63,7 @@ class Held(msgspec.Struct, frozen=True):
     proven: bool = False
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class SyncState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the sync of one client depends on; from `phase` on, what belongs to one connection.
 
     - `model_digest`, `log`: what the server last told of its model's content and of its log; None where it told none.
@@ -94,7 +94,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     singly: int = 0
     faults: int = 0
     blamed: dict[str, int] = {}
-    held: dict[str, Held] = {}
+    held: dict[str, SetAsideDraft] = {}
     storing: bool = False
     snapshots: bool = False
     based: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     live: frozenset[str] = frozenset()
     due: frozenset[str] = frozenset()
     subscribed: tuple[str, ...] = ()
-    cycle: Cycle | None = None
+    cycle: SyncCycle | None = None
     buffer: tuple[CommittedEvent, ...] = ()
     buffered_bytes: int = 0
     frontier: int = 0
@@ -129,10 +129,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(name for name in self.cursors if name not in gone))
 
 
-class Step:
+class Transition:
     """One transition under way."""
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: SyncState, now: float) -> None:
         self.state = state
         self.now = now
         self.effects: list[Effect] = []
@@ -144,7 +144,7 @@ class Step:
         self.effects.append(effect)
 
     def report(self, code: str, message: str) -> None:
-        self.do(Report(code, message))
+        self.do(ReportProblem(code, message))
 
     # -- following -----------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Step:
             group = [name for name in group if (name in state.whole) == whole]
         taken = tuple(group[: 1 if state.solo else state.names_max])
         wanted = tuple(sorted({*state.live, *taken})) if state.solo else state.active
-        self.set(cycle=Cycle(taken, since, wanted, snapshots=state.started and not whole))
+        self.set(cycle=SyncCycle(taken, since, wanted, snapshots=state.started and not whole))
         self.next()
 
     def _unsubscribe(self, active: tuple[str, ...]) -> None:
@@ -285,10 +285,10 @@ class Step:
             self._start_cycle(list(active))
         else:
             gone = self.state.subscribed[:1]
-            self.set(cycle=Cycle(gone, self.state.frontier, (), void=True))
+            self.set(cycle=SyncCycle(gone, self.state.frontier, (), void=True))
             self.next()
 
-    def _go_on(self, cycle: Cycle) -> None:
+    def _go_on(self, cycle: SyncCycle) -> None:
         if cycle.over:
             self.flush(Apply())
             return

@@ -10,7 +10,7 @@ import msgspec
 
 from unisono.client.errors import UnknownPartition
 from unisono.client.store.outbox import DraftRecord
-from unisono.client.store.store import Applied, Snapshot, Store
+from unisono.client.store.store import Applied, Store, ViewSnapshot
 from unisono.client.sync.bootstrap import label
 from unisono.client.view.partition import Entry, Key, PartitionView, committed_key, draft_key, parse
 from unisono.model.forest import Malformed
@@ -22,7 +22,7 @@ from unisono.vocabulary import FieldError, Json, JsonObject
 log = logging.getLogger("unisono.client")
 
 
-class Amendment(msgspec.Struct):
+class PendingChange(msgspec.Struct):
     """What a view has yet to take in."""
 
     added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
@@ -44,7 +44,7 @@ class Views:
         self._snapshot_every = snapshot_every
         self._lock = threading.Lock()
         self._views: dict[str, PartitionView] = {}
-        self._waiting: dict[str, Amendment] = {}
+        self._waiting: dict[str, PendingChange] = {}
         self.model = model
         self.revisions: dict[str, int] = {}
 
@@ -150,8 +150,8 @@ class Views:
                 if partition in applied.events:
                     self._amendment(partition).became[place] = committed_key(settled.committed_id)
 
-    def _amendment(self, partition: str) -> Amendment:
-        return self._waiting.setdefault(partition, Amendment())
+    def _amendment(self, partition: str) -> PendingChange:
+        return self._waiting.setdefault(partition, PendingChange())
 
     def refresh(self) -> None:
         """Bring every view up to date with the store."""
@@ -195,7 +195,7 @@ class Views:
             base = view.base(self._store.places[partition].known)
         if base is not None:
             committed_id, state = base
-            self._store.put_snapshot(partition, Snapshot(committed_id, self.fingerprint, state))
+            self._store.put_snapshot(partition, ViewSnapshot(committed_id, self.fingerprint, state))
 
     def close(self) -> None:
         """Store what would take longer to fold at the next start than it takes to write now."""

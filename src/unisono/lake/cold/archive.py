@@ -18,12 +18,12 @@ from unisono.store.port import (
     NO_FLOORS,
     Behind,
     CommitLog,
-    Extent,
-    Known,
+    LogExtent,
     LogReader,
     Page,
     Pruned,
     Record,
+    RememberedId,
     Snapshot,
     StoreUnusable,
 )
@@ -71,7 +71,7 @@ class Archive:
 
     def page(
         self,
-        held: Extent,
+        held: LogExtent,
         partitions: Sequence[str],
         since: int,
         upto: int,
@@ -83,11 +83,11 @@ class Archive:
         """As `LogReader.page`, of events that have left the log that holds `held`; raises ArchiveFailed."""
         return self._read(held, partitions, since, upto, limit, bytes_max, floors)
 
-    def scan(self, held: Extent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+    def scan(self, held: LogExtent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         """As `LogReader.scan`, of events that have left the log that holds `held`; raises ArchiveFailed."""
         return self._read(held, None, since, upto, limit, NO_BYTES_MAX).records
 
-    def require(self, held: Extent) -> Record | None:
+    def require(self, held: LogExtent) -> Record | None:
         """The last event that has left the log, if any has; raises StoreUnusable when it cannot be read here."""
         if held.pruned_to == 0:
             return None
@@ -123,7 +123,7 @@ class Archive:
 
     def _read(
         self,
-        held: Extent,
+        held: LogExtent,
         partitions: Sequence[str] | None,
         since: int,
         upto: int,
@@ -205,7 +205,7 @@ class ArchivedReader:
     def __init__(self, log: LogReader, archive: Archive) -> None:
         self._log = log
         self._archive = archive
-        self._held = Extent(0, 0)
+        self._held = LogExtent(0, 0)
         self._cold = ColdSets()
 
     def head(self) -> int:
@@ -214,7 +214,7 @@ class ArchivedReader:
     def identity(self) -> LogIdentity:
         return self._log.identity()
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         return self._log.extent()
 
     def page(
@@ -317,7 +317,7 @@ class ArchivedReader:
         self._held = msgspec.structs.replace(held, pruned_to=max(held.pruned_to, pruned_to))
 
 
-def _known(log: CommitLog, id: str) -> Known | None:
+def _known(log: CommitLog, id: str) -> RememberedId | None:
     """What the log remembers of an event id, wherever the event is."""
     while True:
         try:

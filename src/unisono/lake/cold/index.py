@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import bucket_of
-from unisono.lake.file_checks import Order, require_footer
+from unisono.lake.file_checks import RowOrder, require_footer
 from unisono.lake.lake import View
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import BY_PARTITION, Storage
@@ -51,7 +51,7 @@ EVERYTHING: Final = b""
 """Stands for the name of the partition in the table `log`, which has none: every row is of it."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class PartitionFile(msgspec.Struct, frozen=True):
     """A file, and the first and last partition in it as bytes, which is how they are ordered."""
 
     file: DataFile
@@ -59,7 +59,7 @@ class Place(msgspec.Struct, frozen=True):
     last: bytes
 
     @classmethod
-    def of(cls, file: DataFile) -> Place:
+    def of(cls, file: DataFile) -> PartitionFile:
         if file.first_partition is None or file.last_partition is None:
             return cls(file, EVERYTHING, EVERYTHING)
         return cls(file, file.first_partition.encode(), file.last_partition.encode())
@@ -70,9 +70,9 @@ class Run(msgspec.Struct, frozen=True):
 
     first_id: int
     last_id: int
-    places: tuple[Place, ...]
+    places: tuple[PartitionFile, ...]
 
-    def of(self, name: bytes) -> list[Place]:
+    def of(self, name: bytes) -> list[PartitionFile]:
         """The files that may have rows of a partition, in the order of its ids.
 
         A partition that goes on in the next file ends its file and begins the next. Files with nothing but
@@ -94,7 +94,7 @@ class Runs(msgspec.Struct, frozen=True):
             Run(
                 min(file.first_id for file in group),
                 max(file.last_id for file in group),
-                tuple(map(Place.of, group)),
+                tuple(map(PartitionFile.of, group)),
             )
             for group in runs_of(files)
         ]
@@ -134,7 +134,7 @@ class Index:
         return self._runs[bucket]
 
 
-class Group(msgspec.Struct, frozen=True):
+class RowGroup(msgspec.Struct, frozen=True):
     """One row group, as the footer of its file tells."""
 
     number: int
@@ -149,10 +149,10 @@ class Group(msgspec.Struct, frozen=True):
 class Footer(msgspec.Struct, frozen=True):
     """The row groups of a file, in its order."""
 
-    groups: list[Group]
+    groups: list[RowGroup]
     lasts: list[bytes]
 
-    def of(self, name: bytes, since: int, upto: int) -> Iterator[Group]:
+    def of(self, name: bytes, since: int, upto: int) -> Iterator[RowGroup]:
         """The groups that may have rows of a partition with ids in `(since, upto]`."""
         for group in self.groups[bisect_left(self.lasts, name) :]:
             if group.first > name:
@@ -197,7 +197,7 @@ class Piece(msgspec.Struct, frozen=True):
         return [Record(*row) for row in zip(*columns, strict=True)]
 
 
-class Kept:
+class BoundedCache:
     """What was read, the least recently used let go first; never more than `bytes_max`, but for the newest."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -235,7 +235,7 @@ class Files:
 
     def __init__(self, storage: Storage, bytes_max: int) -> None:
         self._storage = storage
-        self._kept = Kept(bytes_max)
+        self._kept = BoundedCache(bytes_max)
         self._open: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def keep_only(self, paths: set[tuple[str, str]]) -> None:
@@ -256,7 +256,7 @@ class Files:
             self._kept.put(key, found, len(groups) * GROUP_COST_BYTES)
         return found
 
-    def layout(self, file: DataFile, group: Group) -> Layout:
+    def layout(self, file: DataFile, group: RowGroup) -> Layout:
         key = (file.table, file.path, "layout", str(group.number))
         found: Layout | None = self._kept.get(key)
         if found is None:
@@ -264,23 +264,23 @@ class Files:
             self._kept.put(key, found, 8 * len(found.ids) + 40 * len(found.ends))
         return found
 
-    def piece(self, file: DataFile, group: Group, row: int, share: float) -> Piece:
+    def piece(self, file: DataFile, group: RowGroup, row: int, share: float) -> Piece:
         """The piece with this row. Of the rest of the group, `share` of all that may be kept is kept too."""
         number = row // group.piece_rows
         found: Piece | None = self._kept.get(_piece_key(file, group, number))
         return self._read_pieces(file, group, number, share) if found is None else found
 
-    def _read_layout(self, file: DataFile, group: Group) -> Layout:
+    def _read_layout(self, file: DataFile, group: RowGroup) -> Layout:
         own = ("partition",) if file.table == BY_PARTITION else ()
         rows = self._read(file, group, (*own, "committed_id"))
         ids = np.asarray(rows.column("committed_id"))
-        Order(file).follow(ids, rows.column("partition") if own else None)
+        RowOrder(file).follow(ids, rows.column("partition") if own else None)
         if not own:
             return Layout(ids, None, np.array([len(ids)]))
         runs = pc.run_end_encode(rows.column("partition").combine_chunks())
         return Layout(ids, runs.values.cast(pa.binary()), np.asarray(runs.run_ends))
 
-    def _read_pieces(self, file: DataFile, group: Group, wanted: int, share: float) -> Piece:
+    def _read_pieces(self, file: DataFile, group: RowGroup, wanted: int, share: float) -> Piece:
         rows = self._read(file, group, RECORD_COLUMNS)
         count = -(-group.rows // group.piece_rows)
         fitting = int(share * self._kept.bytes_max * count / rows.nbytes)
@@ -291,7 +291,7 @@ class Files:
             self._kept.put(_piece_key(file, group, number), piece, piece.rows.nbytes)
         return piece
 
-    def _read(self, file: DataFile, group: Group, columns: Sequence[str]) -> Any:
+    def _read(self, file: DataFile, group: RowGroup, columns: Sequence[str]) -> Any:
         return self._parquet(file).read_row_group(group.number, columns=list(columns), use_threads=False)
 
     def _parquet(self, file: DataFile) -> Any:
@@ -309,11 +309,11 @@ class Files:
         return opened
 
 
-def _piece_key(file: DataFile, group: Group, number: int) -> tuple[str, ...]:
+def _piece_key(file: DataFile, group: RowGroup, number: int) -> tuple[str, ...]:
     return file.table, file.path, "piece", str(group.number), str(number)
 
 
-def _piece(rows: Any, group: Group, number: int) -> Piece:
+def _piece(rows: Any, group: RowGroup, number: int) -> Piece:
     """A copy, so that the rest of the group is not kept with it."""
     start = number * group.piece_rows
     end = min(start + group.piece_rows, group.rows)
@@ -322,7 +322,7 @@ def _piece(rows: Any, group: Group, number: int) -> Piece:
     return Piece(start, own.set_column(own.column_names.index("event"), "event", texts))
 
 
-def _groups(metadata: Any, table: str) -> Iterator[Group]:
+def _groups(metadata: Any, table: str) -> Iterator[RowGroup]:
     places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -333,4 +333,4 @@ def _groups(metadata: Any, table: str) -> Iterator[Group]:
             first, last = names.min.encode(), names.max.encode()
         fitting = group.num_rows * PIECE_BYTES // max(1, group.total_byte_size)
         piece_rows = max(1, min(PIECE_ROWS_MAX, fitting))
-        yield Group(number, group.num_rows, ids.min, ids.max, first, last, piece_rows)
+        yield RowGroup(number, group.num_rows, ids.min, ids.max, first, last, piece_rows)

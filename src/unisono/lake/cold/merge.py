@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from unisono.lake.cold.index import Group
+from unisono.lake.cold.index import RowGroup
 from unisono.lake.write import DataFile
 from unisono.store.port import Record
 
@@ -33,7 +33,7 @@ class Chunk:
 
     __slots__ = ("at", "file", "group", "ids", "records", "start")
 
-    def __init__(self, file: DataFile, group: Group, start: int, ids: Any) -> None:
+    def __init__(self, file: DataFile, group: RowGroup, start: int, ids: Any) -> None:
         self.file = file
         self.group = group
         self.start = start
@@ -84,7 +84,7 @@ class Cursor:
             self._taken = 0
 
 
-class Merge:
+class RowMerge:
     """The rows of all cursors by id; an event in several of the partitions comes once."""
 
     def __init__(self, cursors: list[Cursor]) -> None:
@@ -136,20 +136,20 @@ class Merge:
             self._found += [(taken[number][0], row) for number, row in pairs]
 
 
-class Merges:
+class RowMerges:
     """Merges that have more to give, the least recently used let go first."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Key, Merge] = OrderedDict()
+        self._kept: OrderedDict[Key, RowMerge] = OrderedDict()
         self._cursors = 0
 
-    def take(self, key: Key) -> Merge | None:
+    def take(self, key: Key) -> RowMerge | None:
         merge = self._kept.pop(key, None)
         if merge is not None:
             self._cursors -= len(merge.cursors)
         return merge
 
-    def put(self, key: Key, merge: Merge) -> None:
+    def put(self, key: Key, merge: RowMerge) -> None:
         self.take(key)
         self._kept[key] = merge
         self._cursors += len(merge.cursors)

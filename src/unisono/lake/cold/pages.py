@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from unisono.lake.cold.index import EVERYTHING, Files, Index
-from unisono.lake.cold.merge import CHUNK_ROWS, Chunk, Cursor, Merge, Merges
+from unisono.lake.cold.merge import CHUNK_ROWS, Chunk, Cursor, RowMerge, RowMerges
 from unisono.lake.errors import LakeError, LakeUnusable
 from unisono.lake.lake import Lake, View
 from unisono.store.port import NO_FLOORS, Page, Record
@@ -51,7 +51,7 @@ class LakePages:
         self._view = lake.view()
         self._index = Index(self._view)
         self._looked_at = clock()
-        self._merges = Merges()
+        self._merges = RowMerges()
 
     @property
     def head(self) -> int:
@@ -134,7 +134,7 @@ class LakePages:
         if merge is None:
             after = [since if name is None else max(since, floors.get(name, 0)) for name in names]
             walks = [self._walk(name, start, upto) for name, start in zip(names, after, strict=True)]
-            merge = Merge([Cursor(walk) for walk in walks])
+            merge = RowMerge([Cursor(walk) for walk in walks])
         ahead = max(1, min(RECORDS_AT_ONCE, RECORDS_AHEAD_MAX // len(names)))
         page = self._records(merge.first(limit + 1), limit, bytes_max, ahead)
         if page.has_more:

@@ -70,7 +70,7 @@ class Fact(msgspec.Struct, frozen=True):
     unit: Unit = ""
 
 
-class Page:
+class HtmlPage:
     """A page, built from top to bottom."""
 
     def __init__(self, title: str, lead: str = "", footer: str = "") -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from unisono.store.maintenance import Erasure, Publication, Reclaimed
+from unisono.store.maintenance import EraseOrder, Publication, Reclaimed
 
 ADMIN_FILE: Final = "admin.json"
 
@@ -27,7 +27,7 @@ class Unreachable(Exception):
     """No server answers there now."""
 
 
-class Refused(Exception):
+class AdminRefused(Exception):
     """The server would not do it; the text is its own."""
 
 
@@ -60,7 +60,7 @@ class AdminPort:
     def snapshots(self, publication: Publication) -> None:
         self._order("snapshots", _encode(publication))
 
-    def erase(self, erasure: Erasure) -> tuple[int, int]:
+    def erase(self, erasure: EraseOrder) -> tuple[int, int]:
         """How many events lost their text, and the erasures so far."""
         told = self._order("erase", _encode(erasure))
         return int(told["events"]), int(told["erasures"])
@@ -86,7 +86,7 @@ class AdminPort:
         if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.SERVICE_UNAVAILABLE):
             self.close()  # another server has taken the port, or this one is going
             raise Unreachable(text)
-        raise Refused(text)
+        raise AdminRefused(text)
 
     def _exchange(self, command: str, body: bytes) -> tuple[int, bytes]:
         if self._connection is None:

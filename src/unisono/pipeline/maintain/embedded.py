@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from unisono.pipeline.errors import NoSuchStore, PipelineError
-from unisono.pipeline.maintain.admin_http import AdminPort, Refused, Unreachable
+from unisono.pipeline.maintain.admin_http import AdminPort, AdminRefused, Unreachable
 from unisono.pipeline.open_log import normal_uri, sqlite_directory
 from unisono.store.cluster import ModelBundle
 from unisono.store.maintenance import (
     ERASE_EVENTS_MAX,
     NO_MODEL_VERSION,
-    Erasure,
+    EraseOrder,
     KeepRefused,
     Publication,
     Reclaimed,
@@ -30,7 +30,7 @@ from unisono.store.maintenance import (
     require_publishable,
     require_unerased,
 )
-from unisono.store.port import Extent, Snapshot, StorageError, StoreInUse, StoreUnusable
+from unisono.store.port import LogExtent, LogInUse, Snapshot, StorageError, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 STEP_S: Final = 0.5
@@ -52,15 +52,15 @@ class KeepingFailed(PipelineError):
     """The store would not, or could not, be changed as asked; what was done before stays done."""
 
 
-class Keeper(Protocol):
+class LogMaintainer(Protocol):
     """The hand on a store. Every change is durable when its call returns, and may be asked for again."""
 
-    def extent(self) -> Extent: ...
+    def extent(self) -> LogExtent: ...
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         """Store snapshots, some in a transaction; a newer one of the same partition and version stays.
 
-        Only of events that are durable, and of the model in force or a newer one. Refused when somebody else erased
+        Only of durable events, and of the model in force or a newer one. AdminRefused when somebody else erased
         text since this keeper was opened: open it before the states are folded.
         """
         ...
@@ -95,7 +95,7 @@ class Keeper(Protocol):
     def close(self) -> None: ...
 
 
-def open_keeper(store_uri: str) -> Keeper:
+def open_keeper(store_uri: str) -> LogMaintainer:
     """A keeper of the store; NoSuchStore says why there is none."""
     uri = normal_uri(store_uri)
     directory = sqlite_directory(uri)
@@ -107,7 +107,7 @@ def open_keeper(store_uri: str) -> Keeper:
         raise NoSuchStore(str(error)) from error
 
 
-def _open_postgres(uri: str) -> Keeper:
+def _open_postgres(uri: str) -> LogMaintainer:
     try:
         from unisono.pipeline.maintain.postgres import SharedKeeper
     except ImportError as error:
@@ -126,7 +126,7 @@ class EmbeddedKeeper:
         # StoreUnusable where there is no log; writing would make one.
         self._erasures = self._read(lambda reader: reader.erasures())
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
@@ -149,7 +149,7 @@ class EmbeddedKeeper:
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0
         for portion in tombstone_portions(tombstones):
-            some = Erasure(portion, list(partitions))
+            some = EraseOrder(portion, list(partitions))
             events, erasures = self._write(
                 partial(_erase, erasure=some), partial(AdminPort.erase, erasure=some)
             )
@@ -186,13 +186,13 @@ class EmbeddedKeeper:
                 try:
                     with closing(SqliteLog.open(self._directory, lock_wait_s=0)) as log:
                         return direct(log)
-                except StoreInUse as in_use:
+                except LogInUse as in_use:
                     try:
                         return order(self._port)
                     except Unreachable as error:
                         if time.monotonic() > until:
                             raise KeepingFailed(f"{in_use}; and its admin port: {error}") from error
-            except (KeepRefused, Refused, StorageError, StoreUnusable) as error:
+            except (KeepRefused, AdminRefused, StorageError, StoreUnusable) as error:
                 raise KeepingFailed(str(error)) from error
             time.sleep(_POLL_S)
 
@@ -224,7 +224,7 @@ def _prune_gently(port: AdminPort, upto: int) -> int:
     return gone
 
 
-def _erase(log: SqliteLog, erasure: Erasure) -> tuple[int, int]:
+def _erase(log: SqliteLog, erasure: EraseOrder) -> tuple[int, int]:
     done = log.erase(erasure.tombstones, erasure.partitions)
     return done.events, done.erasures
 

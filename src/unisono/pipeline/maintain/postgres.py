@@ -15,7 +15,7 @@ from unisono.store.maintenance import (
     require_publishable,
     require_unerased,
 )
-from unisono.store.port import Extent, Snapshot, StorageError, StoreUnusable
+from unisono.store.port import LogExtent, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres import snapshots as postgres_snapshots
 from unisono.store.postgres.maintenance import PostgresKeeping
 from unisono.store.postgres.reader import PostgresReader, open_line
@@ -32,7 +32,7 @@ class SharedKeeper:
         self._keeping = PostgresKeeping(dsn)
         self._erasures = self._do(self._keeping.erasures)
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:

@@ -56,7 +56,7 @@ _CONFIGURATION: Final = {
 }
 
 
-class Taken(PipelineError):
+class LeaseTaken(PipelineError):
     """Another service holds the lake."""
 
 
@@ -130,7 +130,7 @@ class Lease:
         self.why = ""
 
     def take(self, wait: Wait | None = None) -> None:
-        """Take it, or raise Taken; with `wait`, when its holder has ended or did not renew it for too long."""
+        """Take it, or raise LeaseTaken; with `wait`, when its holder has ended or did not renew it for too long."""
         watch = _Watch(waits=wait is not None)
         while True:
             table = self._open()
@@ -139,7 +139,7 @@ class Lease:
                 if self._commit(table, self._end_ms()):
                     break
             elif holder is not None and (wait is None or wait(holder, self._lease_s / POLLS)):
-                raise Taken(f"{holder.text()} is at work on the lake at {self._storage.location}")
+                raise LeaseTaken(f"{holder.text()} is at work on the lake at {self._storage.location}")
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
@@ -150,7 +150,7 @@ class Lease:
             return
         self._thread.join()
         self._thread = None
-        with suppress(Taken, LakeUnusable, DeltaError, OSError):  # out of reach, it runs out by itself
+        with suppress(LeaseTaken, LakeUnusable, DeltaError, OSError):  # out of reach, it runs out by itself
             self._restate(until_ms=0)
 
     def _renew(self) -> None:
@@ -159,18 +159,18 @@ class Lease:
             try:
                 self._restate(self._end_ms())
                 ends = time.monotonic() + self._lease_s
-            except Taken as taken:
+            except LeaseTaken as taken:
                 self._lose(f"was lost: {taken}")
             except Exception as error:  # out of reach; perhaps it comes back in time
                 if time.monotonic() > ends:
                     self._lose(f"could not be renewed: {brief(error)}")
 
     def _restate(self, until_ms: int) -> None:
-        """Hold it until another time; Taken when it is not ours."""
+        """Hold it until another time; LeaseTaken when it is not ours."""
         table = self._open()
         holder = _holder(table)
         if holder is None or holder.name != self._name:
-            raise Taken("somebody else has it" if holder is None else f"{holder.text()} has it")
+            raise LeaseTaken("somebody else has it" if holder is None else f"{holder.text()} has it")
         if not self._commit(table, until_ms):
             raise LakeUnusable(f"somebody else writes to {self._storage.table(TABLE)}")
 

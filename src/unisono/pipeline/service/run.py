@@ -23,7 +23,7 @@ from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import brief
 from unisono.pipeline.open_log import extent, shown
 from unisono.pipeline.service.lease import Lease
-from unisono.pipeline.service.status import StageStatus, Status, read, write
+from unisono.pipeline.service.status import ServiceStatus, StageStatus, read, write
 
 FAILED_IN_A_ROW_MAX: Final = 20
 """Failures of every stage of the cycle, after which a new process may do better: some three hours of trying."""
@@ -37,7 +37,7 @@ BEAT_S: Final = 20.0
 Say = Callable[[str], None]
 
 
-class Did(msgspec.Struct, frozen=True):
+class StageResult(msgspec.Struct, frozen=True):
     """What a stage came to: how many items (events, snapshots, rows) it moved, and a word about it.
 
     `wrong`: it was done, and found what somebody should look at.
@@ -48,11 +48,11 @@ class Did(msgspec.Struct, frozen=True):
     wrong: str = ""
 
 
-class Stage(msgspec.Struct, frozen=True):
+class ServiceStage(msgspec.Struct, frozen=True):
     """Work of the cycle; done in every cycle, or when `every_s` has passed since it was last done."""
 
     name: str
-    work: Callable[[], Did]
+    work: Callable[[], StageResult]
     every_s: float | None = None
 
 
@@ -66,7 +66,7 @@ class Service:
         self,
         store: str,
         lake: Lake,
-        stages: Sequence[Stage],
+        stages: Sequence[ServiceStage],
         *,
         every_s: float,
         status_file: Path | None,
@@ -122,7 +122,7 @@ class Service:
                     return
                 self._do(stage)
 
-    def _do(self, stage: Stage) -> None:
+    def _do(self, stage: ServiceStage) -> None:
         told = self.status.stages[stage.name]
         self.status.at_work, told.last_began_ms = stage.name, now_ms()
         self._keep()
@@ -130,7 +130,7 @@ class Service:
         try:
             did, done = stage.work(), True
         except Exception as error:
-            did, done = Did(0, wrong=brief(error)), False
+            did, done = StageResult(0, wrong=brief(error)), False
         self.status.at_work = ""
         told.runs += 1
         told.last_seconds = round(time.monotonic() - began, 3)
@@ -145,13 +145,13 @@ class Service:
         elif did.items or before:
             self._say(f"{stage.name}: {did.note} ({told.last_seconds:.1f} s)")
 
-    def _is_due(self, stage: Stage) -> bool:
+    def _is_due(self, stage: ServiceStage) -> bool:
         told = self.status.stages[stage.name]
         if told.failed_in_a_row:
             return _has_passed(told.last_began_ms, self._pause_s(stage, told.failed_in_a_row))
         return stage.every_s is None or _has_passed(told.last_done_ms, stage.every_s)
 
-    def _pause_s(self, stage: Stage, failures: int) -> float:
+    def _pause_s(self, stage: ServiceStage, failures: int) -> float:
         """After the first failure the next cycle tries again; then one is left out, three, seven, …"""
         cycles = (1 << min(failures - 1, 16)) - 1
         return min(cycles * self._every_s, RETRY_S_MAX if stage.every_s is None else stage.every_s)
@@ -163,10 +163,10 @@ class Service:
 
     # -- the status ----------------------------------------------------------------------------------------
 
-    def _first_status(self) -> Status:
+    def _first_status(self) -> ServiceStatus:
         before = None if self._file is None else read(self._file)
         location, store = self._lake.storage.location, shown(self._store)
-        status = Status(location, store, socket.gethostname(), os.getpid(), now_ms())
+        status = ServiceStatus(location, store, socket.gethostname(), os.getpid(), now_ms())
         status.stages = {stage.name: StageStatus() for stage in self._stages}
         if before is not None and (before.lake, before.store) == (location, store):
             for name, told in before.stages.items():
@@ -174,7 +174,7 @@ class Service:
                 status.stages[name] = StageStatus(last_done_ms=told.last_done_ms, note=told.note, error=error)
         return status
 
-    def _told(self) -> Iterator[tuple[Stage, StageStatus]]:
+    def _told(self) -> Iterator[tuple[ServiceStage, StageStatus]]:
         return ((stage, self.status.stages[stage.name]) for stage in self._stages)
 
     @contextmanager

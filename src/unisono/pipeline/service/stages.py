@@ -13,11 +13,11 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.job_model import in_force
 from unisono.pipeline.jobs.compact.job import compact, vacuum, work
 from unisono.pipeline.jobs.export.job import export, plan
-from unisono.pipeline.jobs.retain.job import Keep, retain
+from unisono.pipeline.jobs.retain.job import RetentionPolicy, retain
 from unisono.pipeline.jobs.snapshot.job import reached, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
 from unisono.pipeline.maintain.embedded import open_keeper
-from unisono.pipeline.service.run import Did, Stage
+from unisono.pipeline.service.run import ServiceStage, StageResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 HOUR_S: Final = 3_600.0
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ServiceOptions(msgspec.Struct, frozen=True):
     """Which stages there are beside export, snapshot and publish, and how often. None: not at all."""
 
-    keep: Keep | None = None
+    keep: RetentionPolicy | None = None
     compact_every_s: float | None = HOUR_S
     vacuum_hours: int = 24
     audit_every_s: float | None = 24 * HOUR_S
@@ -36,69 +36,71 @@ class Wanted(msgspec.Struct, frozen=True):
     out: Path | None = None
 
 
-def stages(spark: SparkSession, store: str, lake: Lake, wanted: Wanted) -> list[Stage]:
+def stages(spark: SparkSession, store: str, lake: Lake, wanted: ServiceOptions) -> list[ServiceStage]:
     """In the order of a cycle."""
     return list(_stages(_Work(spark, store, lake, wanted)))
 
 
-def _stages(work: _Work) -> Iterator[Stage]:
+def _stages(work: _Work) -> Iterator[ServiceStage]:
     wanted = work.wanted
-    yield Stage("export", work.export)
-    yield Stage("snapshot", work.snapshot)
-    yield Stage("publish", work.publish)
+    yield ServiceStage("export", work.export)
+    yield ServiceStage("snapshot", work.snapshot)
+    yield ServiceStage("publish", work.publish)
     if wanted.keep is not None:
-        yield Stage("retain", work.retain)
+        yield ServiceStage("retain", work.retain)
     if wanted.compact_every_s is not None:
-        yield Stage("compact", work.compact, wanted.compact_every_s)
+        yield ServiceStage("compact", work.compact, wanted.compact_every_s)
     if wanted.out is not None and wanted.audit_every_s is not None:
-        yield Stage("audit", work.audit, wanted.audit_every_s)
+        yield ServiceStage("audit", work.audit, wanted.audit_every_s)
     if wanted.out is not None and wanted.report_every_s is not None:
-        yield Stage("report", work.report, wanted.report_every_s)
+        yield ServiceStage("report", work.report, wanted.report_every_s)
 
 
 class _Work:
     """What the stages share."""
 
-    def __init__(self, spark: SparkSession, store: str, lake: Lake, wanted: Wanted) -> None:
+    def __init__(self, spark: SparkSession, store: str, lake: Lake, wanted: ServiceOptions) -> None:
         self._spark = spark
         self._context = spark.sparkContext
         self._store = store
         self._lake = lake
         self.wanted = wanted
 
-    def export(self) -> Did:
+    def export(self) -> StageResult:
         if not plan(self._store, self._lake):
-            return Did(0, f"the lake has all events up to {self._lake.head()}")
+            return StageResult(0, f"the lake has all events up to {self._lake.head()}")
         done = export(self._context, self._store, self._lake)
-        return Did(done.events, f"{done.events} events, up to {done.upto}")
+        return StageResult(done.events, f"{done.events} events, up to {done.upto}")
 
-    def snapshot(self) -> Did:
+    def snapshot(self) -> StageResult:
         model = in_force(self._store)
         if reached(self._lake, model) == self._lake.head():
-            return Did(0, f"snapshots of model version {model.version} are at the lake's head")
+            return StageResult(0, f"snapshots of model version {model.version} are at the lake's head")
         done = snapshot(self._context, self._lake, model)
-        return Did(done.partitions, f"{done.partitions} partitions, {done.events} events, up to {done.upto}")
+        return StageResult(
+            done.partitions, f"{done.partitions} partitions, {done.events} events, up to {done.upto}"
+        )
 
-    def publish(self) -> Did:
+    def publish(self) -> StageResult:
         done = publish(self._lake, self._store, in_force(self._store).version)
-        return Did(done.snapshots, f"{done.snapshots} snapshots into the store")
+        return StageResult(done.snapshots, f"{done.snapshots} snapshots into the store")
 
-    def retain(self) -> Did:
+    def retain(self) -> StageResult:
         assert self.wanted.keep is not None
         with closing(open_keeper(self._store)) as keeper:
             done = retain(self._context, self._store, keeper, self._lake, self.wanted.keep)
         if done.events:
-            return Did(done.events, f"{done.events} events left the log, up to {done.plan.upto}")
-        return Did(0, f"nothing to go: {done.plan.bounds[0].why}")
+            return StageResult(done.events, f"{done.events} events left the log, up to {done.plan.upto}")
+        return StageResult(0, f"nothing to go: {done.plan.bounds[0].why}")
 
-    def compact(self) -> Did:
+    def compact(self) -> StageResult:
         rows = 0
         if work(self._lake):
             rows = sum(table.rows_rewritten for table in compact(self._context, self._lake))
         removed = vacuum(self._lake, self.wanted.vacuum_hours)
-        return Did(rows + removed, f"{rows} rows joined, {removed} old files removed")
+        return StageResult(rows + removed, f"{rows} rows joined, {removed} old files removed")
 
-    def audit(self) -> Did:
+    def audit(self) -> StageResult:
         from unisono.pipeline.jobs.audit.job import audit
         from unisono.pipeline.jobs.audit.page import page
 
@@ -109,9 +111,9 @@ class _Work:
         (out / "index.html").write_text(page(done), "utf-8")
         (out / "audit.json").write_bytes(done.json() + b"\n")
         wrong = "" if done.sound else f"{done.verdict()} (see {out / 'index.html'})"
-        return Did(done.events, done.verdict(), wrong)
+        return StageResult(done.events, done.verdict(), wrong)
 
-    def report(self) -> Did:
+    def report(self) -> StageResult:
         from unisono.pipeline.jobs.report.job import report, write
         from unisono.pipeline.jobs.report.server_metrics import counts_beside
 
@@ -119,4 +121,4 @@ class _Work:
         counts = counts_beside(self._store)
         done = report(lambda: self._spark, self._lake, store=self._store, server=counts)
         write(done, self.wanted.out / "report")
-        return Did(done.totals.events, f"{done.totals.events} events")
+        return StageResult(done.totals.events, f"{done.totals.events} events")

@@ -35,7 +35,7 @@ class StageStatus(msgspec.Struct):
     error: str = ""
 
 
-class Status(msgspec.Struct):
+class ServiceStatus(msgspec.Struct):
     """The whole of it. `running` is False after a proper end."""
 
     lake: str
@@ -66,7 +66,7 @@ def require_writable(path: Path) -> None:
         ) from error
 
 
-def write(path: Path, status: Status) -> None:
+def write(path: Path, status: ServiceStatus) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -79,9 +79,9 @@ def write(path: Path, status: Status) -> None:
         raise
 
 
-def read(path: Path) -> Status | None:
+def read(path: Path) -> ServiceStatus | None:
     """What the file says; None when there is none, or none that can be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Status)
+        return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
     except (OSError, msgspec.DecodeError):
         return None

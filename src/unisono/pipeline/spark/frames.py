@@ -23,7 +23,7 @@ from unisono.lake.columns import (
 )
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import Lake, View
-from unisono.lake.scan import Span, pertinent, scan_file
+from unisono.lake.scan import RowRange, pertinent, scan_file
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
 
@@ -81,11 +81,11 @@ def frame_of(
         rows = spark.read.schema(schema).options(**READING).parquet(*paths)
         return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))
     places = spark.range(len(files), numPartitions=len(files))
-    return places.mapInArrow(_reading(storage, tuple(files), Span(since, upto)), schema)
+    return places.mapInArrow(_reading(storage, tuple(files), RowRange(since, upto)), schema)
 
 
 def _reading(
-    storage: Storage, files: tuple[DataFile, ...], span: Span
+    storage: Storage, files: tuple[DataFile, ...], span: RowRange
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in places:

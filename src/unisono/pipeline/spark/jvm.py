@@ -146,7 +146,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unisono"
 
 
-class Prepared:
+class PreparedStart:
     """The prepared start for one Spark and one Java; may be absent, wholly or in part."""
 
     def __init__(self, spark_home: Path, java: Path) -> None:

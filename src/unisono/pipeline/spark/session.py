@@ -153,7 +153,7 @@ def _set_environment(master: str, settings: Mapping[str, str]) -> None:
 
 def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
     """Java started from what was prepared; or else by Spark's own scripts, and `settings` tell them the same."""
-    prepared = jvm.Prepared(Path(_find_spark_home()), jvm.java_home())
+    prepared = jvm.PreparedStart(Path(_find_spark_home()), jvm.java_home())
     options = prepared.java_options()
     if quick:
         options.append("-XX:TieredStopAtLevel=1")

@@ -49,9 +49,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.spark.sinking.answers import Rejection, Speaking
+from unisono.pipeline.spark.sinking.answers import Rejection, SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange
-from unisono.pipeline.spark.sinking.items import Item, to_items
+from unisono.pipeline.spark.sinking.items import SinkItem, to_items
 from unisono.pipeline.spark.sinking.tokens import Tokens
 
 EXAMPLES: Final = 3
@@ -91,7 +91,7 @@ class SinkFailed(PipelineError):
     """Events could not be submitted, or were rejected; those that were committed stay committed."""
 
 
-class Told(WriterCommitMessage):
+class WriteSummary(WriterCommitMessage):
     """What one task did. `fault` is why it gave up, as it would the next time too."""
 
     def __init__(
@@ -125,7 +125,7 @@ class EventWriter(DataSourceArrowWriter):
             raise PipelineError('.option("url", "ws://HOST:PORT") is missing')
         self._job = secrets.token_hex(4)
         self._tokens = Tokens.of(given, f"spark-{self._job}")
-        self._speaking = Speaking(
+        self._speaking = SinkTarget(
             given["url"],
             _choice(given, "profile", ("canonical", "compatibility")),
             _number(given, "batch", BATCH_EVENTS),
@@ -133,7 +133,7 @@ class EventWriter(DataSourceArrowWriter):
             float(_number(given, "timeout_s", int(TIMEOUT_S))),
         )
 
-    def write(self, iterator: Iterator[Any]) -> Told:
+    def write(self, iterator: Iterator[Any]) -> WriteSummary:
         """On an executor: submit the rows of one partition."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
@@ -141,9 +141,9 @@ class EventWriter(DataSourceArrowWriter):
         try:
             return self._submit(iterator, task, attempt)
         except PipelineError as error:
-            return Told(fault=str(error))
+            return WriteSummary(fault=str(error))
 
-    def _submit(self, iterator: Iterator[Any], task: int, attempt: int) -> Told:
+    def _submit(self, iterator: Iterator[Any], task: int, attempt: int) -> WriteSummary:
         rejections: list[Rejection] = []
         collected = _Collected(self._place(task, attempt)) if self._collect else None
         rejected = 0
@@ -156,10 +156,10 @@ class EventWriter(DataSourceArrowWriter):
                     break  # nothing that may rest on a rejected event is sent after it
                 collected.add(rejection)
         file = collected.close() if collected is not None else None
-        return Told(rejected, [rejection.text() for rejection in rejections], file)
+        return WriteSummary(rejected, [rejection.text() for rejection in rejections], file)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message for message in messages if isinstance(message, Told)]
+        told = [message for message in messages if isinstance(message, WriteSummary)]
         faults = [message.fault for message in told if message.fault]
         if faults:
             raise SinkFailed(
@@ -179,14 +179,14 @@ class EventWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing to undo: what is committed is committed, and a new write passes over it."""
 
-    def _items(self, batches: Iterator[Any]) -> Iterator[Item]:
+    def _items(self, batches: Iterator[Any]) -> Iterator[SinkItem]:
         for batch in batches:
             yield from to_items(batch, from_content=self._from_content)
 
     def _place(self, task: int, attempt: int) -> Path:
         return self._rejects / f".{self._job}-{task:05d}-{attempt}.parquet"
 
-    def _name_files(self, told: list[Told]) -> None:
+    def _name_files(self, told: list[WriteSummary]) -> None:
         """Files of attempts that failed keep their dot and are read by nobody."""
         for message in told:
             if message.file is not None:

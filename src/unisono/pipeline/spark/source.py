@@ -53,7 +53,7 @@ from pyspark.sql.types import StructType
 from unisono.lake.columns import SPARK_LOG_SCHEMA, to_batch
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.open_log import (
-    Extent,
+    LogExtent,
     extent,
     no_collection,
     normal_uri,
@@ -223,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return head if self.to is None else min(head, self.to)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReadRequest(msgspec.Struct, frozen=True):
     """The options of a read, looked at; and what the log held when they were given."""
 
     reading: Reading
@@ -231,10 +231,10 @@ class Asked(msgspec.Struct, frozen=True):
     to: int | None
     batch_max: int
     push_down: bool
-    held: Extent
+    held: LogExtent
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Asked:
+    def of(cls, options: Mapping[str, str]) -> ReadRequest:
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(set(given) - _OPTIONS)
         if unknown:
@@ -264,7 +264,7 @@ class UnisonoSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         to_be_written = options.get("url") and not options.get("store")
-        self._asked = None if to_be_written else Asked.of(options)
+        self._asked = None if to_be_written else ReadRequest.of(options)
 
     @classmethod
     def name(cls) -> str:
@@ -290,7 +290,7 @@ class UnisonoSource(DataSource):
         asked = self._reading()
         return StreamReader(asked.reading, asked.since, asked.to, asked.batch_max)
 
-    def _reading(self) -> Asked:
+    def _reading(self) -> ReadRequest:
         if self._asked is None:
             raise NoSuchStore(_NO_STORE)
         return self._asked

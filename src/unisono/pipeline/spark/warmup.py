@@ -27,7 +27,7 @@ def prepare(*, anew: bool = False) -> Path:
     from pyspark.find_spark_home import _find_spark_home
 
     home, java = Path(_find_spark_home()), jvm.java_home()
-    prepared = jvm.Prepared(home, java)
+    prepared = jvm.PreparedStart(home, java)
     if anew:
         shutil.rmtree(prepared.directory, ignore_errors=True)
     prepared.settings.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def prepare(*, anew: bool = False) -> Path:
     return prepared.directory
 
 
-def _ask_launcher(spark_home: Path, java: Path, prepared: jvm.Prepared) -> jvm.Launch:
+def _ask_launcher(spark_home: Path, java: Path, prepared: jvm.PreparedStart) -> jvm.Launch:
     """What Spark's scripts would start: their launcher prints it, separated by NULs."""
     jars = spark_home / "jars"
     core = next(jars.glob("spark-core_*.jar")).name

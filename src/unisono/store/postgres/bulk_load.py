@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unisono.store.port import Known, StorageError
+from unisono.store.port import RememberedId, StorageError
 from unisono.store.postgres.reader import READ_ERRORS, open_line
 from unisono.store.postgres.rows import Texts, escape, unescape
 from unisono.store.postgres.timeouts import Timeouts
@@ -17,7 +17,7 @@ class PostgresIds:
         timeouts = Timeouts()
         self._line = open_line(dsn, timeouts)
 
-    def known(self, ids: Sequence[str]) -> dict[str, Known]:
+    def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
         if not ids:
             return {}
         try:
@@ -25,7 +25,7 @@ class PostgresIds:
         except READ_ERRORS as error:
             raise StorageError(f"looking up ids failed: {error}") from error
         return {
-            unescape(id): Known(committed_id, hash, unescape(client_id), status_updated_at)
+            unescape(id): RememberedId(committed_id, hash, unescape(client_id), status_updated_at)
             for id, committed_id, hash, client_id, status_updated_at in rows
         }
 

@@ -11,12 +11,12 @@ from typing import Final, NoReturn
 
 import psycopg
 
-from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, Head, Place, Unreadable
+from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, LogEnds, PartitionIndexRow, Unreadable
 from unisono.store.check_rows import Row, name_complaint
-from unisono.store.port import Finding, StoreUnusable
+from unisono.store.port import LogFinding, StoreUnusable
 from unisono.store.postgres import schema
 from unisono.store.postgres.connect import is_lost, one_line, raise_unusable, shown
-from unisono.store.postgres.pipeline_connection import Line, Parameters
+from unisono.store.postgres.pipeline_connection import Parameters, PipelineConnection
 from unisono.store.postgres.reader import open_line
 from unisono.store.postgres.rows import Integers, Texts, escape, unescape
 from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
@@ -40,16 +40,16 @@ def open_database(dsn: str) -> PostgresOpened:
 class PostgresOpened:
     """One connection; a second one for the only statement that takes its time."""
 
-    def __init__(self, dsn: str, line: Line) -> None:
+    def __init__(self, dsn: str, line: PipelineConnection) -> None:
         self._dsn = dsn
         self._line = line
         self.finds_by_id = True
 
-    def form_findings(self) -> Iterator[Finding]:
+    def form_findings(self) -> Iterator[LogFinding]:
         """Migrations, tables, columns, indexes, constraints; what an operator added is no concern of ours."""
         for migration, (_, name) in zip(schema.known_migrations(), self._rows("versions"), strict=False):
             if name != migration.name:
-                yield Finding("schema", f"{name} is said to be applied in the place of {migration.name}")
+                yield LogFinding("schema", f"{name} is said to be applied in the place of {migration.name}")
         present = {(kind, name): form for kind, _, name, form in self._rows("check_schema")}
         wrong = set()
         for kind, table, name, form in load_schema("postgres"):
@@ -58,14 +58,14 @@ class PostgresOpened:
                 continue
             wrong.add(name)
             what = "missing" if found is None else f"{found}, and should be {form}"
-            yield Finding("schema", f"the {kind} {name} is {what}")
+            yield LogFinding("schema", f"the {kind} {name} is {what}")
         self.finds_by_id = "events_by_id" not in wrong
         if keys := sorted(wrong & KEYS):
             raise Unreadable(f"the rows are found by {', '.join(keys)}: mend the schema, and check again")
 
-    def head(self) -> Head | None:
+    def head(self) -> LogEnds | None:
         row = self._row("check_head")
-        return None if row is None else Head(*row)
+        return None if row is None else LogEnds(*row)
 
     def extent(self) -> tuple[int | None, int | None]:
         ((first, last),) = self._rows("check_extent")
@@ -111,41 +111,41 @@ class PostgresOpened:
             yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
             after = rows[-1][0]
 
-    def name_findings(self) -> Iterator[Finding]:
+    def name_findings(self) -> Iterator[LogFinding]:
         after = ""
         while rows := self._rows("copied_partitions", {"after": after, "limit": BATCH_ROWS}):
             pruned_to = self.pruned_to()
             for stored, last in rows:
                 if complaint := _complaint(stored):
-                    yield Finding("pruned", complaint, last)
+                    yield LogFinding("pruned", complaint, last)
                 if last > pruned_to:
                     what = f"events of {unescape(stored)!r} are said to have left up to it"
-                    yield Finding("pruned", what, last)
+                    yield LogFinding("pruned", what, last)
             after = rows[-1][0]
 
-    def places(self) -> Iterator[Sequence[Place]]:
+    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at: Row = FIRST
         while rows := self._rows(
             "check_index", {"partition": at[0], "committed_id": at[1], "limit": BATCH_ROWS}
         ):
             yield [
-                Place(
+                PartitionIndexRow(
                     repr(stored), None if _complaint(stored) else unescape(stored), committed_id, partitions
                 )
                 for stored, committed_id, partitions in rows
             ]
             at = rows[-1][:2]
 
-    def snapshot_findings(self) -> Iterator[Finding]:
+    def snapshot_findings(self) -> Iterator[LogFinding]:
         at: Row = FIRST
         while rows := self._rows(
             "check_snapshots", {"partition": at[0], "version": at[1], "limit": BATCH_ROWS}
         ):
             for stored, _, committed_id, head in rows:
                 if complaint := _complaint(stored):
-                    yield Finding("snapshot", complaint, committed_id)
+                    yield LogFinding("snapshot", complaint, committed_id)
                 elif committed_id < 0 or (head is not None and committed_id > head):
-                    yield Finding("snapshot", f"of {unescape(stored)!r} goes past the head", committed_id)
+                    yield LogFinding("snapshot", f"of {unescape(stored)!r} goes past the head", committed_id)
             at = rows[-1][:2]
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def _complaint(stored: str) -> str | None:
     return f"{stored!r} is spelt as no node does" if escape(name) != stored else name_complaint(name)
 
 
-def _open_line(dsn: str, timeouts: Timeouts) -> Line:
+def _open_line(dsn: str, timeouts: Timeouts) -> PipelineConnection:
     """A line that can write nothing."""
     line = open_line(dsn, timeouts)
     try:
@@ -176,7 +176,7 @@ def _open_line(dsn: str, timeouts: Timeouts) -> Line:
     return line
 
 
-def _ask(dsn: str, line: Line, query: str, parameters: Parameters = None) -> Sequence[Row]:
+def _ask(dsn: str, line: PipelineConnection, query: str, parameters: Parameters = None) -> Sequence[Row]:
     try:
         return line.ask(query, parameters)
     except psycopg.Error as error:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import psycopg
 
-from unisono.store.copy import Extent
+from unisono.store.copy import HeadRow
 from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
-from unisono.store.port import Known, Snapshot
+from unisono.store.port import RememberedId, Snapshot
 from unisono.store.postgres import identity as identities
 from unisono.store.postgres.connect import SQL, connect, raise_unusable
 from unisono.store.postgres.log import PostgresLog, PostgresReader
@@ -30,8 +30,8 @@ class PostgresSource:
         self.scan = self._reader.scan
         self.identity = self._reader.identity
 
-    def extent(self) -> Extent:
-        return Extent(*self._reader.ask("copy_extent"))
+    def extent(self) -> HeadRow:
+        return HeadRow(*self._reader.ask("copy_extent"))
 
     def count_snapshots(self) -> int:
         return int(self._reader.ask("count_snapshots")[0])
@@ -59,8 +59,8 @@ class PostgresTarget:
         self._dsn = dsn
         self.log = PostgresLog.open(dsn, NODE)
 
-    def extent(self) -> Extent:
-        return Extent(*self.log.ask("copy_extent"))
+    def extent(self) -> HeadRow:
+        return HeadRow(*self.log.ask("copy_extent"))
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
         """As the owner: no node may move where the log begins."""
@@ -119,7 +119,7 @@ def _pruned(reader: PostgresReader, upto: int) -> Iterator[Remembered]:
     after = ""
     while rows := reader.list("copied_pruned", {"after": after, "upto": upto, "limit": READ_ROWS}):
         for after, committed_id, client_id, time, hash in rows:
-            yield unescape(after), Known(committed_id, hash, unescape(client_id), time)
+            yield unescape(after), RememberedId(committed_id, hash, unescape(client_id), time)
 
 
 def _pruned_partitions(reader: PostgresReader) -> Iterator[Place]:

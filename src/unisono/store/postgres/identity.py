@@ -20,7 +20,7 @@ from psycopg import Connection
 from unisono.store.port import StorageError
 from unisono.store.postgres import schema
 from unisono.store.postgres.connect import SQL, connect, one_line, raise_unusable
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Row
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
@@ -73,7 +73,7 @@ def settle(connection: Connection[Row]) -> None:
         )
 
 
-def read(line: Line) -> LogIdentity:
+def read(line: PipelineConnection) -> LogIdentity:
     """The identity of an open log."""
     rows = line.ask("log_identity")
     if not rows:
@@ -81,7 +81,7 @@ def read(line: Line) -> LogIdentity:
     return LogIdentity(*rows[0])
 
 
-def went_back(line: Line, known: LogIdentity) -> LogIdentity:
+def went_back(line: PipelineConnection, known: LogIdentity) -> LogIdentity:
     """Events are gone that were told: give the log a new epoch, unless somebody did so since `known`."""
     found = read(line)
     if found.log_id != known.log_id or found.log_epoch > known.log_epoch:

@@ -22,7 +22,7 @@ RETRY_MAX_S: Final = 30.0
 """Between two tries to listen again, doubling: a try can block the caller for as long as connecting takes."""
 
 
-class Listener:
+class NotificationListener:
     """Listens on channels. Its descriptor stays the same whatever happens to the connection.
 
     Invariant: the selector holds the socket of `_connection` exactly while there is one.

@@ -16,13 +16,13 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from unisono.store.cluster import ModelBundle, News, StoreLost
-from unisono.store.port import Behind, Known, Opening, Record, Snapshot, StorageError
+from unisono.store.port import Behind, Opening, Record, RememberedId, Snapshot, StorageError
 from unisono.store.postgres import models, schema
 from unisono.store.postgres import snapshots as snapshots_sent
 from unisono.store.postgres.connect import connect, raise_unusable
-from unisono.store.postgres.listen import Listener
+from unisono.store.postgres.listen import NotificationListener
 from unisono.store.postgres.log_tail import Tail
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.presence import Presence
 from unisono.store.postgres.reader import READ_ERRORS, PostgresReader, open_line
 from unisono.store.postgres.rows import Texts, columns, escape, unescape
@@ -67,9 +67,9 @@ class PostgresLog(PostgresReader):
         self,
         dsn: str,
         timeouts: Timeouts,
-        line: Line,
+        line: PipelineConnection,
         presence: Presence,
-        listener: Listener,
+        listener: NotificationListener,
     ) -> None:
         super().__init__(dsn, timeouts, line)
         self._presence = presence
@@ -97,7 +97,7 @@ class PostgresLog(PostgresReader):
         try:
             presence = Presence(node, schema.newest_known())
             presence.register(line)
-            listener = Listener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
+            listener = NotificationListener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
             try:
                 listener.listen()
                 return cls(dsn, timeouts, line, presence, listener)
@@ -210,7 +210,7 @@ class PostgresLog(PostgresReader):
         return Opening(
             head,
             {
-                unescape(id): Known(committed_id, hash, unescape(client_id), status_updated_at)
+                unescape(id): RememberedId(committed_id, hash, unescape(client_id), status_updated_at)
                 for id, committed_id, hash, client_id, status_updated_at in known or ()
             },
             self._tail.hand_out(),

@@ -12,7 +12,7 @@ from psycopg import Cursor
 
 from unisono.store.port import Record, StorageError
 from unisono.store.postgres import identity as identities
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Row, escape, record
 from unisono.vocabulary import LogIdentity
 
@@ -30,7 +30,7 @@ class Tail:
     waits to be handed out.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: PipelineConnection) -> None:
         """What was committed before is not news: the place is the head."""
         self.model_version: int | None = None
         self.log_epoch = 1
@@ -39,7 +39,7 @@ class Tail:
         self._seen_id = _identity(line, self.seen)[2]
         self._take_head(line.ask("look_at_head"), self.seen)
 
-    def resume(self, line: Line) -> None:
+    def resume(self, line: PipelineConnection) -> None:
         """On a new line: is this the log that was left? StorageError when it is not.
 
         One that lacks what this node has told gets a new epoch, by which clients know that they have to start over.
@@ -65,7 +65,7 @@ class Tail:
     def reached(self) -> int:
         return self._backlog[-1].committed_id if self._backlog else self.seen
 
-    def send(self, line: Line) -> Cursor[Row]:
+    def send(self, line: PipelineConnection) -> Cursor[Row]:
         """Add the query for what follows to a batch; `take` reads its answer."""
         since = self.reached
         parameters = {"since": since, "upto": since + RECORDS_MAX, "bytes_max": BYTES_MAX}
@@ -101,7 +101,7 @@ class Tail:
         return int(head)
 
 
-def _identity(line: Line, at: int) -> tuple[int, str, str | None]:
+def _identity(line: PipelineConnection, at: int) -> tuple[int, str, str | None]:
     """The head, the log's own id, and the id of the event at `at` if it is there."""
     rows = line.ask("identity", {"at": at})
     if not rows:

@@ -18,7 +18,7 @@ from psycopg import Connection
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.maintenance import (
     PRUNE_BYTES_MAX,
-    Erased,
+    EraseResult,
     KeepRefused,
     Tombstone,
     require_archive,
@@ -91,7 +91,7 @@ class PostgresKeeping:
                 raise StorageError("the log was pruned by somebody else at the same time")
             return int(last - since)
 
-    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> Erased:
+    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         """Put tombstones in the place of events, and drop the snapshots that could hold what they said."""
         with _Work(self, "erasing") as work:
             work.run("one_keeper")
@@ -112,7 +112,7 @@ class PostgresKeeping:
             if concerned:
                 work.run("drop_snapshots", {"partitions": Texts(escape(name) for name in concerned)})
             erasures, _ = work.row("count_erasure")
-            return Erased(len(living), tuple(concerned), erasures)
+            return EraseResult(len(living), tuple(concerned), erasures)
 
     def reclaim(self) -> None:
         """Let PostgreSQL use free space again, beside the nodes; after an erasure, write the tables anew.

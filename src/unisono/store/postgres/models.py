@@ -5,19 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from unisono.store.cluster import ModelBundle, ModelRefused
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 
 _decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-def published(line: Line) -> ModelBundle | None:
+def published(line: PipelineConnection) -> ModelBundle | None:
     """The model in force."""
     for version, digest, files in line.ask("published_model"):
         return ModelBundle(version, digest, _decode_files(files))
     return None
 
 
-def publish(line: Line, bundle: ModelBundle, node: str) -> None:
+def publish(line: PipelineConnection, bundle: ModelBundle, node: str) -> None:
     """Put `bundle` in force between two groups; the same one again changes nothing."""
     line.control("BEGIN")
     line.send("lock_head")

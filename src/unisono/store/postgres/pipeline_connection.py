@@ -31,7 +31,7 @@ WATCH_S: Final = 0.5
 Parameters = Mapping[str, Any] | None
 
 
-class Line:
+class PipelineConnection:
     """Named queries over one connection.
 
     Invariant: between two calls nothing is on its way; errors leave the line unusable, and its owner closes it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Integers, Row, Texts, escape
 
 RELEASES_WAITING_MAX: Final = 500
@@ -41,7 +41,7 @@ class Presence:
         """Where this run is woken when a connection of its own was replaced."""
         return f"unisono_node_{self.node_id}"
 
-    def register(self, line: Line) -> None:
+    def register(self, line: PipelineConnection) -> None:
         """Be known as alive; under the same number when it was known before.
 
         A durable commit, on purpose: a log that cannot make one is not open.
@@ -49,7 +49,7 @@ class Presence:
         parameters = {"node_id": self.node_id, "name": self.name, "knows": self._knows}
         ((self.node_id,),) = line.ask("register", parameters)
 
-    def claim(self, line: Line, claims: Sequence[tuple[str, int]]) -> list[int]:
+    def claim(self, line: PipelineConnection, claims: Sequence[tuple[str, int]]) -> list[int]:
         """Make each (client_id, conn) the one connection of its client; their epochs."""
         epochs: list[int] = []
         for batch in _distinct(claims):
@@ -66,7 +66,7 @@ class Presence:
         self._releases.append((client_id, conn))
         return len(self._releases) >= RELEASES_WAITING_MAX
 
-    def send_releases(self, line: Line) -> None:
+    def send_releases(self, line: PipelineConnection) -> None:
         if not self._releases:
             return
         clients, conns = _columns(self._releases)
@@ -86,7 +86,7 @@ class Presence:
         for conn in conns:
             self._held.pop(conn, None)
 
-    def not_held(self, line: Line) -> list[int]:
+    def not_held(self, line: PipelineConnection) -> list[int]:
         """Look through all claims: which of them are not in force. Forgets them."""
         if not self._held:
             return []
@@ -96,18 +96,18 @@ class Presence:
         self.forget(lost)
         return lost
 
-    def beat(self, line: Line) -> bool:
+    def beat(self, line: PipelineConnection) -> bool:
         """A sign of life; False when this node had been taken for dead, and its claims with it."""
         return bool(line.carelessly("beat", {"node_id": self.node_id}))
 
-    def bury(self, line: Line) -> None:
+    def bury(self, line: PipelineConnection) -> None:
         """Remove what nodes long dead have left behind."""
         parameters: dict[str, float | int] = {"dead_after_s": DEAD_AFTER_S, "limit": FORGET_ROWS_MAX}
         line.carelessly("forget_presence", parameters)
         line.carelessly("forget_nodes", {"dead_after_s": DEAD_AFTER_S})
         line.carelessly("forget_replacements")
 
-    def leave(self, line: Line) -> None:
+    def leave(self, line: PipelineConnection) -> None:
         """Go in order: nothing of this run is left behind."""
         for query in ("leave_presence", "take_replacements", "leave_node"):
             line.carelessly(query, {"node_id": self.node_id})

@@ -9,10 +9,10 @@ import msgspec
 import psycopg
 
 from unisono.store.cluster import ModelBundle, StoreLost
-from unisono.store.merge_ids import Merge, Merges, key_of
+from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
     NO_FLOORS,
-    Extent,
+    LogExtent,
     Page,
     Pruned,
     Record,
@@ -23,7 +23,7 @@ from unisono.store.port import (
 from unisono.store.postgres import identity as identities
 from unisono.store.postgres import models, schema
 from unisono.store.postgres.connect import connect, raise_unusable, storage_error
-from unisono.store.postgres.pipeline_connection import Line, Parameters
+from unisono.store.postgres.pipeline_connection import Parameters, PipelineConnection
 from unisono.store.postgres.rows import Integers, Row, Texts, escape, record, unescape
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
@@ -53,14 +53,14 @@ class PostgresReader:
     After an error every call raises it again, until `reopen`.
     """
 
-    def __init__(self, dsn: str, timeouts: Timeouts, line: Line) -> None:
+    def __init__(self, dsn: str, timeouts: Timeouts, line: PipelineConnection) -> None:
         self._dsn = dsn
         self._timeouts = timeouts
         self._line = line
         self._failure: StorageError | None = None
         self._closed = False
         self._identity: LogIdentity | None = None
-        self._merges: Merges[str] = Merges()
+        self._merges: IdMerges[str] = IdMerges()
         self._head_seen = 0
 
     @classmethod
@@ -92,8 +92,8 @@ class PostgresReader:
                 self._fail("reading the log's identity", error)
         return self._identity
 
-    def extent(self) -> Extent:
-        return Extent(*self.ask("extent"))
+    def extent(self) -> LogExtent:
+        return LogExtent(*self.ask("extent"))
 
     def page(
         self,
@@ -150,7 +150,7 @@ class PostgresReader:
         merge = self._merges.take(key_of(names, floors, since, upto))
         if merge is None:
             after = {name: max(since, floors.get(name, 0)) for name in names}
-            merge = Merge(after, min(upto, self._head_seen))
+            merge = IdMerge(after, min(upto, self._head_seen))
         after = dict(merge.reached)
         ids, looked_at = merge.first(limit + 1, self._fetch)
         found = (
@@ -340,7 +340,7 @@ def _require_present(since: int, row: Row | None) -> None:
         raise Pruned(pruned_to)
 
 
-def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Line:
+def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> PipelineConnection:
     """A line to a log this program can work on; StoreUnusable otherwise.
 
     `settled`: note where the log is, and that its past may have changed if it was elsewhere.
@@ -351,7 +351,7 @@ def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Line:
             schema.refuse_other_versions(connection, dsn)
             if settled:
                 identities.settle(connection)
-            return Line(connection, timeouts.answer_s)
+            return PipelineConnection(connection, timeouts.answer_s)
         except BaseException:
             connection.close()
             raise
@@ -359,7 +359,7 @@ def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Line:
         raise_unusable(dsn, error)
 
 
-def reopen_line(dsn: str, timeouts: Timeouts) -> Line:
+def reopen_line(dsn: str, timeouts: Timeouts) -> PipelineConnection:
     """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
     try:
         return open_line(dsn, timeouts, settled=True)

@@ -36,7 +36,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     up_s: float
 
 
-class Status(msgspec.Struct, frozen=True):
+class SchemaStatus(msgspec.Struct, frozen=True):
     """How a log stands. `pending`: migrations this program knows and the database has not seen."""
 
     database: str
@@ -90,7 +90,7 @@ def migrate(
     )
 
 
-def status(dsn: str) -> Status:
+def status(dsn: str) -> SchemaStatus:
     """How the log of `dsn` stands; StoreUnusable when there is none, or no way to it."""
     try:
         with closing(connect(dsn, Timeouts(), owner=True)) as connection:
@@ -99,7 +99,7 @@ def status(dsn: str) -> Status:
             assert row is not None
             head, pruned_to, time, model_version, log_id, log_epoch, *rest = row
             presence, snapshots, size, version, standbys = rest
-            return Status(
+            return SchemaStatus(
                 shown(dsn),
                 version,
                 len(applied),

@@ -7,7 +7,7 @@ from typing import Final
 
 from unisono.store.batching import in_portions
 from unisono.store.port import Snapshot
-from unisono.store.postgres.pipeline_connection import Line
+from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Blobs, Integers, Texts, escape
 
 PER_STATEMENT_MAX: Final = 128
@@ -15,7 +15,7 @@ BYTES_PER_STATEMENT_MAX: Final = 4 << 20
 """This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
 
 
-def put(line: Line, snapshots: Sequence[Snapshot], erasures: int) -> None:
+def put(line: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) -> None:
     """Store them, each batch in a transaction of its own; an older one never replaces a newer one.
 
     `erasures`: how many there had been when their states were folded. After a later one they are not taken.

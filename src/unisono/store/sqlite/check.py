@@ -9,9 +9,9 @@ from typing import Final
 import apsw
 import msgspec
 
-from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, Head, Place, Unreadable
+from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, LogEnds, PartitionIndexRow, Unreadable
 from unisono.store.check_rows import Row, name_complaint
-from unisono.store.port import Finding, StoreUnusable
+from unisono.store.port import LogFinding, StoreUnusable
 from unisono.store.sqlite import files
 from unisono.store.statements import load_migrations, load_queries
 
@@ -48,27 +48,27 @@ class SqliteOpened:
         self._connection = connection
         self.finds_by_id = True
 
-    def form_findings(self) -> Iterator[Finding]:
+    def form_findings(self) -> Iterator[LogFinding]:
         yield from self._schema_findings()
         for (message,) in self._read(f"PRAGMA integrity_check({FILE_FINDINGS_MAX})"):
             if message != "ok":
-                yield Finding("file", message)
+                yield LogFinding("file", message)
 
-    def _schema_findings(self) -> Iterator[Finding]:
+    def _schema_findings(self) -> Iterator[LogFinding]:
         """Every table and index as the migrations make it; what an operator added is no concern of ours."""
         present = {name: definition for name, *definition in self._rows("check_schema")}
         for name, *definition in _wanted_schema():
             if name not in present:
-                yield Finding("schema", f"the {definition[0]} {name} is missing")
+                yield LogFinding("schema", f"the {definition[0]} {name} is missing")
             elif present[name] != definition:
-                yield Finding("schema", f"the {definition[0]} {name} is not what this version makes it")
+                yield LogFinding("schema", f"the {definition[0]} {name} is not what this version makes it")
             else:
                 continue
             self.finds_by_id &= name != "events_by_id"
 
-    def head(self) -> Head | None:
+    def head(self) -> LogEnds | None:
         row = next(self._rows("check_head"), None)
-        return None if row is None else Head(*row)
+        return None if row is None else LogEnds(*row)
 
     def extent(self) -> tuple[int | None, int | None]:
         first, last = next(self._rows("check_extent"))
@@ -111,33 +111,33 @@ class SqliteOpened:
             yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
             after = rows[-1][0]
 
-    def name_findings(self) -> Iterator[Finding]:
+    def name_findings(self) -> Iterator[LogFinding]:
         before = None
         for number, name in self._rows("check_names"):
             if name == before:
-                yield Finding("partitions", f"{name!r} has more than one number, {number} is one of them")
+                yield LogFinding("partitions", f"{name!r} has more than one number, {number} is one of them")
             before = name
             if complaint := name_complaint(name):
-                yield Finding("partitions", f"partition number {number}: {complaint}")
+                yield LogFinding("partitions", f"partition number {number}: {complaint}")
         for name, last in self._rows("check_pruned_partitions"):
             if last > self.pruned_to():
-                yield Finding("pruned", f"events of {name!r} are said to have left up to it", last)
+                yield LogFinding("pruned", f"events of {name!r} are said to have left up to it", last)
 
-    def places(self) -> Iterator[Sequence[Place]]:
+    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at = (-(2**63), 0)
         while rows := list(self._rows("check_index", *at, BATCH_ROWS)):
             yield [
-                Place(f"partition number {number}", name, committed_id, partitions)
+                PartitionIndexRow(f"partition number {number}", name, committed_id, partitions)
                 for number, committed_id, name, partitions in rows
             ]
             at = rows[-1][:2]
 
-    def snapshot_findings(self) -> Iterator[Finding]:
+    def snapshot_findings(self) -> Iterator[LogFinding]:
         for number, name, committed_id in self._rows("check_snapshots"):
             if name is None:
-                yield Finding("snapshot", f"of partition number {number}, unknown", committed_id)
+                yield LogFinding("snapshot", f"of partition number {number}, unknown", committed_id)
             else:
-                yield Finding("snapshot", f"of {name!r} goes past the head", committed_id)
+                yield LogFinding("snapshot", f"of {name!r} goes past the head", committed_id)
 
     def close(self) -> None:
         self._connection.close()

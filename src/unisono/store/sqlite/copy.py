@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from unisono.store import copy_pruned as pruning
-from unisono.store.copy import Extent
+from unisono.store.copy import HeadRow
 from unisono.store.copy_pruned import Place, Remembered
 from unisono.store.port import Snapshot
 from unisono.store.sqlite import files
@@ -42,8 +42,8 @@ class SqliteSource:
             self._reader.close()
             raise unusable(directory, error) from error
 
-    def extent(self) -> Extent:
-        return Extent(*_integers(self._connection, _EXTENT))
+    def extent(self) -> HeadRow:
+        return HeadRow(*_integers(self._connection, _EXTENT))
 
     def count_snapshots(self) -> int:
         return _integers(self._connection, _COUNT_SNAPSHOTS)[0]
@@ -73,8 +73,8 @@ class SqliteTarget:
         self._directory = directory
         self.log = SqliteLog.open(directory)
 
-    def extent(self) -> Extent:
-        return Extent(*self._ask(_EXTENT))
+    def extent(self) -> HeadRow:
+        return HeadRow(*self._ask(_EXTENT))
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
         self._write(lambda connection: connection.execute(_START_PRUNED, (pruned_to, time)))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from unisono.store.port import StoreInUse, StoreUnusable
+from unisono.store.port import LogInUse, StoreUnusable
 from unisono.store.sqlite import identity
 from unisono.store.statements import load_migrations, load_queries
 from unisono.vocabulary import LogIdentity
@@ -73,7 +73,7 @@ class DirectoryLock:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
-                    raise StoreInUse(
+                    raise LogInUse(
                         f"{directory} is in use by process {holder or '(unknown)'}: stop it first, "
                         "or give this server a data directory of its own"
                     ) from None

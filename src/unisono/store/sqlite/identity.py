@@ -32,7 +32,7 @@ log = logging.getLogger("unisono.store")
 _SQL = load_queries("sqlite")
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LastOpening(msgspec.Struct, frozen=True):
     """What the last opening left beside the log."""
 
     log_id: str
@@ -69,7 +69,7 @@ def set_identity(connection: apsw.Connection, identity: LogIdentity) -> None:
     connection.execute(_SQL["set_identity"], (identity.log_id, identity.log_epoch))
 
 
-def _changed(connection: apsw.Connection, seen: Seen | None) -> str | None:
+def _changed(connection: apsw.Connection, seen: LastOpening | None) -> str | None:
     if seen is None:
         return f"log.db is here without its {IDENTITY_FILE}"
     ((log_id, _),) = connection.execute(_SQL["identity"]).fetchall()
@@ -81,9 +81,9 @@ def _changed(connection: apsw.Connection, seen: Seen | None) -> str | None:
     return None
 
 
-def _seen(directory: Path) -> Seen | None:
+def _seen(directory: Path) -> LastOpening | None:
     try:
-        return msgspec.json.decode((directory / IDENTITY_FILE).read_bytes(), type=Seen)
+        return msgspec.json.decode((directory / IDENTITY_FILE).read_bytes(), type=LastOpening)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
@@ -95,7 +95,7 @@ def leave(connection: apsw.Connection) -> None:
     """
     rows = connection.execute(_SQL["identity"]).fetchall()
     log_id, log_epoch = msgspec.convert(rows[0], tuple[str, int])
-    seen = Seen(log_id, log_epoch, int(connection.execute(_SQL["opened"]).get))
+    seen = LastOpening(log_id, log_epoch, int(connection.execute(_SQL["opened"]).get))
     path = Path(connection.filename).parent / IDENTITY_FILE
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

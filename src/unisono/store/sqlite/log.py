@@ -15,8 +15,8 @@ import msgspec
 
 from unisono.store.batching import in_portions
 from unisono.store.cluster import ModelBundle, ModelRefused
-from unisono.store.maintenance import PRUNE_EVENTS_MAX, Erased, KeepRefused, Reclaimed, Tombstone
-from unisono.store.port import Known, Opening, Record, Snapshot, StorageError
+from unisono.store.maintenance import PRUNE_EVENTS_MAX, EraseResult, KeepRefused, Reclaimed, Tombstone
+from unisono.store.port import Opening, Record, RememberedId, Snapshot, StorageError
 from unisono.store.sqlite import files
 from unisono.store.sqlite import identity as identities
 from unisono.store.sqlite import maintenance as keeping
@@ -95,7 +95,7 @@ class SqliteLog(SqliteReader):
                 self._connection.execute(_SQL["group_head"]).fetchall()[0], tuple[int, int]
             )
             known = {
-                id: Known(committed_id, hash, client_id, status_updated_at)
+                id: RememberedId(committed_id, hash, client_id, status_updated_at)
                 for query in ("known", "known_pruned")[: 2 if pruned_to else 1]
                 for id, committed_id, hash, client_id, status_updated_at in self._connection.execute(
                     _SQL[query], (asked,)
@@ -196,7 +196,7 @@ class SqliteLog(SqliteReader):
     def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         return self._change("pruning", lambda: keeping.prune(self._connection, upto, limit, self._look_up))
 
-    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> Erased:
+    def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         return self._change(
             "erasing", lambda: keeping.erase(self._connection, tombstones, partitions, self._look_up)
         )

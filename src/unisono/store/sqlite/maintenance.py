@@ -23,7 +23,7 @@ from unisono.protocol.tombstones import is_tombstone
 from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import (
     PRUNE_BYTES_MAX,
-    Erased,
+    EraseResult,
     KeepRefused,
     Reclaimed,
     Tombstone,
@@ -111,7 +111,7 @@ def _oldest(connection: apsw.Connection, since: int, upto: int, limit: int) -> t
 
 def erase(
     connection: apsw.Connection, tombstones: Sequence[Tombstone], partitions: Sequence[str], look_up: LookUp
-) -> Erased:
+) -> EraseResult:
     """Tombstones in the place of events, and no snapshot that could hold what they said."""
     _, head, _ = _row(connection, "extent")
     require_tombstones(tombstones, head)
@@ -131,7 +131,7 @@ def erase(
     numbers = sorted(look_up(concerned).values())
     connection.execute(_SQL["drop_snapshots"], (msgspec.json.encode(numbers).decode(),))
     (erasures,) = _row(connection, "count_erasure")
-    return Erased(len(living), tuple(concerned), erasures)
+    return EraseResult(len(living), tuple(concerned), erasures)
 
 
 def reclaim(connection: apsw.Connection, keeper: WalKeeper) -> Reclaimed:

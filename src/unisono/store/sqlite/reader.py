@@ -11,10 +11,10 @@ import apsw
 import msgspec
 
 from unisono.store.cluster import ModelBundle
-from unisono.store.merge_ids import Merge, Merges, key_of
+from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
     NO_FLOORS,
-    Extent,
+    LogExtent,
     Page,
     Pruned,
     Record,
@@ -56,7 +56,7 @@ class SqliteReader:
         self._connection = connection
         self._numbers: dict[str, int] = {}
         self._identity: LogIdentity | None = None
-        self._merges: Merges[int] = Merges()
+        self._merges: IdMerges[int] = IdMerges()
         self._head_seen = 0
 
     @classmethod
@@ -96,13 +96,13 @@ class SqliteReader:
             self._identity = LogIdentity(log_id, log_epoch)
         return self._identity
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogExtent:
         self._check()
         try:
             ((pruned_to, head, archive),) = self._rows("extent")
         except (*READ_ERRORS, ValueError) as error:  # ValueError: the head row is missing
             self._fail("reading the extent", error)
-        return Extent(pruned_to, head, archive)
+        return LogExtent(pruned_to, head, archive)
 
     def page(
         self,
@@ -299,10 +299,10 @@ class SqliteReader:
 
     def _new_merge(
         self, names: Iterable[str], floors: Mapping[str, int], since: int, upto: int
-    ) -> Merge[int]:
+    ) -> IdMerge[int]:
         numbers = self._look_up(names)
         after = {number: max(since, floors.get(name, 0)) for name, number in numbers.items()}
-        return Merge(after, min(upto, self._head_seen))
+        return IdMerge(after, min(upto, self._head_seen))
 
     def _fetch(self, asked: Sequence[tuple[int, int]], until: int, each: int) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

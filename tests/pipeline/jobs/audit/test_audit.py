@@ -19,7 +19,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.model.load import load_model
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.audit.job import Asked, audit
+from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.audit.result import AuditReport
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.export.job import export
@@ -76,7 +76,7 @@ class Damager:
             if name != "files":
                 planter.commit()
             store = sqlite_uri(data) if group.with_store else None
-            report = audit(self._context, lake, store, Asked(sample=group.sample))
+            report = audit(self._context, lake, store, AuditOptions(sample=group.sample))
             self._done[name] = Damaged(report, expected)
         return self._done[name]
 
@@ -101,7 +101,7 @@ def damager(
 
 def test_a_sound_lake_has_no_finding(context: SparkContext, sound: Path, store: str) -> None:
     told: list[str] = []
-    report = audit(context, Lake.at(str(sound)), store, Asked(sample=None), told.append)
+    report = audit(context, Lake.at(str(sound)), store, AuditOptions(sample=None), told.append)
     assert report.sound, report.text()
     assert not report.findings
     counts = {one.what: one.count for one in report.checked}
@@ -140,7 +140,7 @@ def test_rows_are_told_with_their_partition(damager: Damager) -> None:
 def test_a_pruned_log_is_sound(context: SparkContext, damager: Damager) -> None:
     lake, data = damager.copies("pruned sound")
     prune(data, lake, 1_000)
-    report = audit(context, lake, sqlite_uri(data), Asked(sample=0))
+    report = audit(context, lake, sqlite_uri(data), AuditOptions(sample=0))
     assert report.sound, report.text()
     counts = {one.what: one.count for one in report.checked}
     assert counts["what the log remembers of pruned events, against the lake"] == 1_000
@@ -155,7 +155,7 @@ def test_a_log_that_cannot_be_read_is_a_finding(context: SparkContext, damager: 
     middle = len(content) // 2
     content[middle:] = bytes(len(content) - middle)
     file.write_bytes(bytes(content))
-    report = audit(context, lake, sqlite_uri(data), Asked(sample=0))
+    report = audit(context, lake, sqlite_uri(data), AuditOptions(sample=0))
     assert {finding.kind for finding in report.findings} == {"copy"}
     assert any("cannot be read" in finding.message for finding in report.findings)
 
@@ -177,7 +177,7 @@ def test_replays_go_on_where_files_are_damaged(
     start = chunk.data_page_offset + 60
     content[start : start + 100] = bytes(100)
     path.write_bytes(bytes(content))
-    report = audit(context, lake, asked=Asked(sample=sample))
+    report = audit(context, lake, asked=AuditOptions(sample=sample))
     assert {(finding.kind, finding.committed_id) for finding in report.findings} == {("file", file.first_id)}
     (replayed,) = (one for one in report.checked if "against a replay" in one.what)
     assert "could not be read" in replayed.note
@@ -193,10 +193,10 @@ def test_snapshots_are_replayed_by_the_model_of_their_version(
     (tmp_path / "model.toml").write_text('name = "m"\nmodel_version = 3\n')
     model = ShippedModel.of(load_model(tmp_path))
     snapshot(context, lake, model)
-    without = audit(context, lake, asked=Asked(sample=10))
+    without = audit(context, lake, asked=AuditOptions(sample=10))
     assert without.sound, without.text()
     assert "snapshots of model version 3: 10 snapshots (of 10 partitions; not replayed" in without.text()
-    given = audit(context, lake, asked=Asked(sample=10, model=model))
+    given = audit(context, lake, asked=AuditOptions(sample=10, model=model))
     assert given.sound, given.text()
     assert "snapshots of model version 3 against a replay: 10 snapshots" in given.text()
     assert {kind.kind: (kind.count, kind.warning) for kind in given.kinds} == {"model": (750, True)}
@@ -208,7 +208,7 @@ def test_random_damage_is_found(context: SparkContext, damager: Damager, seed: i
     planter = Planter(lake)
     expected = at_random(planter, random.Random(seed), 25)
     planter.commit()
-    report = audit(context, lake, asked=Asked(sample=0))
+    report = audit(context, lake, asked=AuditOptions(sample=0))
     found = {(finding.kind, finding.committed_id) for finding in report.findings}
     assert expected <= found
     assert report.wrong == len(report.findings)

@@ -16,7 +16,7 @@ from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtur
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.audit.job import Asked, audit
+from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.maintain.embedded import open_keeper
@@ -37,7 +37,7 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
         keeper.set_archive(lake.storage.location)
         while keeper.prune(200):
             pass
-    report = audit(context, lake, database, Asked(sample=None))
+    report = audit(context, lake, database, AuditOptions(sample=None))
     assert report.sound, report.text()
     assert {one.what: one.count for one in report.checked} == {
         "events by themselves, their ids and their order": 700,
@@ -52,7 +52,7 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
         connection.execute("UPDATE unisono.pruned SET client_id = 'x' WHERE committed_id = 150")
         connection.execute("ALTER TABLE unisono.events DISABLE TRIGGER USER")
         connection.execute("UPDATE unisono.events SET client_id = 'x' WHERE committed_id = 250")
-    report = audit(context, lake, database, Asked(sample=0))
+    report = audit(context, lake, database, AuditOptions(sample=0))
     found = {(finding.kind, finding.committed_id) for finding in report.findings}
     assert found == {("pruned", 150), ("copy", 250)}
     assert "secret" not in report.text()

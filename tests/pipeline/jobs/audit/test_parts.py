@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from tests.pipeline.history import START_MS, make_record
 from unisono.lake.columns import LOG_SCHEMA, to_batch
 from unisono.lake.storage import Storage
-from unisono.model.forest import Forest, Node
+from unisono.model.forest import Forest, ForestNode
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.audit.compare_copies import StoreRange, Suspects
+from unisono.pipeline.jobs.audit.compare_copies import DifferingBlocks, StoreRange
 from unisono.pipeline.jobs.audit.duplicate_ids import accuse, meet, split
 from unisono.pipeline.jobs.audit.event_checks import EventCheck, whole_rows
-from unisono.pipeline.jobs.audit.findings import KEPT_MAX, Tally
+from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
 from unisono.pipeline.jobs.audit.job import shared_out
 from unisono.pipeline.jobs.audit.page import _folded
 from unisono.pipeline.jobs.audit.row_fingerprints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
 from unisono.pipeline.jobs.audit.snapshot_replay import replay
-from unisono.pipeline.jobs.audit.tasks import Extent, Outcome, Scope
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import tombstone
@@ -48,7 +48,7 @@ def made(event: Any, names: list[str], committed_id: int = 7) -> Record:
 
 
 def found(*some: Record, model: ShippedModel | None = None) -> list[tuple[str, int | None]]:
-    tally = Tally(100)
+    tally = FindingTally(100)
     EventCheck(tally, None if model is None else model.load()).look(to_batch(some))
     return [(finding.kind, finding.committed_id) for finding in tally.kept()]
 
@@ -101,7 +101,7 @@ def test_sums_tell_the_block_that_differs(ids: list[int], place: int) -> None:
 
 
 def test_ids_in_blocks() -> None:
-    task = Suspects(((0, 10), (10, 20), (40, 50)), ())
+    task = DifferingBlocks(((0, 10), (10, 20), (40, 50)), ())
     ids = np.array([1, 10, 11, 20, 21, 40, 41, 50, 51])
     assert task.within(ids).tolist() == [True, True, True, True, False, False, True, True, False]
 
@@ -126,7 +126,7 @@ def test_partitions_of_one_event(names: list[str], kinds: list[str]) -> None:
 
 def test_a_tombstone_is_no_finding() -> None:
     erased = _with(made(SET, ["a"]), "event", tombstone(5))
-    check = EventCheck(Tally(10))
+    check = EventCheck(FindingTally(10))
     check.look(to_batch([erased]))
     assert check.tombstones == [7]
     assert found(erased) == []
@@ -148,7 +148,7 @@ def test_rows_without_a_value_are_told() -> None:
     rows = to_batch(records(3)).to_pylist()
     rows[1]["hash"] = None
     rows[2]["committed_id"] = None
-    tally = Tally(3)
+    tally = FindingTally(3)
     left = whole_rows(pa.RecordBatch.from_pylist(rows, LOG_SCHEMA), tally)
     assert left.column("committed_id").to_pylist() == [1]
     assert [finding.text() for finding in tally.kept()] == [
@@ -166,7 +166,7 @@ def test_ids_meet_wherever_they_are() -> None:
             parts.setdefault(home, []).append(blob)
     groups = sorted(group for blobs in parts.values() for group in meet(blobs).groups)
     assert groups == [(10, 13, 16), (11, 15)]
-    tally = Tally(20)
+    tally = FindingTally(20)
     # 11 and 15 only share a hash.
     accuse(groups, [(10, b"x"), (13, b"x"), (16, b"x"), (11, b"y"), (15, b"z")], tally)
     assert [finding.committed_id for finding in tally.kept()] == [13, 16]
@@ -179,7 +179,7 @@ def test_a_row_twice_is_not_an_id_twice() -> None:
 
 
 def test_findings_are_counted_and_the_first_are_kept() -> None:
-    one, other = Tally(10_000), Tally(10_000)
+    one, other = FindingTally(10_000), FindingTally(10_000)
     for id in range(10_000, 5_000, -1):
         one.add("gap", "missing", id)
     for id in range(1, 501):
@@ -194,7 +194,7 @@ def test_findings_are_counted_and_the_first_are_kept() -> None:
 
 @pytest.mark.parametrize("head", [1, 3, 7, 50, 51, 199, 200, 201, 1_000])
 def test_findings_are_drawn_where_their_events_are(head: int) -> None:
-    tally = Tally(head)
+    tally = FindingTally(head)
     for id in range(1, head + 1):
         tally.add("gap", "missing", id)
     drawn = _folded(tally.places["gap"].tolist(), head)
@@ -206,11 +206,11 @@ def test_findings_are_drawn_where_their_events_are(head: int) -> None:
 
 def test_stretches_of_files_are_one_history() -> None:
     scope = Scope(Storage.at("x"), 100, 100, 100, 4)
-    outcome = Outcome(scope)
+    outcome = AuditOutcome(scope)
     outcome.extents = [
-        Extent("b", ((51, 60), (63, 90)), 50, 80),
-        Extent("a", ((1, 52),), 1, 60),
-        Extent("c", ((500, 501),), 90, 91),
+        FileContent("b", ((51, 60), (63, 90)), 50, 80),
+        FileContent("a", ((1, 52),), 1, 60),
+        FileContent("c", ((500, 501),), 90, 91),
     ]
     look_at_chain(scope, outcome, [])
     told = [(finding.kind, finding.committed_id) for finding in outcome.tally.kept()]
@@ -266,7 +266,7 @@ def _forest(state: PartitionState) -> Forest:
         (lambda nodes: setattr(nodes["c"], "before", None), "'c' is not linked both ways"),
         (lambda nodes: setattr(nodes["d"], "parent", "c"), "'d' is not linked both ways"),
         (lambda nodes: setattr(nodes["b"], "first", None), "the last child of 'b'"),
-        (lambda nodes: nodes.__setitem__("b", Node("a", None, "c")), "'d' is reached from nowhere"),
+        (lambda nodes: nodes.__setitem__("b", ForestNode("a", None, "c")), "'d' is reached from nowhere"),
         (lambda nodes: setattr(nodes["a"], "last", "b"), "the last child of 'a'"),
         (lambda nodes: nodes.pop("d"), "'d' is linked and not in the tree"),
     ],

@@ -26,14 +26,14 @@ from unisono.lake.table import naming
 from unisono.lake.write import DataFile
 from unisono.pipeline.compare_rows import prove as prove_copy
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.compact.job import Job, compact, join
+from unisono.pipeline.jobs.compact.job import CompactionTask, compact, join
 from unisono.pipeline.jobs.erase.all_files import lake_files
 from unisono.pipeline.jobs.erase.erasure_table import erasures
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
-from unisono.pipeline.jobs.erase.job import Done, NothingFound, erase, plan
+from unisono.pipeline.jobs.erase.job import EraseSummary, NothingFound, erase, plan
 from unisono.pipeline.jobs.erase.select import Selector
 from unisono.pipeline.jobs.erase.unproved import unproved
-from unisono.pipeline.jobs.export.job import BOTH, Stage, Task, commit, export, run_task
+from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.maintain.embedded import open_keeper
@@ -132,11 +132,11 @@ def require_states(data: Path, lake: Lake, records: list[Record]) -> None:
     assert names <= set(rows)
 
 
-def run(context: SparkContext, data: Path, lake: Lake, selector: Selector = BY_CULPRIT) -> Done:
+def run(context: SparkContext, data: Path, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
     return run_on(context, sqlite_uri(data), lake, selector)
 
 
-def run_on(context: SparkContext, store: str, lake: Lake, selector: Selector = BY_CULPRIT) -> Done:
+def run_on(context: SparkContext, store: str, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
     return erase(context, store, lake, plan(context, store, lake, selector), reason="a test")
 
 
@@ -218,16 +218,16 @@ def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext,
         records = append(log, 300)
     export(context, store, lake, to=100)
     export(context, store, lake, to=200)
-    exported = run_task(Task(store, lake.storage, 200, 300, BOTH, 2, 1_000))
+    exported = run_task(ExportTask(store, lake.storage, 200, 300, BOTH, 2, 1_000))
     table = lake.table(LOG)
-    joined = join(Job(lake.storage, LOG, tuple(table.files()), 1_000_000))
+    joined = join(CompactionTask(lake.storage, LOG, tuple(table.files()), 1_000_000))
     written = {file: path_of(lake, file).read_bytes() for file in (*exported.files, *joined.files)}
     assert run(context, data, lake).proof.holds
     for file, content in written.items():
         assert not path_of(lake, file).exists()
         path_of(lake, file).write_bytes(content)  # as if the job had come to it only now
     with pytest.raises(Overtaken):
-        commit(lake, Stage(200, 300, BOTH), [exported])
+        commit(lake, ExportCommit(200, 300, BOTH), [exported])
     with pytest.raises(Overtaken), naming(lake.storage, joined.files):
         table.replace(table.files(), joined.files, {}, same_rows=True)
     require_erased(context, data, lake, records, pruned_to=0)

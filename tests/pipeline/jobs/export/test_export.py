@@ -22,10 +22,19 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.jobs.export import job as exporting
-from unisono.pipeline.jobs.export.job import BOTH, Stage, Task, commit, export, plan, ranges, run_task
+from unisono.pipeline.jobs.export.job import (
+    BOTH,
+    ExportCommit,
+    ExportTask,
+    commit,
+    export,
+    plan,
+    ranges,
+    run_task,
+)
 from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.lake_info import info
-from unisono.pipeline.open_log import Extent, extent, sqlite_uri
+from unisono.pipeline.open_log import LogExtent, extent, sqlite_uri
 from unisono.pipeline.origin_check import origin_of
 from unisono.pipeline.spark.frames import read_log, read_partitions
 from unisono.store.port import Record
@@ -107,15 +116,15 @@ def test_a_kill_between_the_two_commits(
 ) -> None:
     """by_partition has (1000, 1500] and log has not: nobody sees it, and the next export completes it."""
     export(context, store, lake, to=1_000)
-    task = Task(store, lake.storage, 1_000, 1_500, BOTH, 4, 800)
-    commit(lake, Stage(1_000, 1_500, frozenset((BY_PARTITION,))), [run_task(task)])
+    task = ExportTask(store, lake.storage, 1_000, 1_500, BOTH, 4, 800)
+    commit(lake, ExportCommit(1_000, 1_500, frozenset((BY_PARTITION,))), [run_task(task)])
     assert lake.head() == 1_000
     name = "room-007"
     seen = [row["committed_id"] for batch in lake.scan_arrow([name]) for row in batch.to_pylist()]
     assert seen == [record.committed_id for record in records[:1_000] if name in record.partitions]
     stages = plan(store, lake, 2_000)
-    assert stages == [Stage(1_000, 1_500, frozenset((LOG,))), Stage(1_500, 2_000, BOTH)]
-    assert plan(store, lake, 1_200) == [Stage(1_000, 1_200, frozenset((LOG,)))]
+    assert stages == [ExportCommit(1_000, 1_500, frozenset((LOG,))), ExportCommit(1_500, 2_000, BOTH)]
+    assert plan(store, lake, 1_200) == [ExportCommit(1_000, 1_200, frozenset((LOG,)))]
     export(context, store, lake, to=2_000)
     require_exact(lake, records[:2_000])
 
@@ -155,7 +164,7 @@ def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, 
     with closing(SqliteLog.open(tmp_path / "pruned")) as log:
         log.set_identity(origin_of(store).log)
     prune(tmp_path / "pruned", 100)
-    assert plan(sqlite_uri(tmp_path / "pruned"), lake) == [Stage(100, 300, BOTH)]
+    assert plan(sqlite_uri(tmp_path / "pruned"), lake) == [ExportCommit(100, 300, BOTH)]
     prune(tmp_path / "pruned", 150)
     with pytest.raises(NoSuchRange, match="events 101 to 150 have left the log and are not in the lake"):
         plan(sqlite_uri(tmp_path / "pruned"), lake)
@@ -181,7 +190,7 @@ def test_an_export_that_comes_between_looking_at_log_and_lake(
     store = sqlite_uri(tmp_path / "data")
     export(context, store, lake)
 
-    def then_more_is_exported(uri: str) -> Extent:
+    def then_more_is_exported(uri: str) -> LogExtent:
         held = extent(uri)
         monkeypatch.setattr(exporting, "extent", extent)
         records.extend(append(log, 50))

@@ -18,7 +18,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION
 from unisono.pipeline.errors import brief
 from unisono.pipeline.jobs.export.follow import Follower, resume_place
-from unisono.pipeline.jobs.export.job import BOTH, Stage, Task, commit, export, run_task
+from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.sqlite.log import SqliteLog
 
@@ -80,8 +80,8 @@ def test_batches_that_are_there_already_add_nothing(
     records = append(log, 600)
     store = sqlite_uri(tmp_path / "data")
     export(context, store, lake, to=200)
-    half = run_task(Task(store, lake.storage, 200, 350, BOTH, 4, 800))
-    commit(lake, Stage(200, 350, frozenset((BY_PARTITION,))), [half])
+    half = run_task(ExportTask(store, lake.storage, 200, 350, BOTH, 4, 800))
+    commit(lake, ExportCommit(200, 350, frozenset((BY_PARTITION,))), [half])
     told: list[tuple[int, int]] = []
     follower = Follower(
         spark, store, lake, tmp_path / "at", every_s=0.1, events_per_batch=130,

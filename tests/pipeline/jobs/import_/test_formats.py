@@ -30,36 +30,36 @@ from unisono.pipeline.jobs.import_ import insieme_file as insieme
 from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import tabular
 from unisono.pipeline.jobs.import_.judge import Components, Judge
-from unisono.pipeline.jobs.import_.outcomes import Refused
-from unisono.pipeline.jobs.import_.read_split import Task, run_task
-from unisono.pipeline.jobs.import_.rows import Event, Row, to_event
-from unisono.pipeline.jobs.import_.sources import Mapped, Source, Split, find
+from unisono.pipeline.jobs.import_.outcomes import RefusedRow
+from unisono.pipeline.jobs.import_.read_split import ReadTask, run_task
+from unisono.pipeline.jobs.import_.rows import ImportedEvent, SourceRow, to_event
+from unisono.pipeline.jobs.import_.sources import FieldMapping, SourceFile, Split, find
 from unisono.protocol.canonical import canonical
 
 MODEL = open_model()
 SET: Any = {"type": "set", "payload": {"target": "a", "value": 1}}
 
 
-def event_of(row: Row) -> Event | Refused:
+def event_of(row: SourceRow) -> ImportedEvent | RefusedRow:
     return to_event(row, MODEL, "import")
 
 
-def good(row: Row) -> Event:
+def good(row: SourceRow) -> ImportedEvent:
     event = event_of(row)
-    assert isinstance(event, Event), event
+    assert isinstance(event, ImportedEvent), event
     return event
 
 
-def source(path: Path, format: str = "jsonl") -> Source:
+def source(path: Path, format: str = "jsonl") -> SourceFile:
     return find([path], format)[0]
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
 
 
-def row(**values: Any) -> Row:
+def row(**values: Any) -> SourceRow:
     whole: dict[str, Any] = {"id": "e", "partitions": ["p"], "event": json.dumps(SET).encode()}
-    return Row(1, **(whole | values))
+    return SourceRow(1, **(whole | values))
 
 
 @pytest.mark.req("PART-05")
@@ -85,7 +85,7 @@ def row(**values: Any) -> Row:
 )
 def test_the_legacy_partition(partitions: Any, partition: Any, comes_to: Any) -> None:
     event = event_of(row(partitions=partitions, partition=partition))
-    assert (event.reason if isinstance(event, Refused) else event.partitions) == comes_to
+    assert (event.reason if isinstance(event, RefusedRow) else event.partitions) == comes_to
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_the_legacy_partition(partitions: Any, partition: Any, comes_to: Any) ->
             "too_large",
         ),
         ({"event": b'{"type":"what"}'}, "shape"),
-        ({"fault": Refused("unreadable", "so")}, "unreadable"),
+        ({"fault": RefusedRow("unreadable", "so")}, "unreadable"),
     ],
 )
 def test_what_no_server_would_take(values: dict[str, Any], reason: str) -> None:
     event = event_of(row(**values))
-    assert isinstance(event, Refused)
+    assert isinstance(event, RefusedRow)
     assert event.reason == reason
     assert event.message
 
@@ -157,7 +157,7 @@ def test_splits_read_every_line_once(texts: list[str], size: int, ends: bool) ->
         before, found = 0, []
         for split in splits:
             numbered = Split(0, split.path, split.format, split.start, split.end, before)
-            found += [(each.number, each.id) for each in jsonl.read(numbered, Mapped())]
+            found += [(each.number, each.id) for each in jsonl.read(numbered, FieldMapping())]
             before += jsonl.count_lines(split)
     finally:
         path.unlink()
@@ -179,10 +179,10 @@ def test_lines_in_every_shape(tmp_path: Path) -> None:
     plain.write_bytes(text.encode())
     packed.write_bytes(gzip.compress(text.encode()))
     for path in (plain, packed):
-        rows = list(jsonl.read(jsonl.splits(0, source(path))[0], Mapped()))
+        rows = list(jsonl.read(jsonl.splits(0, source(path))[0], FieldMapping()))
         assert [each.number for each in rows] == [1, 2, 3, 4, 5, 6, 7]
         events = [event_of(each) for each in rows]
-        assert [event.event for event in events[:6] if isinstance(event, Event)] == [
+        assert [event.event for event in events[:6] if isinstance(event, ImportedEvent)] == [
             canonical(SET),
             canonical(SET),
             canonical({"type": "event", "payload": {"schema": "note", "data": {"n": 1}, "meta": {"a": 1}}}),
@@ -190,7 +190,7 @@ def test_lines_in_every_shape(tmp_path: Path) -> None:
             canonical({"type": "event", "payload": {"schema": "note", "data": None}}),
             canonical(SET),
         ]
-        assert isinstance(events[6], Refused)
+        assert isinstance(events[6], RefusedRow)
 
 
 def test_lines_with_other_names_and_lines_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,12 +199,12 @@ def test_lines_with_other_names_and_lines_too_long(tmp_path: Path, monkeypatch: 
     line = json.dumps({"uuid": "1", "room": "p", "event": SET, "at": 5, "user": "u"})
     path.write_text(f"{line}\n" + "x" * 5_000 + f"\n{line}\n")
     names = {"id": "uuid", "partition": "room", "status_updated_at": "at", "client_id": "user"}
-    rows = list(jsonl.read(jsonl.splits(0, source(path))[0], Mapped(names)))
+    rows = list(jsonl.read(jsonl.splits(0, source(path))[0], FieldMapping(names)))
     assert [each.number for each in rows] == [1, 2, 3]
     event = good(rows[2])
     assert (event.id, event.partitions, event.time, event.client_id) == ("1", ("p",), 5, "u")
     refused = event_of(rows[1])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRow)
     assert refused.reason == "unreadable"
 
 
@@ -220,7 +220,7 @@ def test_parquet_in_row_groups(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=10)
     splits = tabular.parquet_splits(0, source(path, "parquet"), 25)
     assert len(splits) == 4
-    found = [each for split in splits for each in tabular.read_parquet(split, Mapped())]
+    found = [each for split in splits for each in tabular.read_parquet(split, FieldMapping())]
     assert [(each.number, each.id) for each in found] == [(n + 1, str(n)) for n in range(95)]
     assert good(found[50]).time == 51
 
@@ -240,7 +240,7 @@ def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, path)
-    names = Mapped({"id": "key", "partition": "room", "status_updated_at": "at"})
+    names = FieldMapping({"id": "key", "partition": "room", "status_updated_at": "at"})
     (split,) = tabular.parquet_splits(0, source(path, "parquet"))
     rows = list(tabular.read_parquet(split, names))
     event = good(rows[0])
@@ -252,7 +252,7 @@ def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
         }
     )
     refused = event_of(rows[1])
-    assert isinstance(refused, Refused), "NaN is not silently made something else"
+    assert isinstance(refused, RefusedRow), "NaN is not silently made something else"
     assert refused.reason == "bad_event"
 
 
@@ -271,12 +271,12 @@ def test_parquet_as_other_programs_write_it(tmp_path: Path) -> None:
     )
     pq.write_table(table, path)
     (split,) = tabular.parquet_splits(0, source(path, "parquet"))
-    rows = list(tabular.read_parquet(split, Mapped()))
+    rows = list(tabular.read_parquet(split, FieldMapping()))
     event = good(rows[0])
     assert (event.id, event.partitions, event.committed_id) == (str(own), ("p",), 7)
     assert event.time == 1_700_000_000_000
     refused = [(each.number, event_of(each)) for each in rows[1:]]
-    assert [(n, each.reason, each.field) for n, each in refused if isinstance(each, Refused)] == [
+    assert [(n, each.reason, each.field) for n, each in refused if isinstance(each, RefusedRow)] == [
         (2, "unreadable", "partition"),
         (3, "unreadable", "status_updated_at"),
     ]
@@ -289,14 +289,14 @@ def test_csv_keeps_every_character_and_counts_every_row(tmp_path: Path) -> None:
         b"\xef\xbb\xbf\r\nid,partition,schema,data\r\na\0b,p,note,1\r\n\r\nc,p,note\r\n"
         b'd,p\xff,note,1\r\ne,p,note,"\0"\r\nf,p,note,1'
     )
-    rows = list(tabular.read_csv(Split(0, str(path), "csv"), Mapped()))
+    rows = list(tabular.read_csv(Split(0, str(path), "csv"), FieldMapping()))
     found = [(each.number, event_of(each)) for each in rows]
-    assert [(n, each.reason) for n, each in found if isinstance(each, Refused)] == [
+    assert [(n, each.reason) for n, each in found if isinstance(each, RefusedRow)] == [
         (5, "unreadable"),
         (6, "unreadable"),
         (7, "bad_event"),
     ]
-    assert [each.id for _, each in found if isinstance(each, Event)] == ["a\0b", "f"]
+    assert [each.id for _, each in found if isinstance(each, ImportedEvent)] == ["a\0b", "f"]
 
 
 @pytest.mark.parametrize("rest", ['b,p,note,"1\nc,p,note,1\n', 'b,p,note,"{\\"n\\":1}"\nc,p,note,1\n'])
@@ -305,7 +305,7 @@ def test_csv_that_ends_to_be_csv(tmp_path: Path, rest: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,partition,schema,data\na,p,note,1\n" + rest)
     with pytest.raises(PipelineError, match=r"a\.csv is not CSV from line 3 on"):
-        list(tabular.read_csv(Split(0, str(path), "csv"), Mapped()))
+        list(tabular.read_csv(Split(0, str(path), "csv"), FieldMapping()))
 
 
 def test_csv_with_a_mapping(tmp_path: Path) -> None:
@@ -318,7 +318,9 @@ def test_csv_with_a_mapping(tmp_path: Path) -> None:
         writer.writerow(["3", '["a"]', '1},"extra":{', "note", ""])
         writer.writerow(["4", '["a"]', "{}", "note", "", "too", "many"])
         writer.writerow(["5", '["a"]', "{}", "", ""])
-    names = Mapped({"id": "key", "partitions": "rooms", "data": "what", "schema": "kind", "client_id": "who"})
+    names = FieldMapping(
+        {"id": "key", "partitions": "rooms", "data": "what", "schema": "kind", "client_id": "who"}
+    )
     tabular.require_columns(source(path, "csv"), names)
     rows = list(tabular.read_csv(Split(0, str(path), "csv"), names))
     assert [each.number for each in rows] == [4, 5, 6, 7, 8]
@@ -326,7 +328,7 @@ def test_csv_with_a_mapping(tmp_path: Path) -> None:
     assert (event.partitions, event.client_id) == (("a", "b"), "ann")
     assert json.loads(event.event)["payload"] == {"schema": "note", "data": {"text": 'a, "b"'}}
     refused = [event_of(each) for each in rows[1:]]
-    assert [each.reason for each in refused if isinstance(each, Refused)] == [
+    assert [each.reason for each in refused if isinstance(each, RefusedRow)] == [
         "bad_partitions",
         "bad_event",
         "unreadable",
@@ -338,15 +340,15 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(PipelineError, match="no column 'c' for id"):
-        tabular.require_columns(source(path, "csv"), Mapped({"id": "c"}))
+        tabular.require_columns(source(path, "csv"), FieldMapping({"id": "c"}))
     with pytest.raises(PipelineError, match="--map partitions=COLUMN; it has 'a', 'b'"):
-        tabular.require_columns(source(path, "csv"), Mapped({"id": "a", "event": "b"}))
+        tabular.require_columns(source(path, "csv"), FieldMapping({"id": "a", "event": "b"}))
     path.write_text("id,partition,event,id\n")
     with pytest.raises(PipelineError, match="several columns 'id'"):
-        tabular.require_columns(source(path, "csv"), Mapped())
+        tabular.require_columns(source(path, "csv"), FieldMapping())
     path.write_text("")
-    tabular.require_columns(source(path, "csv"), Mapped())
-    assert list(tabular.read_csv(Split(0, str(path), "csv"), Mapped())) == []
+    tabular.require_columns(source(path, "csv"), FieldMapping())
+    assert list(tabular.read_csv(Split(0, str(path), "csv"), FieldMapping())) == []
 
 
 # -- which files, and what is wrong with them --------------------------------------------------------------------
@@ -411,9 +413,9 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, says
     def read() -> None:
         (found,) = find([tmp_path / name], None)
         if found.format != "jsonl":
-            tabular.require_columns(found, Mapped())
+            tabular.require_columns(found, FieldMapping())
         split = Split(0, found.path, found.format)
-        run_task(Task(split, str(tmp_path), "x", Mapped(), ShippedModel.open(), "import"))
+        run_task(ReadTask(split, str(tmp_path), "x", FieldMapping(), ShippedModel.open(), "import"))
 
     with pytest.raises(PipelineError, match=says):
         read()
@@ -438,15 +440,15 @@ CREATE TABLE committed_events (committed_id INTEGER PRIMARY KEY AUTOINCREMENT, i
 """
 
 
-def library_file(path: Path, schema: str, *rows: tuple[Any, ...], **names: str) -> list[Row]:
+def library_file(path: Path, schema: str, *rows: tuple[Any, ...], **names: str) -> list[SourceRow]:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(schema)
         for values in rows:
             marks = ", ".join("?" * len(values))
             connection.execute(f"INSERT INTO committed_events VALUES ({marks})", values)
         connection.commit()
-    splits = insieme.splits(0, source(path, "insieme-sqlite"), Mapped(names), 2)
-    return [each for split in splits for each in insieme.read(split, Mapped(names))]
+    splits = insieme.splits(0, source(path, "insieme-sqlite"), FieldMapping(names), 2)
+    return [each for split in splits for each in insieme.read(split, FieldMapping(names))]
 
 
 def test_the_library_in_its_draft(tmp_path: Path) -> None:
@@ -460,7 +462,7 @@ def test_the_library_in_its_draft(tmp_path: Path) -> None:
     assert [each.number for each in rows] == [3, 4, 9]
     event = good(rows[0])
     assert (event.committed_id, event.partitions, event.client_id, event.time) == (3, ("a", "b"), "c", 30)
-    assert [each.reason for each in map(event_of, rows[1:]) if isinstance(each, Refused)] == [
+    assert [each.reason for each in map(event_of, rows[1:]) if isinstance(each, RefusedRow)] == [
         "bad_event",
         "unreadable",
     ]
@@ -499,7 +501,7 @@ def test_the_library_in_its_second_version(tmp_path: Path) -> None:
     assert good(rows[1]).client_id == "import"
     assert good(rows[1]).event == canonical(SET)
     refused = event_of(rows[2])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRow)
     assert "zstd" in refused.message
 
 
@@ -540,7 +542,7 @@ def test_committed_ids_of_the_library_far_apart(tmp_path: Path) -> None:
     found = library_file(tmp_path / "a.db", DRAFT, *rows)
     assert [each.number for each in found] == [1, 2, 3, 10**15, 2**53]
     refused = event_of(found[-1])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRow)
     assert refused.reason == "bad_committed_id"
 
 
@@ -558,8 +560,8 @@ def test_a_file_of_the_library_that_is_in_use(tmp_path: Path) -> None:
         connection.commit()
         now = source(path, "insieme-sqlite")
         assert now != before
-        (split,) = insieme.splits(0, now, Mapped())
-        assert [each.id for each in insieme.read(split, Mapped())] == ["e1", "e2"]
+        (split,) = insieme.splits(0, now, FieldMapping())
+        assert [each.id for each in insieme.read(split, FieldMapping())] == ["e1", "e2"]
 
 
 @pytest.mark.parametrize(
@@ -584,7 +586,7 @@ def test_files_that_are_not_the_library_s(tmp_path: Path, make: Callable[[Path],
     if isinstance(made, sqlite3.Cursor):
         made.connection.close()
     with pytest.raises(PipelineError, match=says):
-        insieme.splits(0, source(path, "insieme-sqlite"), Mapped())
+        insieme.splits(0, source(path, "insieme-sqlite"), FieldMapping())
 
 
 # -- components --------------------------------------------------------------------------------------------------

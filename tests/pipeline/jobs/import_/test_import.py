@@ -16,8 +16,8 @@ from tests.pipeline.history import append, make_store, read_store
 from tests.pipeline.legacy import Legacy, Planted, write_lines
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.pipeline.errors import NoSuchStore, PipelineError
-from unisono.pipeline.jobs.import_.job import Plan, run
-from unisono.pipeline.jobs.import_.result import Report
+from unisono.pipeline.jobs.import_.job import ImportPlan, run
+from unisono.pipeline.jobs.import_.result import ImportReport
 from unisono.pipeline.jobs.import_.sources import find
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
@@ -27,15 +27,15 @@ from unisono.store.port import Record
 from unisono.store.postgres.log import PostgresLog
 from unisono.store.sqlite.log import SqliteLog
 
-Importing = Callable[..., Report]
+Importing = Callable[..., ImportReport]
 
 
 @pytest.fixture
 def importing(spark: SparkSession, tmp_path: Path) -> Importing:
     """Runs an import on the shared Spark; keywords change the plan."""
 
-    def do(*paths: Path, store: str = "", format: str | None = None, **changes: Any) -> Report:
-        plan = Plan(
+    def do(*paths: Path, store: str = "", format: str | None = None, **changes: Any) -> ImportReport:
+        plan = ImportPlan(
             store or sqlite_uri(tmp_path / "data"),
             tuple(find(paths, format)),
             tmp_path / "staging",
@@ -52,7 +52,7 @@ def rejected(tmp_path: Path, name: str = "rejects") -> list[dict[str, Any]]:
     return rows
 
 
-def require_planted(report: Report, planted: Planted) -> None:
+def require_planted(report: ImportReport, planted: Planted) -> None:
     prepared = report.prepared
     assert prepared.totals.rows == planted.rows
     assert prepared.totals.accepted == planted.accepted
@@ -312,7 +312,7 @@ def test_nodes_go_on_while_rows_are_loaded(
 
 def test_a_file_that_is_still_being_written(spark: SparkSession, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", put("a"))
-    plan = Plan(
+    plan = ImportPlan(
         sqlite_uri(tmp_path / "data"),
         tuple(find([file], None)),
         tmp_path / "staging",

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.history import read_store
 from tests.pipeline.legacy import Legacy, write_lines
 from tests.pipeline.processes import WAIT_S, kill, start, wait_until
-from unisono.pipeline.jobs.import_.result import Report
+from unisono.pipeline.jobs.import_.result import ImportReport
 from unisono.store.check import check_directory
 
 
@@ -54,7 +54,7 @@ def test_killed_while_reading_deciding_and_loading(tmp_path: Path) -> None:
     process = start(*command)
     out, err = process.communicate(timeout=2 * WAIT_S)
     assert process.returncode == 0, err
-    told = msgspec.json.decode(report.read_bytes(), type=Report)
+    told = msgspec.json.decode(report.read_bytes(), type=ImportReport)
     assert told.loaded is not None
     assert told.loaded.committed + told.loaded.present == planted.accepted
     assert told.loaded.present >= reached

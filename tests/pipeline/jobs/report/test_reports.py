@@ -29,9 +29,9 @@ from unisono.pipeline.jobs.report.job import DELAY_EDGES, SHARING_EDGES, SIZE_ED
 from unisono.pipeline.jobs.report.page import page
 from unisono.pipeline.jobs.report.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_MS, step_of, step_start
 from unisono.pipeline.jobs.report.server_metrics import server_counts
-from unisono.pipeline.jobs.report.tables import Bin, Report
+from unisono.pipeline.jobs.report.tables import Bin, HistoryReport
 from unisono.pipeline.open_log import sqlite_uri
-from unisono.pipeline.service.stages import Wanted, stages
+from unisono.pipeline.service.stages import ServiceOptions, stages
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -119,7 +119,7 @@ def place(
 
 
 @pytest.fixture(scope="module")
-def made(spark: SparkSession, place: tuple[str, Lake]) -> Report:
+def made(spark: SparkSession, place: tuple[str, Lake]) -> HistoryReport:
     return report(lambda: spark, place[1], top=5, within_ms=WITHIN_MS, store=place[0])
 
 
@@ -206,7 +206,7 @@ def delays_of(records: Sequence[Record]) -> list[int]:
 # -- figures -----------------------------------------------------------------------------------------------
 
 
-def test_totals_and_activity(made: Report, records: list[Record]) -> None:
+def test_totals_and_activity(made: HistoryReport, records: list[Record]) -> None:
     totals = made.totals
     assert totals.events == len(records)
     assert totals.bytes == sum(len(record.event) for record in records)
@@ -228,7 +228,7 @@ def test_totals_and_activity(made: Report, records: list[Record]) -> None:
         assert (row.events_by_then, row.bytes_by_then) == (by_then, bytes_by_then)
 
 
-def test_kinds(made: Report, records: list[Record]) -> None:
+def test_kinds(made: HistoryReport, records: list[Record]) -> None:
     counted = Counter(kind(record) for record in records)
     assert made.kinds_in_all == len(counted)
     assert [(row.type, row.schema) for row in made.kinds] == sorted(
@@ -246,7 +246,7 @@ def test_kinds(made: Report, records: list[Record]) -> None:
     assert told == dict(over_time)
 
 
-def test_the_busiest(made: Report, records: list[Record]) -> None:
+def test_the_busiest(made: HistoryReport, records: list[Record]) -> None:
     partitions = Counter(name for record in records for name in record.partitions)
     top = sorted(partitions, key=lambda name: (-partitions[name], name.encode()))[:5]
     assert [row.partition for row in made.partitions] == top
@@ -271,7 +271,7 @@ def test_the_busiest(made: Report, records: list[Record]) -> None:
     assert made.sharing == bins([len(names) for names in writers.values()], SHARING_EDGES)
 
 
-def test_sizes_and_delays(made: Report, records: list[Record]) -> None:
+def test_sizes_and_delays(made: HistoryReport, records: list[Record]) -> None:
     sizes = [len(record.event) for record in records]
     assert made.sizes.bins == bins(sizes, SIZE_EDGES)
     assert (made.sizes.values, made.sizes.largest) == (len(sizes), max(sizes))
@@ -286,7 +286,7 @@ def test_sizes_and_delays(made: Report, records: list[Record]) -> None:
     assert made.drafts.half == ranked(fair, 50)
 
 
-def test_contested_edits(made: Report, records: list[Record]) -> None:
+def test_contested_edits(made: HistoryReport, records: list[Record]) -> None:
     found = contested(records)
     edits = sum(len(record.partitions) for record in records if item_of(record) is not None)
     told = made.contests
@@ -312,7 +312,7 @@ def test_contested_edits(made: Report, records: list[Record]) -> None:
 
 
 def test_what_retention_would_free(
-    made: Report, records: list[Record], spark: SparkSession, place: tuple[str, Lake]
+    made: HistoryReport, records: list[Record], spark: SparkSession, place: tuple[str, Lake]
 ) -> None:
     assert (made.hot.known, made.hot.since, made.hot.events) == (True, 0, len(records))
     assert made.hot.file_bytes == Path(place[0].removeprefix("sqlite:"), "log.db").stat().st_size
@@ -353,7 +353,7 @@ def test_steps_follow_the_span() -> None:
 # -- the page ----------------------------------------------------------------------------------------------
 
 
-def test_the_page_shows_every_figure_and_every_name(made: Report, tmp_path: Path) -> None:
+def test_the_page_shows_every_figure_and_every_name(made: HistoryReport, tmp_path: Path) -> None:
     write(made, tmp_path / "out")
     html = (tmp_path / "out" / "index.html").read_text()
     reading = read_page(html)
@@ -401,14 +401,16 @@ def test_an_empty_lake_and_an_empty_range(
 @pytest.mark.parametrize(
     ("span", "told"), [(40 * DAY_MS, "22.5day"), (HOUR_MS, "900hour"), (MINUTE_MS, "900minute"), (5, None)]
 )
-def test_the_pace_is_told_for_a_time_that_the_range_has(made: Report, span: int, told: str | None) -> None:
+def test_the_pace_is_told_for_a_time_that_the_range_has(
+    made: HistoryReport, span: int, told: str | None
+) -> None:
     totals = msgspec.structs.replace(made.totals, first_at=START_MS, last_at=START_MS + span)
     shown = read_page(page(msgspec.structs.replace(made, totals=totals))).text
     place = next((n for n, text in enumerate(shown) if text.startswith("events per ")), None)
     assert (None if place is None else shown[place + 1] + shown[place].removeprefix("events per ")) == told
 
 
-def test_one_event_is_told_as_one(made: Report) -> None:
+def test_one_event_is_told_as_one(made: HistoryReport) -> None:
     one = msgspec.structs.replace(made.totals, events=1, first_id=7, last_id=7, partitions=1)
     shown = " ".join(read_page(page(msgspec.structs.replace(made, totals=one))).text)
     assert "Event 7, committed 2026-09-21" in shown
@@ -432,7 +434,7 @@ def test_rejections_come_from_the_running_server(tmp_path: Path, spark: SparkSes
         told = run("report", "--data", str(tmp_path / "data"), "--lake", lake, "--out", str(tmp_path / "out"))
         assert told.returncode == 0, told.stderr
         assert told.stdout.startswith("reported on 0 events in ")
-        store, service = sqlite_uri(tmp_path / "data"), Wanted(out=tmp_path / "service")
+        store, service = sqlite_uri(tmp_path / "data"), ServiceOptions(out=tmp_path / "service")
         {stage.name: stage for stage in stages(spark, store, Lake.at(lake), service)}["report"].work()
     for written in (tmp_path / "out" / "index.html", tmp_path / "service" / "report" / "index.html"):
         html = written.read_text()

@@ -21,13 +21,13 @@ from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.retain.job import Keep, plan, retain
+from unisono.pipeline.jobs.retain.job import RetentionPolicy, plan, retain
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
-from unisono.pipeline.maintain.embedded import Keeper, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.check import check_directory
-from unisono.store.port import Extent, Pruned, Record, Snapshot
+from unisono.store.port import LogExtent, Pruned, Record, Snapshot
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 EVENTS = 3_000
@@ -35,7 +35,7 @@ REMEMBERED_BYTES = 200
 """Of an event that has left: its id, number, hash, client and time, in an index that is two thirds full."""
 
 
-def publish(keeper: Keeper, lake: Lake, names: set[str] | None = None) -> None:
+def publish(keeper: LogMaintainer, lake: Lake, names: set[str] | None = None) -> None:
     """The lake's snapshots into the store, of all partitions or of some."""
     rows = [row for row in latest(lake, 0) if names is None or row.partition in names]
     keeper.put_snapshots([Snapshot(r.partition, r.committed_id, 0, r.state, r.created_at) for r in rows])
@@ -79,7 +79,7 @@ def test_old_events_leave_and_are_still_known(context: SparkContext, place: Plac
     records = read_store(place.data)
     place.publish()
     size = (place.data / "log.db").stat().st_size
-    done = retain(context, place.store, place.keeper, place.lake, Keep(events=500, newest=10))
+    done = retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=10))
     assert done.events == EVENTS - 500
     held = place.keeper.extent()
     assert (held.pruned_to, held.head, held.archive) == (2_500, EVENTS, place.lake.storage.location)
@@ -97,7 +97,10 @@ def test_old_events_leave_and_are_still_known(context: SparkContext, place: Plac
             records[-1].id: EVENTS,
         }
     assert list(check_directory(place.data).findings) == []
-    assert retain(context, place.store, place.keeper, place.lake, Keep(events=500, newest=10)).events == 0
+    assert (
+        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=10)).events
+        == 0
+    )
 
 
 @pytest.mark.req("DUR-05")
@@ -106,7 +109,7 @@ def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, 
     names = {name for record in records for name in record.partitions}
     place.publish(names - {"room-007"})
     first = next(record.committed_id for record in records if "room-007" in record.partitions)
-    told = plan(context, place.store, place.keeper, place.lake, Keep(events=100, newest=0))
+    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=100, newest=0))
     assert told.upto == first - 1
     assert told.blocked_partitions == 1
     blocker = told.blockers[0]
@@ -115,7 +118,7 @@ def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, 
         "room-007" in r.partitions for r in records if r.committed_id <= EVENTS - 100
     )
     assert "'room-007': no snapshot" in told.text()
-    retain(context, place.store, place.keeper, place.lake, Keep(events=100, newest=0))
+    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=100, newest=0))
     assert place.keeper.extent().pruned_to == first - 1
 
 
@@ -126,7 +129,7 @@ def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(context: SparkContext, 
         append(log, 400, seed=7)
     export(context, place.store, place.lake)
     fresh = read_store(place.data)[EVENTS:]
-    told = plan(context, place.store, place.keeper, place.lake, Keep(events=0, newest=0))
+    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.blockers[0].first_id == EVENTS + 1
     assert told.blocked_partitions == len({name for record in fresh for name in record.partitions})
@@ -136,27 +139,27 @@ def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(context: SparkContext, 
 def test_what_is_to_be_kept(context: SparkContext, place: Place) -> None:
     place.publish()
 
-    def upto(keep: Keep) -> int:
+    def upto(keep: RetentionPolicy) -> int:
         return plan(context, place.store, place.keeper, place.lake, keep).upto
 
-    assert upto(Keep(events=1_000, newest=0)) == 2_000
-    assert upto(Keep(events=10, newest=700)) == 2_300, "the newest stay whatever is asked"
-    assert upto(Keep(events=10_000, newest=0)) == 0
+    assert upto(RetentionPolicy(events=1_000, newest=0)) == 2_000
+    assert upto(RetentionPolicy(events=10, newest=700)) == 2_300, "the newest stay whatever is asked"
+    assert upto(RetentionPolicy(events=10_000, newest=0)) == 0
     records = read_store(place.data)
     age = time.time_ns() // 1_000_000 - records[1_999].status_updated_at
-    at = upto(Keep(age_ms=age, newest=0))
+    at = upto(RetentionPolicy(age_ms=age, newest=0))
     assert 1_999 < at <= EVENTS  # milliseconds pass while this runs
-    assert upto(Keep(age_ms=age, events=1_500, newest=0)) == 1_500, "both hold"
-    assert upto(Keep(age_ms=10**12 * 3, newest=0)) == 0
+    assert upto(RetentionPolicy(age_ms=age, events=1_500, newest=0)) == 1_500, "both hold"
+    assert upto(RetentionPolicy(age_ms=10**12 * 3, newest=0)) == 0
     with pytest.raises(PipelineError, match="say what to keep"):
-        upto(Keep())
+        upto(RetentionPolicy())
 
 
 def test_the_lake_must_have_it(context: SparkContext, place: Place) -> None:
     place.publish()
     with closing(SqliteLog.open(place.data)) as log:
         append(log, 50, seed=9)
-    told = plan(context, place.store, place.keeper, place.lake, Keep(events=0, newest=0))
+    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.bounds[0].why.startswith("the lake ends there")
 
@@ -187,9 +190,9 @@ def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
     place.publish()
     damage(place.lake, table, 1_234)
     with pytest.raises(Mismatch, match=r"event 1234 .*: nothing was removed"):
-        retain(context, place.store, place.keeper, place.lake, Keep(events=500, newest=0))
+        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=0))
     assert place.keeper.extent().pruned_to == 0
-    retain(context, place.store, place.keeper, place.lake, Keep(events=EVENTS - 1_000, newest=0))
+    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0))
     assert place.keeper.extent().pruned_to == 1_000, "what comes before it can go"
 
 
@@ -198,7 +201,7 @@ def test_all_that_is_served_of_an_event_is_compared(context: SparkContext, place
     place.publish()
     damage(place.lake, BY_PARTITION, 1_234, "client_id")
     with pytest.raises(Mismatch, match=r"by_partition differs from the log within .*: nothing was removed"):
-        retain(context, place.store, place.keeper, place.lake, Keep(events=500, newest=0))
+        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=0))
     assert place.keeper.extent().pruned_to == 0
 
 
@@ -207,37 +210,41 @@ def test_another_lake_must_have_what_left_before_too(
     context: SparkContext, place: Place, tmp_path: Path
 ) -> None:
     place.publish()
-    retain(context, place.store, place.keeper, place.lake, Keep(events=1_500, newest=0))
+    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=1_500, newest=0))
     moved, damaged = (
         Lake.at(str(shutil.copytree(tmp_path / "lake", tmp_path / name))) for name in ("moved", "damaged")
     )
     damage(damaged, BY_PARTITION, 100)
-    keep = Keep(events=500, newest=0)
+    keep = RetentionPolicy(events=500, newest=0)
     told = plan(context, place.store, place.keeper, damaged, keep).text()
     assert f"what has left before is at {tmp_path / 'lake'}: this lake is audited first" in told
     with pytest.raises(Mismatch, match=r"damaged is NOT SOUND, .* nothing was removed"):
         retain(context, place.store, place.keeper, damaged, keep)
-    assert place.keeper.extent() == Extent(1_500, EVENTS, str(tmp_path / "lake"))
+    assert place.keeper.extent() == LogExtent(1_500, EVENTS, str(tmp_path / "lake"))
     retain(context, place.store, place.keeper, moved, keep)
-    assert place.keeper.extent() == Extent(2_500, EVENTS, str(tmp_path / "moved"))
+    assert place.keeper.extent() == LogExtent(2_500, EVENTS, str(tmp_path / "moved"))
 
 
 def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     place.publish()
 
-    def told(keep: Keep) -> str:
+    def told(keep: RetentionPolicy) -> str:
         return plan(context, place.store, place.keeper, place.lake, keep).text()
 
-    few = told(Keep(events=10_000, age_ms=90_000, newest=5_000))
+    few = told(RetentionPolicy(events=10_000, age_ms=90_000, newest=5_000))
     assert "nothing can go\n" in few
     assert "  up to 0: 10000 events are to be kept\n" in few
     assert "  up to 0: the newest 5000 events always stay\n" in few
     assert "events of the last 1.5 minutes are to be kept" in few
     size = sum(len(record.event) for record in read_store(place.data)[:1_000])
-    some = plan(context, place.store, place.keeper, place.lake, Keep(events=EVENTS - 1_000, newest=0))
+    some = plan(
+        context, place.store, place.keeper, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
+    )
     assert size / 2 < some.bytes < size * 2
-    retain(context, place.store, place.keeper, place.lake, Keep(events=0, newest=0))
-    assert told(Keep(events=0)).startswith(f"the log holds no events, {EVENTS} have left it, snapshots")
+    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
+    assert told(RetentionPolicy(events=0)).startswith(
+        f"the log holds no events, {EVENTS} have left it, snapshots"
+    )
 
 
 def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_path: Path) -> None:
@@ -253,8 +260,8 @@ def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_
             export(context, sqlite_uri(data), lake)
             snapshot(context, lake, ShippedModel.open())
             publish(keeper, lake)
-            retain(context, sqlite_uri(data), keeper, lake, Keep(events=500, newest=0))
-            assert keeper.extent() == Extent(upto - 500, upto, lake.storage.location)
+            retain(context, sqlite_uri(data), keeper, lake, RetentionPolicy(events=500, newest=0))
+            assert keeper.extent() == LogExtent(upto - 500, upto, lake.storage.location)
             sizes.append(sum(file.stat().st_size for file in data.glob("log.db*")))
     assert sizes[1] < sizes[0] + 18_000 * REMEMBERED_BYTES
 

@@ -32,7 +32,7 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.revalidate.compare_states import changes
 from unisono.pipeline.jobs.revalidate.job import Revalidation, revalidate, write
 from unisono.pipeline.jobs.revalidate.page import SAME_VERSION, text
-from unisono.pipeline.jobs.revalidate.result import Kind
+from unisono.pipeline.jobs.revalidate.result import EventKind
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone, tombstone
 from unisono.samples import sample_model
@@ -226,10 +226,10 @@ def taken(model: Model, states: Sequence[PartitionState], event: dict[str, Any])
     return True
 
 
-def kind(each: Record) -> Kind:
+def kind(each: Record) -> EventKind:
     event = orjson.loads(each.event)
     schema = event["payload"].get("schema", "") if event["type"] == "event" else ""
-    return Kind(event["type"], schema)
+    return EventKind(event["type"], schema)
 
 
 def require_exact(
@@ -377,7 +377,7 @@ def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Pat
     require_exact(result, made, before, now, tmp_path / "out")
     assert result.rounds > 3
     (reason,) = result.reasons
-    assert (reason.kind, reason.events, reason.reason.stage) == (Kind("event", "note.added"), 4, "state")
+    assert (reason.kind, reason.events, reason.reason.stage) == (EventKind("event", "note.added"), 4, "state")
     assert reason.reason.message == "there is already a note of this id"
 
 

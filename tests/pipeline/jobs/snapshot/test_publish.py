@@ -12,7 +12,7 @@ from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outl
 from tests.pipeline.processes import run
 from unisono.authority.states.resident import States
 from unisono.lake.lake import Lake
-from unisono.pipeline.errors import Mismatch, ModelChanged
+from unisono.pipeline.errors import Mismatch, ModelContentChanged
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import publish as publishing
 from unisono.pipeline.jobs.snapshot.job import reached, snapshot
@@ -108,7 +108,9 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(2, "later", {}))
     log.close()
-    with pytest.raises(ModelChanged, match="model version 2 is in force: snapshots of version 1 are not"):
+    with pytest.raises(
+        ModelContentChanged, match="model version 2 is in force: snapshots of version 1 are not"
+    ):
         publish(lake, store, VERSION)
     assert watermarks(store) == {}
 
@@ -120,7 +122,7 @@ def test_not_of_another_content_of_the_version_in_force(context: SparkContext, t
     log.record_model(ModelBundle(VERSION, "d" * 64, {}))
     log.close()
     with pytest.raises(
-        ModelChanged, match=r"version 1 has another content .* in force \(dddddddddddd\): its"
+        ModelContentChanged, match=r"version 1 has another content .* in force \(dddddddddddd\): its"
     ):
         publish(lake, store, VERSION)
     assert watermarks(store) == {}

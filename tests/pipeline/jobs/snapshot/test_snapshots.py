@@ -34,7 +34,7 @@ from unisono.lake.table import Table
 from unisono.lake.write import FRESH
 from unisono.model.load import load_model
 from unisono.model.pack import pack, unpack
-from unisono.pipeline.errors import ModelChanged, NoModel, NoSuchPartition
+from unisono.pipeline.errors import ModelContentChanged, NoModel, NoSuchPartition
 from unisono.pipeline.job_model import ShippedModel, choose
 from unisono.pipeline.jobs.compact.job import compact, vacuum, work
 from unisono.pipeline.jobs.compact.snapshot_compaction import AGE_BASE, kept
@@ -206,7 +206,9 @@ def test_another_content_of_the_same_version_is_noticed(
     snapshot(context, lake, first)
     (place / "rules.py").write_text((place / "rules.py").read_text().replace("VERSION = 2", "VERSION = 20"))
     second = ShippedModel.of(load_model(place))
-    with pytest.raises(ModelChanged, match=r"model version 2 were folded by another content .* --rebuild"):
+    with pytest.raises(
+        ModelContentChanged, match=r"model version 2 were folded by another content .* --rebuild"
+    ):
         snapshot(context, lake, second)
     require_replay(lake, first, records)
     snapshot(context, lake, second, rebuild=True)

@@ -19,7 +19,7 @@ from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import FRESH, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, whole_rows
 from unisono.pipeline.jobs.audit.file_checks import expected_places
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import readable
 from unisono.pipeline.jobs.audit.read_log import StoreReading
 from unisono.pipeline.jobs.audit.row_fingerprints import (
@@ -30,7 +30,7 @@ from unisono.pipeline.jobs.audit.row_fingerprints import (
     record_hashes,
     texts,
 )
-from unisono.pipeline.jobs.audit.tasks import Blind, Outcome, Scope
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
 
 STORE_EVENTS_PER_TASK: Final = 50_000
 
@@ -57,12 +57,12 @@ class StoreRange(msgspec.Struct, frozen=True):
     upto: int
 
 
-class Suspects(msgspec.Struct, frozen=True):
+class DifferingBlocks(msgspec.Struct, frozen=True):
     """Blocks in which two copies differ, the files that hold them, and rows known to be out of reach."""
 
     ranges: tuple[Range, ...]
     files: tuple[DataFile, ...]
-    blind: tuple[Blind, ...] = ()
+    blind: tuple[UnreadableRows, ...] = ()
 
     def within(self, ids: Any) -> Any:
         """Which of these ids lie in the blocks."""
@@ -75,7 +75,7 @@ def store_ranges(scope: Scope) -> list[StoreRange]:
     return [StoreRange(low, min(low + STORE_EVENTS_PER_TASK, scope.store_upto)) for low in starts]
 
 
-def sum_store(scope: Scope, part: StoreRange, outcome: Outcome) -> None:
+def sum_store(scope: Scope, part: StoreRange, outcome: AuditOutcome) -> None:
     """On an executor: the prints of the log's own rows."""
     assert scope.store is not None
     with StoreReading(scope.store) as reading:
@@ -91,11 +91,11 @@ def sum_store(scope: Scope, part: StoreRange, outcome: Outcome) -> None:
 def suspects(
     ranges: Sequence[Range],
     files: Sequence[DataFile],
-    blind: Sequence[Blind],
+    blind: Sequence[UnreadableRows],
     *,
     most: int = BLOCKS_MAX,
     each: int = BLOCKS_PER_TASK,
-) -> tuple[list[Suspects], list[Range]]:
+) -> tuple[list[DifferingBlocks], list[Range]]:
     """Tasks for the first `most` blocks that differ, `each` taking so many; and the blocks beyond those."""
     tasks = []
     for start in range(0, min(len(ranges), most), each):
@@ -103,13 +103,13 @@ def suspects(
         low, high = some[0][0], some[-1][1]
         own = tuple(file for file in files if file.last_id > low and file.first_id <= high)
         dark = tuple(part for part in blind if part.last_id > low and part.first_id <= high)
-        tasks.append(Suspects(some, own, dark))
+        tasks.append(DifferingBlocks(some, own, dark))
     return tasks, list(ranges[most:])
 
 
-def compare_places(scope: Scope, task: Suspects) -> Tally:
+def compare_places(scope: Scope, task: DifferingBlocks) -> FindingTally:
     """On an executor: rows of `by_partition` against those that `log` says must be there."""
-    tally = Tally(scope.head)
+    tally = FindingTally(scope.head)
     wanted: dict[Key, list[Cells]] = {}
     found: dict[Key, list[Cells]] = {}
     for rows in rows_within(scope, task):
@@ -129,10 +129,10 @@ def compare_places(scope: Scope, task: Suspects) -> Tally:
     return tally
 
 
-def compare_store(scope: Scope, task: Suspects) -> Tally:
+def compare_store(scope: Scope, task: DifferingBlocks) -> FindingTally:
     """On an executor: events of the log against those of the lake."""
     assert scope.store is not None
-    tally = Tally(scope.head)
+    tally = FindingTally(scope.head)
     lake: dict[Key, list[Cells]] = {}
     store: dict[Key, list[Cells]] = {}
     for rows in rows_within(scope, task):
@@ -152,7 +152,7 @@ def compare_store(scope: Scope, task: Suspects) -> Tally:
     return tally
 
 
-class Words(msgspec.Struct, frozen=True):
+class DifferenceText(msgspec.Struct, frozen=True):
     """How a difference is told."""
 
     missing: str
@@ -161,13 +161,13 @@ class Words(msgspec.Struct, frozen=True):
     differs: str
 
 
-_PLACES: Final = Words(
+_PLACES: Final = DifferenceText(
     "its row is missing in by_partition",
     "by_partition has a row for it that log does not know",
     "its row is in by_partition {} times",
     "its row in by_partition differs from log in {}",
 )
-_STORE: Final = Words(
+_STORE: Final = DifferenceText(
     "the lake has it and the log does not",
     "the log has it and the lake does not",
     "the log has it {} times",
@@ -176,7 +176,7 @@ _STORE: Final = Words(
 
 
 def difference(
-    wanted: Sequence[Cells], found: Sequence[Cells], columns: Sequence[str], words: Words
+    wanted: Sequence[Cells], found: Sequence[Cells], columns: Sequence[str], words: DifferenceText
 ) -> str | None:
     if not wanted:
         return words.extra
@@ -190,7 +190,7 @@ def difference(
     return words.differs.format(", ".join(name for name, one, other in pairs if one != other))
 
 
-def _explained(scope: Scope, blind: Sequence[Blind], id: int, name: str, *, missing: bool) -> bool:
+def _explained(scope: Scope, blind: Sequence[UnreadableRows], id: int, name: str, *, missing: bool) -> bool:
     """Whether a row is lacking because its file could not be read, which is a finding already."""
     for part in blind:
         if not part.first_id <= id <= part.last_id:
@@ -205,10 +205,10 @@ def _explained(scope: Scope, blind: Sequence[Blind], id: int, name: str, *, miss
 
 
 def rows_within(
-    scope: Scope, task: Suspects, table: str = LOG, columns: Sequence[str] = REQUIRED
+    scope: Scope, task: DifferingBlocks, table: str = LOG, columns: Sequence[str] = REQUIRED
 ) -> Iterator[pa.RecordBatch]:
     """Whole rows of the blocks in question; what else is wrong with them was found before."""
-    quiet = Tally(scope.head)
+    quiet = FindingTally(scope.head)
     for file in task.files:
         if file.table == table:
             for batch in readable(scope.storage, file, (*columns, *KIND_COLUMNS)):

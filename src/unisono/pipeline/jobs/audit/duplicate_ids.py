@@ -17,7 +17,7 @@ import numpy as np
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.audit.event_checks import whole_rows
-from unisono.pipeline.jobs.audit.findings import KEPT_MAX, Tally
+from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.read_file import readable
 from unisono.pipeline.jobs.audit.row_fingerprints import texts
 
@@ -28,7 +28,7 @@ GROUPS_MAX: Final = 4 * KEPT_MAX
 """Of one task: groups of events that share an id, which are named; what is beyond is counted."""
 
 
-class Shared(msgspec.Struct, frozen=True):
+class SharedIds(msgspec.Struct, frozen=True):
     """What one task of the exchange found: groups of committed ids that share an id, and how many more there are."""
 
     groups: list[tuple[int, ...]]
@@ -51,7 +51,7 @@ def split(hashes: Any, committed_ids: Any, parts: int) -> Iterator[tuple[int, by
             yield part, pairs[edges[part] : edges[part + 1]].tobytes()
 
 
-def meet(blobs: Iterable[bytes]) -> Shared:
+def meet(blobs: Iterable[bytes]) -> SharedIds:
     """One part of the exchange: which committed ids have the same id's hash."""
     pairs = np.frombuffer(b"".join(blobs), np.uint64).reshape(-1, 2)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -66,7 +66,7 @@ def meet(blobs: Iterable[bytes]) -> Shared:
                 groups.append(tuple(ids))
             elif len(ids) > 1:
                 more += len(ids) - 1
-    return Shared(groups, more)
+    return SharedIds(groups, more)
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -91,14 +91,16 @@ def look_up(task: Lookup) -> list[tuple[int, bytes]]:
     wanted = np.array(task.committed_ids, np.int64)
     found = []
     for batch in readable(task.storage, task.file, ("committed_id", "id")):
-        rows = whole_rows(batch, Tally(1), ("committed_id", "id"))
+        rows = whole_rows(batch, FindingTally(1), ("committed_id", "id"))
         ids = np.asarray(rows.column("committed_id"))
         names = texts(rows.column("id"))
         found += [(int(ids[place]), names[place]) for place in np.flatnonzero(np.isin(ids, wanted))]
     return found
 
 
-def accuse(groups: Iterable[tuple[int, ...]], found: Iterable[tuple[int, bytes]], tally: Tally) -> None:
+def accuse(
+    groups: Iterable[tuple[int, ...]], found: Iterable[tuple[int, bytes]], tally: FindingTally
+) -> None:
     """A finding for each event whose id an earlier event has."""
     names: dict[int, bytes] = dict(found)
     for group in groups:

@@ -20,7 +20,7 @@ from unisono.lake.digests import HASH_BYTES
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.schema import EVENT_TYPE, SchemaProfile
 from unisono.model.tree import TreeProfile
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.row_fingerprints import joined, texts
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.partitions import PartitionError, normalise
@@ -55,7 +55,7 @@ class EventCheck:
     `tombstones` collects the ids of erased events; their hash is that of what was erased and is not recomputed.
     """
 
-    def __init__(self, tally: Tally, model: Model | None = None) -> None:
+    def __init__(self, tally: FindingTally, model: Model | None = None) -> None:
         self._tally = tally
         self._model = model
         self.tombstones: list[int] = []
@@ -132,7 +132,9 @@ class EventCheck:
             self._tally.add("time", f"{times[place]} is not a time in milliseconds", ids[place])
 
 
-def whole_rows(batch: pa.RecordBatch, tally: Tally, columns: Sequence[str] = REQUIRED) -> pa.RecordBatch:
+def whole_rows(
+    batch: pa.RecordBatch, tally: FindingTally, columns: Sequence[str] = REQUIRED
+) -> pa.RecordBatch:
     """The rows that have a value in every one of `columns`; the others are findings."""
     for name in columns:
         if batch.column(name).null_count:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.write import FRESH, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, whole_rows
-from unisono.pipeline.jobs.audit.findings import Tally
-from unisono.pipeline.jobs.audit.read_file import Seen, as_bytes, batches, shown
+from unisono.pipeline.jobs.audit.findings import FindingTally
+from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, shown
 from unisono.pipeline.jobs.audit.row_fingerprints import (
     EVENT_COLUMNS,
     KIND_COLUMNS,
@@ -25,7 +25,7 @@ from unisono.pipeline.jobs.audit.row_fingerprints import (
     mix,
     texts,
 )
-from unisono.pipeline.jobs.audit.tasks import Extent, Outcome, Scope, Tick
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 STRETCHES_MAX: Final = 4_096
@@ -35,9 +35,9 @@ TICKS: Final = 100
 """Points of one file at which the time is noted."""
 
 
-def look_at_log(scope: Scope, file: DataFile, check: EventCheck, outcome: Outcome) -> tuple[Any, Any]:
+def look_at_log(scope: Scope, file: DataFile, check: EventCheck, outcome: AuditOutcome) -> tuple[Any, Any]:
     """A file of `log`; the hashes of its event ids, and their committed ids."""
-    tally, seen = outcome.tally, Seen()
+    tally, seen = outcome.tally, FileStatistics()
     id_hashes: list[Any] = [np.zeros(0, np.uint64)]
     for batch in batches(scope, file, outcome, seen):
         seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
@@ -55,15 +55,15 @@ def look_at_log(scope: Scope, file: DataFile, check: EventCheck, outcome: Outcom
         tally.add("head", f"it is in {file.path}, and the table ends at {scope.head}", int(id))
     stretches = _look_at_ids(ids, tally)
     first, last = _look_at_times(seen.times, tally, outcome)
-    outcome.extents.append(Extent(file.path, stretches, first, last))
+    outcome.extents.append(FileContent(file.path, stretches, first, last))
     _look_at_statistics(file, seen, ids, outcome)
     pairs = np.concatenate(id_hashes).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1].astype(np.int64)
 
 
-def look_at_places(scope: Scope, file: DataFile, outcome: Outcome) -> None:
+def look_at_places(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
     """A file of `by_partition`."""
-    tally, seen = outcome.tally, Seen()
+    tally, seen = outcome.tally, FileStatistics()
     before: tuple[bytes, int] | None = None
     for batch in batches(scope, file, outcome, seen):
         seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
@@ -85,9 +85,9 @@ def look_at_places(scope: Scope, file: DataFile, outcome: Outcome) -> None:
     _look_at_statistics(file, seen, ids, outcome)
 
 
-def look_at_snapshots(scope: Scope, file: DataFile, outcome: Outcome) -> None:
+def look_at_snapshots(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
     """A file of `snapshots`: whether each state is the one that was written. What it should be is asked later."""
-    tally, seen = outcome.tally, Seen()
+    tally, seen = outcome.tally, FileStatistics()
     before: tuple[bytes, int] | None = None
     for batch in batches(scope, file, outcome, seen):
         rows = whole_rows(batch, tally, SNAPSHOT_SCHEMA.names)
@@ -119,7 +119,9 @@ def look_at_snapshots(scope: Scope, file: DataFile, outcome: Outcome) -> None:
     _look_at_statistics(file, seen, _joined(seen.ids), outcome)
 
 
-def _sum_up(scope: Scope, outcome: Outcome, rows: pa.RecordBatch, ids: Any, hashed: dict[str, Any]) -> None:
+def _sum_up(
+    scope: Scope, outcome: AuditOutcome, rows: pa.RecordBatch, ids: Any, hashed: dict[str, Any]
+) -> None:
     """What by_partition and the server's log must have, if they are the same."""
     if scope.store is not None:
         within = (ids > scope.store_since) & (ids <= scope.store_upto)
@@ -142,12 +144,12 @@ def expected_places(rows: pa.RecordBatch, hashed: dict[str, Any]) -> tuple[Any, 
     return places, columns | batch_hashes(flat, ("partition",))
 
 
-def _look_at_order(file: DataFile, ids: Any, tally: Tally) -> None:
+def _look_at_order(file: DataFile, ids: Any, tally: FindingTally) -> None:
     for place in np.flatnonzero(ids[1:] < ids[:-1]) + 1:
         tally.add("order", f"it comes after {ids[place - 1]} in {file.path}", int(ids[place]))
 
 
-def _look_at_ids(ids: Any, tally: Tally) -> tuple[tuple[int, int], ...]:
+def _look_at_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
     """The ids as stretches without gaps; those that are there twice are findings."""
     unique, counts = np.unique(ids, return_counts=True)
     for place in np.flatnonzero(counts > 1):
@@ -163,7 +165,7 @@ def _look_at_ids(ids: Any, tally: Tally) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts, ends, strict=True))
 
 
-def _look_at_times(parts: list[Any], tally: Tally, outcome: Outcome) -> tuple[int, int]:
+def _look_at_times(parts: list[Any], tally: FindingTally, outcome: AuditOutcome) -> tuple[int, int]:
     """In the order of ids, times go back only where a clock was set right: further than clocks may differ."""
     rows = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -178,12 +180,12 @@ def _look_at_times(parts: list[Any], tally: Tally, outcome: Outcome) -> tuple[in
             int(ids[place]),
         )
     for place in np.unique(np.linspace(0, len(rows) - 1, TICKS).astype(int)):
-        outcome.ticks.append(Tick(int(ids[place]), int(times[place])))
+        outcome.ticks.append(CommitTime(int(ids[place]), int(times[place])))
     return int(times[0]), int(times[-1])
 
 
 def _look_at_places_order(
-    file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: Tally
+    file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: FindingTally
 ) -> tuple[bytes, int]:
     """By partition, then by committed_id, through the whole file; a row that is there twice is not its question."""
     values = names.dictionary.to_pylist()
@@ -202,7 +204,7 @@ def _look_at_places_order(
 
 
 def _look_at_repeats(
-    file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: Tally
+    file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: FindingTally
 ) -> None:
     """A partition has one snapshot at an id: of two a reader would take the one or the other."""
     values, places = names.dictionary.to_pylist(), np.asarray(names.indices)
@@ -214,7 +216,7 @@ def _look_at_repeats(
         tally.add("snapshot", f"it is there more than once in {file.path}", int(ids[place]), name)
 
 
-def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: Tally) -> None:
+def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: FindingTally) -> None:
     if file.bucket == FRESH:
         return
     values = [value.decode(errors="replace") for value in names.dictionary.to_pylist()]
@@ -230,7 +232,7 @@ def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: T
         )
 
 
-def _look_at_statistics(file: DataFile, seen: Seen, ids: Any, outcome: Outcome) -> None:
+def _look_at_statistics(file: DataFile, seen: FileStatistics, ids: Any, outcome: AuditOutcome) -> None:
     """What the table's log says of the file, against what is in it."""
     if len(ids) and (int(ids.min()), int(ids.max())) != (file.first_id, file.last_id):
         outcome.reaches[file.path] = (int(ids.min()), int(ids.max()))

@@ -46,7 +46,7 @@ PLACES: Final = 200
 MESSAGE_CHARS_MAX: Final = 400
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing wrong; `committed_id` and `partition` where it has them."""
 
     kind: str
@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.kind}: {event}{place}{self.message}"
 
 
-class Tally:
+class FindingTally:
     """Findings, counted by kind and by place in the history.
 
     Tallies of parts add up. Of each kind those with the smallest ids are kept, whatever the order they came in.
@@ -70,7 +70,7 @@ class Tally:
         self.head = max(1, head)
         self.counts: dict[str, int] = {}
         self.places: dict[str, Any] = {}
-        self._kept: dict[str, list[Finding]] = {}
+        self._kept: dict[str, list[AuditFinding]] = {}
 
     def add(
         self, kind: str, message: str, committed_id: int | None = None, partition: str | None = None
@@ -80,7 +80,7 @@ class Tally:
         if committed_id is not None:
             self._histogram(kind)[self._place(committed_id)] += 1
         short = message if len(message) <= MESSAGE_CHARS_MAX else f"{message[: MESSAGE_CHARS_MAX - 1]}…"
-        self._keep(kind, [Finding(kind, short, committed_id, partition)])
+        self._keep(kind, [AuditFinding(kind, short, committed_id, partition)])
 
     def count(self, kind: str, committed_ids: Any) -> None:
         """Findings beyond those that were added one by one."""
@@ -92,7 +92,7 @@ class Tally:
         """How many more of a kind would be kept: beyond that, count."""
         return max(0, KEPT_MAX - len(self._kept.get(kind, ())))
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: FindingTally) -> None:
         for kind, count in other.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count
         for kind, places in other.places.items():
@@ -100,7 +100,7 @@ class Tally:
         for kind, kept in other._kept.items():
             self._keep(kind, kept)
 
-    def kept(self) -> list[Finding]:
+    def kept(self) -> list[AuditFinding]:
         """By kind, then by place in the history."""
         return [
             finding
@@ -108,7 +108,7 @@ class Tally:
             for finding in sorted(self._kept.get(kind, ()), key=_place_of)[:KEPT_MAX]
         ]
 
-    def _keep(self, kind: str, new: Iterable[Finding]) -> None:
+    def _keep(self, kind: str, new: Iterable[AuditFinding]) -> None:
         kept = self._kept.setdefault(kind, [])
         kept.extend(new)
         if len(kept) > 2 * KEPT_MAX:
@@ -122,5 +122,5 @@ class Tally:
         return min(PLACES - 1, max(0, (committed_id - 1) * PLACES // self.head))
 
 
-def _place_of(finding: Finding) -> tuple[int, str, str]:
+def _place_of(finding: AuditFinding) -> tuple[int, str, str]:
     return finding.committed_id or 0, finding.partition or "", finding.message

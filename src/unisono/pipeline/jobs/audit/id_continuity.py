@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from unisono.lake.storage import LOG
 from unisono.lake.write import DataFile
-from unisono.pipeline.jobs.audit.findings import KEPT_MAX, Tally
-from unisono.pipeline.jobs.audit.tasks import Extent, Outcome, Scope
+from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 
-def look_at_chain(scope: Scope, outcome: Outcome, files: Sequence[DataFile]) -> None:
+def look_at_chain(scope: Scope, outcome: AuditOutcome, files: Sequence[DataFile]) -> None:
     """What no single file can tell: gaps and overlaps between them, and times that go back from one to the next."""
     dark = [(part.first_id, part.last_id) for part in outcome.blind if part.file.table == LOG]
     stretches = sorted(stretch for one in outcome.extents for stretch in one.stretches)
@@ -22,7 +22,7 @@ def look_at_chain(scope: Scope, outcome: Outcome, files: Sequence[DataFile]) -> 
         outcome.tally.add("head", f"the table log ends at {scope.head} and has no files")
 
 
-def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: Tally) -> None:
+def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: FindingTally) -> None:
     reached = 0
     for first, last in stretches:
         for id in range(first, min(first + KEPT_MAX, min(last, reached) + 1)):
@@ -31,7 +31,7 @@ def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: Tally) -> Non
         reached = max(reached, last)
 
 
-def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: Tally) -> None:
+def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: FindingTally) -> None:
     reached = 0
     within = [(first, min(last, head)) for first, last in stretches if first <= head]
     for first, last in [*within, (head + 1, head + 1)]:
@@ -42,9 +42,9 @@ def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: Tally)
         reached = max(reached, last)
 
 
-def _look_at_files(extents: Sequence[Extent], tally: Tally) -> None:
+def _look_at_files(extents: Sequence[FileContent], tally: FindingTally) -> None:
     """Readers take files by their first id, one after the other, and count on ascending ids."""
-    before: Extent | None = None
+    before: FileContent | None = None
     for extent in sorted(extents, key=lambda one: one.stretches[0]):
         first = extent.stretches[0][0]
         if before is not None:

@@ -34,16 +34,24 @@ from unisono.pipeline.jobs.audit.compare_copies import (
     sum_store,
     suspects,
 )
-from unisono.pipeline.jobs.audit.duplicate_ids import Shared, accuse, exchanges, look_up, lookups, meet, split
+from unisono.pipeline.jobs.audit.duplicate_ids import (
+    SharedIds,
+    accuse,
+    exchanges,
+    look_up,
+    lookups,
+    meet,
+    split,
+)
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
 from unisono.pipeline.jobs.audit.file_checks import look_at_log, look_at_places, look_at_snapshots
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
 from unisono.pipeline.jobs.audit.pruned_ids import BLOCKS_MAX as PRUNED_BLOCKS_MAX
-from unisono.pipeline.jobs.audit.pruned_ids import Memory, compare_memory, sum_memory
+from unisono.pipeline.jobs.audit.pruned_ids import PrunedIdMemory, compare_memory, sum_memory
 from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
-from unisono.pipeline.jobs.audit.result import AuditReport, Checked, made
-from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.jobs.audit.result import AuditReport, AuditStep, made
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.jobs.audit.tombstones import look_at_erasures, recorded
 from unisono.pipeline.open_log import extent, no_collection
 
@@ -63,10 +71,10 @@ STORE_EVENT_BYTES: Final = 100
 """What an event of the log weighs beside compressed bytes of files, when work is shared out."""
 
 Say = Callable[[str], None]
-Part = DataFile | StoreRange | Memory
+Part = DataFile | StoreRange | PrunedIdMemory
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AuditOptions(msgspec.Struct, frozen=True):
     """How much to look at. `sample`: partitions whose snapshots are replayed; None for all of them.
 
     `model`: also judge every event by it; that gives warnings only.
@@ -80,14 +88,14 @@ def audit(
     spark: SparkContext,
     lake: Lake,
     store: str | None = None,
-    asked: Asked | None = None,
+    asked: AuditOptions | None = None,
     say: Say | None = None,
 ) -> AuditReport:
     """Look at everything; the report says what was looked at and what was found."""
-    began, say, asked = time.monotonic(), say or (lambda _: None), asked or Asked()
+    began, say, asked = time.monotonic(), say or (lambda _: None), asked or AuditOptions()
     # In this order: what a snapshot was made of is in `log`, and what is in `log` is in `by_partition`.
     states, log, places = lake.find(SNAPSHOTS), lake.table(LOG), lake.table(BY_PARTITION)
-    tally = Tally(log.head)
+    tally = FindingTally(log.head)
     files = [file for table in (log, places, states) if table is not None for file in listed(table, tally)]
     scope = scope_of(lake, log, places, store, asked, tally)
     say(f"auditing {scope.head} events in {len(files)} files")
@@ -104,7 +112,9 @@ def audit(
     return made(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
 
 
-def scope_of(lake: Lake, log: Table, places: Table, store: str | None, asked: Asked, tally: Tally) -> Scope:
+def scope_of(
+    lake: Lake, log: Table, places: Table, store: str | None, asked: AuditOptions, tally: FindingTally
+) -> Scope:
     head, places_head = log.head, places.head
     if places_head < head:
         tally.add("head", f"by_partition ends at {places_head} and log at {head}", places_head + 1)
@@ -125,7 +135,7 @@ def scope_of(lake: Lake, log: Table, places: Table, store: str | None, asked: As
     )
 
 
-def listed(table: Table, tally: Tally) -> list[DataFile]:
+def listed(table: Table, tally: FindingTally) -> list[DataFile]:
     """The files of a table as its log names them; what it does not say of a file is a finding and taken as 0."""
     files = table.named()
     for file in files:
@@ -141,11 +151,13 @@ def listed(table: Table, tally: Tally) -> list[DataFile]:
     return files
 
 
-def first_pass(spark: SparkContext, scope: Scope, files: Sequence[DataFile]) -> tuple[Outcome, list[Shared]]:
+def first_pass(
+    spark: SparkContext, scope: Scope, files: Sequence[DataFile]
+) -> tuple[AuditOutcome, list[SharedIds]]:
     """Every file and every stretch of the log, once; the ids that met."""
     parts = first_parts(scope, files)
     if not parts:
-        return Outcome(scope), []
+        return AuditOutcome(scope), []
     cores = max(1, spark.defaultParallelism)
     slices = shared_out(parts, cores)
     exchange = exchanges(scope.head, cores)
@@ -156,14 +168,14 @@ def first_pass(spark: SparkContext, scope: Scope, files: Sequence[DataFile]) -> 
         .mapPartitionsWithIndex(partial(gather, scope))
         .collect()
     )
-    (outcome,) = (one for one in found if isinstance(one, Outcome))
-    return outcome, [one for one in found if isinstance(one, Shared)]
+    (outcome,) = (one for one in found if isinstance(one, AuditOutcome))
+    return outcome, [one for one in found if isinstance(one, SharedIds)]
 
 
 def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
     """Everything that is read once."""
     parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
-    return parts if scope.store is None else [*parts, Memory(scope.store_since)]
+    return parts if scope.store is None else [*parts, PrunedIdMemory(scope.store_since)]
 
 
 def _home(key: int) -> int:
@@ -186,19 +198,19 @@ def shared_out(parts: Sequence[Part], cores: int) -> list[list[Part]]:
 def _weight(part: Part) -> int:
     if isinstance(part, DataFile):
         return part.bytes
-    events = part.events if isinstance(part, Memory) else part.upto - part.since
+    events = part.events if isinstance(part, PrunedIdMemory) else part.upto - part.since
     return events * STORE_EVENT_BYTES
 
 
 def look(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[int, Any]]:
     """On an executor: some files and stretches. What was found goes to part 0, ids to the others by their hash."""
-    outcome = Outcome(scope)
+    outcome = AuditOutcome(scope)
     check = EventCheck(outcome.tally, None if scope.model is None else scope.model.load())
     with no_collection():
         for part in parts:
             if isinstance(part, StoreRange):
                 sum_store(scope, part, outcome)
-            elif isinstance(part, Memory):
+            elif isinstance(part, PrunedIdMemory):
                 sum_memory(scope, outcome)
             elif part.table == LOG:
                 hashes, ids = look_at_log(scope, part, check, outcome)
@@ -211,19 +223,23 @@ def look(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[i
     yield 0, outcome
 
 
-def gather(scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[Outcome | Shared]:
+def gather(scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[AuditOutcome | SharedIds]:
     """On an executor: all outcomes as one, or one part of the exchange of ids."""
     if part:
         yield meet(blob for _, blob in pairs)
         return
-    whole = Outcome(scope)
+    whole = AuditOutcome(scope)
     for _, outcome in pairs:
         whole.merge(outcome)
     yield whole
 
 
 def _look_at_ids(
-    spark: SparkContext, scope: Scope, files: Sequence[DataFile], shared: Sequence[Shared], outcome: Outcome
+    spark: SparkContext,
+    scope: Scope,
+    files: Sequence[DataFile],
+    shared: Sequence[SharedIds],
+    outcome: AuditOutcome,
 ) -> None:
     groups = list(chain.from_iterable(part.groups for part in shared))
     log = [file for file in _reaching(files, outcome) if file.table == LOG]
@@ -236,7 +252,7 @@ def _look_at_ids(
 
 
 def _compare(
-    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: Outcome, say: Say
+    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: AuditOutcome, say: Say
 ) -> None:
     """Blocks in which copies differ, row by row."""
     reaching = _reaching(files, outcome)
@@ -258,10 +274,10 @@ def _compare(
 
 def _compare_rows(
     spark: SparkContext,
-    compare: Callable[[Any], Tally],
+    compare: Callable[[Any], FindingTally],
     ranges: Sequence[Range],
     files: Sequence[DataFile],
-    outcome: Outcome,
+    outcome: AuditOutcome,
     kind: str,
     say: Say,
     **bounds: int,
@@ -277,7 +293,7 @@ def _compare_rows(
         )
 
 
-def _reaching(files: Sequence[DataFile], outcome: Outcome) -> list[DataFile]:
+def _reaching(files: Sequence[DataFile], outcome: AuditOutcome) -> list[DataFile]:
     """The files with the ids that they really hold."""
     return [
         file
@@ -287,22 +303,22 @@ def _reaching(files: Sequence[DataFile], outcome: Outcome) -> list[DataFile]:
     ]
 
 
-def _checked(scope: Scope, outcome: Outcome, seconds: float) -> list[Checked]:
+def _checked(scope: Scope, outcome: AuditOutcome, seconds: float) -> list[AuditStep]:
     counts = outcome.counts
     checked = [
-        Checked(
+        AuditStep(
             "events by themselves, their ids and their order", counts.get("events", 0), "events", seconds
         ),
-        Checked("rows of by_partition against log", counts.get("places", 0), "rows"),
-        Checked("hashes recomputed", counts.get("hashed", 0), "events"),
+        AuditStep("rows of by_partition against log", counts.get("places", 0), "rows"),
+        AuditStep("hashes recomputed", counts.get("hashed", 0), "events"),
     ]
     if scope.store is not None:
         ahead = scope.store_head > scope.head
         note = f"the log goes on to {scope.store_head}, which the lake does not have yet" if ahead else ""
-        checked.append(Checked("the log against the lake", counts.get("stored", 0), "events", note=note))
+        checked.append(AuditStep("the log against the lake", counts.get("stored", 0), "events", note=note))
     if scope.store_since:
         what = "what the log remembers of pruned events, against the lake"
-        checked.append(Checked(what, counts.get("remembered", 0), "events"))
+        checked.append(AuditStep(what, counts.get("remembered", 0), "events"))
     if counts.get("snapshots"):
-        checked.append(Checked("snapshots against their hashes", counts["snapshots"], "snapshots"))
+        checked.append(AuditStep("snapshots against their hashes", counts["snapshots"], "snapshots"))
     return checked

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from unisono.pipeline.html.charts import Series, columns, line, ranges
-from unisono.pipeline.html.pages import Fact, Page, counted
-from unisono.pipeline.jobs.audit.findings import Finding
-from unisono.pipeline.jobs.audit.result import AuditReport, Kind
+from unisono.pipeline.html.pages import Fact, HtmlPage, counted
+from unisono.pipeline.jobs.audit.findings import AuditFinding
+from unisono.pipeline.jobs.audit.result import AuditReport, FindingKind
 
 LISTED: Final = 50
 """Findings of one kind on the page; the JSON has all that were kept."""
@@ -28,7 +28,7 @@ BINS: Final = 60
 def page(report: AuditReport) -> str:
     """The whole page; the same report gives the same text."""
     where = report.lake if report.store is None else f"{report.lake}, beside {report.store}"
-    made = Page(
+    made = HtmlPage(
         "Audit of the history",
         where,
         "All times are UTC. An audit reads one version of each table of the lake.",
@@ -56,7 +56,7 @@ def _verdict(report: AuditReport) -> str:
     return f"The history is NOT SOUND: {counted(report.wrong, 'finding')}."
 
 
-def _looked_at(made: Page, report: AuditReport) -> None:
+def _looked_at(made: HtmlPage, report: AuditReport) -> None:
     made.section("What was looked at")
     rows = [(one.what, f"{one.count:,} {one.unit}", one.note) for one in report.checked]
     made.table(("what", "how many", "note"), rows)
@@ -68,7 +68,7 @@ def _looked_at(made: Page, report: AuditReport) -> None:
         )
 
 
-def _found(made: Page, report: AuditReport) -> None:
+def _found(made: HtmlPage, report: AuditReport) -> None:
     made.section("What was found")
     rows = [(_named(kind), kind.count, kind.meaning) for kind in report.kinds]
     made.table(("kind", "findings", "meaning"), rows)
@@ -91,15 +91,15 @@ def _found(made: Page, report: AuditReport) -> None:
             made.table(("event", "what is wrong"), plain, caption=caption)
 
 
-def _named(kind: Kind) -> str:
+def _named(kind: FindingKind) -> str:
     return f"{kind.kind} (warning)" if kind.warning else kind.kind
 
 
-def _event(finding: Finding) -> str:
+def _event(finding: AuditFinding) -> str:
     return "" if finding.committed_id is None else f"{finding.committed_id:,}"
 
 
-def _places(kinds: list[Kind], head: int) -> str:
+def _places(kinds: list[FindingKind], head: int) -> str:
     """A column over each part of the history, the kinds on top of each other."""
     most = sorted(kinds, key=lambda kind: -kind.count)
     drawn = [(kind.kind, _folded(kind.places, head)) for kind in most[:KINDS_DRAWN]]
@@ -121,7 +121,7 @@ def _folded(places: list[int], head: int) -> Any:
     return np.bincount(-(-last * bins // len(places)) - 1, places, bins)
 
 
-def _growth(made: Page, report: AuditReport) -> None:
+def _growth(made: HtmlPage, report: AuditReport) -> None:
     """The number of events by time, from the points that were noted on the way, if they are enough for a picture."""
     if len(report.ticks) < BINS:
         return

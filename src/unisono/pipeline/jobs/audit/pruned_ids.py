@@ -17,16 +17,16 @@ import numpy as np
 
 from unisono.pipeline.jobs.audit.compare_copies import (
     Cells,
+    DifferenceText,
+    DifferingBlocks,
     Key,
-    Suspects,
-    Words,
     difference,
     gathered,
     rows_within,
 )
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.row_fingerprints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
-from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import extent, sqlite_directory
 from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError
@@ -46,7 +46,7 @@ _PAGE: Final = (
     "WHERE id > ?1 ORDER BY id LIMIT ?2"
 )
 
-_WORDS: Final = Words(
+_WORDS: Final = DifferenceText(
     "it has left the log, which does not remember it",
     "the log remembers it and the lake does not have it",
     "the log remembers it {} times",
@@ -56,13 +56,13 @@ _WORDS: Final = Words(
 Remembered = tuple[str, int, str, int, bytes]
 
 
-class Memory(msgspec.Struct, frozen=True):
+class PrunedIdMemory(msgspec.Struct, frozen=True):
     """The part of the first pass that reads the memory."""
 
     events: int
 
 
-def sum_memory(scope: Scope, outcome: Outcome) -> None:
+def sum_memory(scope: Scope, outcome: AuditOutcome) -> None:
     """On an executor: the prints of what is remembered, and what cannot be, because it has not left."""
     assert scope.store is not None
     others: list[Any] = [np.zeros(0, np.int64)]
@@ -84,9 +84,9 @@ def sum_memory(scope: Scope, outcome: Outcome) -> None:
         outcome.tally.add("pruned", "the log remembers it as gone, and it has not left", int(id))
 
 
-def compare_memory(scope: Scope, task: Suspects) -> Tally:
+def compare_memory(scope: Scope, task: DifferingBlocks) -> FindingTally:
     """On an executor: what is remembered against the lake, row by row."""
-    tally = Tally(scope.head)
+    tally = FindingTally(scope.head)
     lake: dict[Key, list[Cells]] = {}
     memory: dict[Key, list[Cells]] = {}
     for batch in rows_within(scope, task):

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from unisono.lake.scan import BATCH_ROWS
 from unisono.lake.storage import Storage
 from unisono.lake.write import FILE_SCHEMAS, DataFile
-from unisono.pipeline.jobs.audit.tasks import Blind, Outcome, Scope
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
 
 UNREADABLE: Final = (OSError, pa.ArrowException, DeltaError, UnicodeDecodeError)
 """What reading a damaged, truncated or missing file raises."""
@@ -38,7 +38,7 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
         return
 
 
-class Seen:
+class FileStatistics:
     """What a file turned out to hold, to be held against what is said of it."""
 
     def __init__(self) -> None:
@@ -49,7 +49,9 @@ class Seen:
         self.complete = True
 
 
-def batches(scope: Scope, file: DataFile, outcome: Outcome, seen: Seen) -> Iterator[pa.RecordBatch]:
+def batches(
+    scope: Scope, file: DataFile, outcome: AuditOutcome, seen: FileStatistics
+) -> Iterator[pa.RecordBatch]:
     """All rows that can be read, row group by row group; what cannot is a finding."""
     try:
         with (
@@ -73,7 +75,7 @@ def batches(scope: Scope, file: DataFile, outcome: Outcome, seen: Seen) -> Itera
 
 
 def _group(
-    file: DataFile, parquet: pq.ParquetFile, number: int, outcome: Outcome, seen: Seen
+    file: DataFile, parquet: pq.ParquetFile, number: int, outcome: AuditOutcome, seen: FileStatistics
 ) -> Iterator[pa.RecordBatch]:
     first, last = file.first_id, file.last_id
     extremes = _Extremes()
@@ -130,12 +132,12 @@ def _said(group: Any) -> dict[str, tuple[Any, Any]]:
     return said
 
 
-def _has_columns(file: DataFile, parquet: pq.ParquetFile, outcome: Outcome) -> bool:
+def _has_columns(file: DataFile, parquet: pq.ParquetFile, outcome: AuditOutcome) -> bool:
     wrong = _wrong(file, parquet)
     if wrong:
         message = f"{file.table}/{file.path} has no column {wrong[0]} of the right type"
         outcome.tally.add("file", message, file.first_id)
-        outcome.blind.append(Blind(file, file.first_id, file.last_id))
+        outcome.blind.append(UnreadableRows(file, file.first_id, file.last_id))
     return not wrong
 
 
@@ -150,13 +152,13 @@ def _wrong(file: DataFile, parquet: pq.ParquetFile) -> list[str]:
 
 
 def _cannot_read(
-    file: DataFile, first: int, last: int, error: Exception, outcome: Outcome, part: str = ""
+    file: DataFile, first: int, last: int, error: Exception, outcome: AuditOutcome, part: str = ""
 ) -> None:
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     outcome.tally.add(
         "file", f"{part}{file.table}/{file.path} (events {first} to {last}) cannot be read: {reason}", first
     )
-    outcome.blind.append(Blind(file, first, last))
+    outcome.blind.append(UnreadableRows(file, first, last))
 
 
 def as_bytes(value: Any) -> Any:

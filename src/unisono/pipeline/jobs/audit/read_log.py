@@ -16,7 +16,7 @@ FAILURES_MAX: Final = 200
 """Failed reads after which a stretch is told as a whole: some ten damaged events are found in fewer."""
 
 
-class Dark(msgspec.Struct, frozen=True):
+class UnreadableEvents(msgspec.Struct, frozen=True):
     """Events of `(since, upto]`, which cannot be read, and why."""
 
     since: int
@@ -38,7 +38,7 @@ class StoreReading:
         self._store = store
         self._reader: LogReader | None = None
         self._failures = 0
-        self.dark: list[Dark] = []
+        self.dark: list[UnreadableEvents] = []
         self.pruned_to = 0
 
     def __enter__(self) -> StoreReading:
@@ -79,7 +79,7 @@ class StoreReading:
                     middle = (low + high) // 2
                     waiting += [(middle, high), (low, middle)]
                 else:
-                    self._note(Dark(low, high, str(error)))
+                    self._note(UnreadableEvents(low, high, str(error)))
             else:
                 if records:
                     yield records
@@ -95,7 +95,7 @@ class StoreReading:
             self._reader.close()
             self._reader = None
 
-    def _note(self, part: Dark) -> None:
+    def _note(self, part: UnreadableEvents) -> None:
         if self.dark and self.dark[-1].upto == part.since:
-            part = Dark(self.dark.pop().since, part.upto, part.reason)
+            part = UnreadableEvents(self.dark.pop().since, part.upto, part.reason)
         self.dark.append(part)

@@ -12,9 +12,9 @@ from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
-from unisono.pipeline.jobs.audit.result import Checked
+from unisono.pipeline.jobs.audit.result import AuditStep
 from unisono.pipeline.jobs.audit.snapshot_replay import Replayed, StateTask, replay_share
-from unisono.pipeline.jobs.audit.tasks import Outcome, Scope
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.task_planning import cut
 from unisono.store.maintenance import NO_MODEL_VERSION
@@ -33,9 +33,9 @@ def replay_snapshots(
     files: Sequence[DataFile],
     states: Table | None,
     sample: int | None,
-    outcome: Outcome,
+    outcome: AuditOutcome,
     say: Callable[[str], None],
-) -> list[Checked]:
+) -> list[AuditStep]:
     """Replay the snapshots of some partitions, or of all of them (`sample` None), version by version.
 
     `states`: the table they are in, which says how far all partitions were folded.
@@ -133,7 +133,7 @@ def _shares(spark: SparkContext, scope: Scope, events: Sequence[DataFile], sampl
     return [Share(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)]
 
 
-def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> Checked:
+def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> AuditStep:
     partitions, unread = sum(part.partitions for part in parts), sum(part.unread for part in parts)
     note = f"of {partitions} partitions"
     if replayed:
@@ -147,4 +147,4 @@ def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> Checked
         if replayed
         else f"snapshots of model version {version}"
     )
-    return Checked(what, sum(part.snapshots for part in parts), "snapshots", note=note)
+    return AuditStep(what, sum(part.snapshots for part in parts), "snapshots", note=note)

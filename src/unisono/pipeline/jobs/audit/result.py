@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from unisono.pipeline.jobs.audit.findings import KINDS, WARNINGS, Finding
-from unisono.pipeline.jobs.audit.tasks import Outcome, Scope, Tick
+from unisono.pipeline.jobs.audit.findings import KINDS, WARNINGS, AuditFinding
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, Scope
 from unisono.pipeline.open_log import shown
 
 LISTED: Final = 20
@@ -20,7 +20,7 @@ TICKS_MAX: Final = 2_000
 """Points of the growth of the log in the report."""
 
 
-class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that was looked at: how many, and how long it took where it was a step of its own."""
 
     what: str
@@ -30,7 +30,7 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FindingKind(msgspec.Struct, frozen=True):
     """How many findings of one kind there are, and in which parts of the history (`places`, of equal length)."""
 
     kind: str
@@ -49,12 +49,12 @@ class AuditReport(msgspec.Struct, frozen=True):
     head: int
     events: int
     seconds: float
-    checked: list[Checked]
-    kinds: list[Kind]
-    findings: list[Finding]
+    checked: list[AuditStep]
+    kinds: list[FindingKind]
+    findings: list[AuditFinding]
     erased: int
     erased_ids: list[int]
-    ticks: list[Tick]
+    ticks: list[CommitTime]
 
     @property
     def rate(self) -> float:
@@ -97,10 +97,12 @@ class AuditReport(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
-def made(lake: str, scope: Scope, outcome: Outcome, checked: list[Checked], seconds: float) -> AuditReport:
+def made(
+    lake: str, scope: Scope, outcome: AuditOutcome, checked: list[AuditStep], seconds: float
+) -> AuditReport:
     tally, erased = outcome.tally, outcome.erased()
     kinds = [
-        Kind(
+        FindingKind(
             kind,
             meaning,
             tally.counts[kind],

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import Piece, Share, in_file_order, in_order, pieces, scan_share
-from unisono.lake.scan import Span
+from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
@@ -33,7 +33,7 @@ from unisono.model.partition import PartitionState
 from unisono.pipeline.errors import NoSuchRange
 from unisono.pipeline.fold import of_one
 from unisono.pipeline.job_model import OPEN, ShippedModel
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
 from unisono.pipeline.open_log import no_collection, open_reader, read_partitions
@@ -73,7 +73,7 @@ class StateTask(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct):
     """What a task did and found. `unread`: partitions whose history or snapshots could not be read, or not all."""
 
-    tally: Tally
+    tally: FindingTally
     partitions: int = 0
     snapshots: int = 0
     events: int = 0
@@ -94,7 +94,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 def replay_share(task: StateTask) -> Replayed:
     """On an executor."""
-    done = Replayed(Tally(task.head))
+    done = Replayed(FindingTally(task.head))
     with no_collection(), ExitStack() as stack:
         try:
             held = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
@@ -118,9 +118,9 @@ def replay_share(task: StateTask) -> Replayed:
     return done
 
 
-def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: Tally) -> None:
+def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: FindingTally) -> None:
     """A run folds only what came after `folded`: an event up to there that no snapshot has is lost to all states."""
-    span, lost = Span(0, min(task.folded, task.head)), dict[bytes, int]()
+    span, lost = RowRange(0, min(task.folded, task.head)), dict[bytes, int]()
     for file in task.events:
         try:
             for batch in scan_share(task.storage, file, task.share, span, ("partition", "committed_id")):
@@ -185,7 +185,13 @@ def _look_at_state(one: _Stored, name: str, done: Replayed) -> bool:
 
 
 def _compare(
-    one: _Stored, packed: bytes, events: int, skipped: int, model: ShippedModel, name: str, tally: Tally
+    one: _Stored,
+    packed: bytes,
+    events: int,
+    skipped: int,
+    model: ShippedModel,
+    name: str,
+    tally: FindingTally,
 ) -> None:
     if one.model_digest is not None and one.model_digest != model.digest:
         message = f"{one.where}: it was folded by another content of model version {model.version}"
@@ -263,7 +269,7 @@ def _sources(task: StateTask, share: Share) -> list[Iterator[Piece]]:
         file for file in in_file_order(task.events) if file.first_id <= task.head and share.may_be_in(file)
     ]
     return [
-        pieces(number, scan_share(task.storage, file, share, Span(0, task.head), _COLUMNS), _lists)
+        pieces(number, scan_share(task.storage, file, share, RowRange(0, task.head), _COLUMNS), _lists)
         for number, file in enumerate(files)
     ]
 
@@ -307,7 +313,7 @@ def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int], done: Replayed) -
 
 
 def _of_store(
-    reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask, tally: Tally
+    reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask, tally: FindingTally
 ) -> Iterator[_Stored]:
     if name not in marks:
         return
@@ -328,7 +334,7 @@ def _of_store(
         yield _Stored("the log's snapshot", found.committed_id, found.state, model_digest=digest)
 
 
-def _marks(reader: Any, task: StateTask, tally: Tally) -> dict[bytes, int]:
+def _marks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
     """The partitions of the share of which the store has a snapshot."""
     try:
         found: dict[str, int] = reader.watermarks(task.version, task.digest)

@@ -11,7 +11,7 @@ from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.row_fingerprints import Sums
 
 
@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True):
     model: ShippedModel | None = None
 
 
-class Blind(msgspec.Struct, frozen=True):
+class UnreadableRows(msgspec.Struct, frozen=True):
     """Rows that could not be read: of ids in `[first_id, last_id]`, within one file."""
 
     file: DataFile
@@ -42,7 +42,7 @@ class Blind(msgspec.Struct, frozen=True):
     last_id: int
 
 
-class Extent(msgspec.Struct, frozen=True):
+class FileContent(msgspec.Struct, frozen=True):
     """What one file of `log` really holds: its ids as stretches without gaps, and the times at its ends."""
 
     path: str
@@ -51,14 +51,14 @@ class Extent(msgspec.Struct, frozen=True):
     last_time: int = 0
 
 
-class Tick(msgspec.Struct, frozen=True, array_like=True):
+class CommitTime(msgspec.Struct, frozen=True, array_like=True):
     """When an event was committed: the points through which the growth of the log is drawn."""
 
     committed_id: int
     time: int
 
 
-class Outcome:
+class AuditOutcome:
     """What tasks found; outcomes of parts add up.
 
     Prints that must be equal: `copied` and `stored`, of the events that lake and log both should have; `left` and
@@ -68,16 +68,16 @@ class Outcome:
     """
 
     def __init__(self, scope: Scope) -> None:
-        self.tally = Tally(scope.head)
+        self.tally = FindingTally(scope.head)
         self.copied = Sums(scope.head)
         self.stored = Sums(scope.head)
         self.left = Sums(scope.head)
         self.remembered = Sums(scope.head)
         self.expected = Sums(scope.head)
         self.placed = Sums(scope.head)
-        self.extents: list[Extent] = []
-        self.blind: list[Blind] = []
-        self.ticks: list[Tick] = []
+        self.extents: list[FileContent] = []
+        self.blind: list[UnreadableRows] = []
+        self.ticks: list[CommitTime] = []
         self.tombstones: list[Any] = []
         self.reaches: dict[str, tuple[int, int]] = {}
         self.store_pruned_to = 0
@@ -93,7 +93,7 @@ class Outcome:
         self.count("erased", len(check.tombstones))
         self.tombstones.append(np.array(check.tombstones, np.int64))
 
-    def merge(self, other: Outcome) -> None:
+    def merge(self, other: AuditOutcome) -> None:
         self.tally.merge(other.tally)
         for mine, its in (
             (self.copied, other.copied),

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from unisono.lake.storage import ERASURES, Storage
-from unisono.pipeline.jobs.audit.findings import Tally
+from unisono.pipeline.jobs.audit.findings import FindingTally
 
 
-def recorded(storage: Storage, head: int, tally: Tally) -> Any:
+def recorded(storage: Storage, head: int, tally: FindingTally) -> Any:
     """The ids that the record names, ascending; None where the lake has no record."""
     try:
         table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
@@ -30,7 +30,7 @@ def recorded(storage: Storage, head: int, tally: Tally) -> Any:
     return found[found <= head]
 
 
-def look_at_erasures(erased: Any, record: Any, tally: Tally) -> None:
+def look_at_erasures(erased: Any, record: Any, tally: FindingTally) -> None:
     """`erased`: the ids of all tombstones; both ascending."""
     if record is None:
         return

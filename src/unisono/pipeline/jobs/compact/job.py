@@ -62,7 +62,7 @@ GROUPS_PER_COMMIT: Final = 16
 """Groups joined by one commit: what a kill can cost."""
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """What compaction did to one table."""
 
     table: str
@@ -71,7 +71,7 @@ class Compacted(msgspec.Struct, frozen=True):
     rows_rewritten: int
 
 
-class Job(msgspec.Struct, frozen=True):
+class CompactionTask(msgspec.Struct, frozen=True):
     """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (FRESH)."""
 
     storage: Storage
@@ -82,7 +82,7 @@ class Job(msgspec.Struct, frozen=True):
     buckets: int = 1
 
 
-class Joined(msgspec.Struct, frozen=True):
+class CompactionTaskResult(msgspec.Struct, frozen=True):
     """What a task made, and digests of what it read and what it wrote."""
 
     files: list[DataFile]
@@ -92,7 +92,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 def compact(
     spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, say: mending.Say | None = None
-) -> list[Compacted]:
+) -> list[CompactionResult]:
     """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
 
     What other programs wrote is put in order first. Of the snapshots, older ones are thinned out on the way.
@@ -100,7 +100,7 @@ def compact(
     mending.mend(spark, lake, say)
     done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
     if lake.find(SNAPSHOTS) is not None:
-        done.append(Compacted(SNAPSHOTS, *thinning.thin(spark, lake)))
+        done.append(CompactionResult(SNAPSHOTS, *thinning.thin(spark, lake)))
     return done
 
 
@@ -126,7 +126,7 @@ def vacuum(lake: Lake, hours: int) -> int:
     )
 
 
-def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> Compacted:
+def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:
     """Join small files of one of the two tables of events."""
     before, rows, lost = len(lake.table(name).files()), 0, 0
     while groups := _groups(lake.table(name), rows_per_file):
@@ -137,7 +137,7 @@ def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int
             lost += 1
             if lost > OVERTAKEN_MAX:
                 raise
-    return Compacted(name, before, len(lake.table(name).files()), rows)
+    return CompactionResult(name, before, len(lake.table(name).files()), rows)
 
 
 def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
@@ -182,21 +182,21 @@ def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
-def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[Job]:
+def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[CompactionTask]:
     if table.name == LOG:
-        return [Job(storage, LOG, tuple(group), rows_per_file)]
+        return [CompactionTask(storage, LOG, tuple(group), rows_per_file)]
     buckets = table.described().buckets
     if all(file.bucket == FRESH for file in group) and sum(file.rows for file in group) < FRESH_ROWS_MAX:
-        return [Job(storage, BY_PARTITION, tuple(group), rows_per_file, FRESH, buckets)]
+        return [CompactionTask(storage, BY_PARTITION, tuple(group), rows_per_file, FRESH, buckets)]
     return [
-        Job(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
+        CompactionTask(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
         for bucket in range(buckets)
         if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
     ]
 
 
 @memory_given_back()
-def join(job: Job) -> Joined:
+def join(job: CompactionTask) -> CompactionTaskResult:
     """On an executor: read files that are each in the table's order, and write them as one, in that order."""
     made: list[DataFile] = []
     written = Digest()
@@ -213,7 +213,7 @@ def join(job: Job) -> Joined:
     if writer is not None:
         made.append(writer.close())
         written += writer.digest
-    return Joined(made, counter.digest, written)
+    return CompactionTaskResult(made, counter.digest, written)
 
 
 class _Counter:
@@ -228,7 +228,7 @@ class _Counter:
             yield batch
 
 
-def _in_order(job: Job, counter: _Counter) -> Iterator[pa.RecordBatch]:
+def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch]:
     if job.table == LOG:
         for file in job.files:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))

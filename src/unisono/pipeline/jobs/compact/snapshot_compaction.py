@@ -40,7 +40,7 @@ FRESH_FILES_MAX: Final = 4
 """Generations with few partitions are one file each, which whoever looks for a state has to open."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class SnapshotCompactionTask(msgspec.Struct, frozen=True):
     """One bucket of neighbouring generations, to be joined by one task."""
 
     storage: Storage
@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True):
     buckets: int
 
 
-class Thinned(msgspec.Struct, frozen=True):
+class SnapshotCompactionResult(msgspec.Struct, frozen=True):
     """What a task made, and how many rows it read, kept and left out."""
 
     files: list[DataFile]
@@ -118,7 +118,7 @@ def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[i
 
 
 @memory_given_back()
-def join(job: Job) -> Thinned:
+def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
     """On an executor: one bucket of some generations as one, thinned."""
     first = job.files[0]
     assert first.model_version is not None
@@ -132,7 +132,7 @@ def join(job: Job) -> Thinned:
                 row.require_sound()
                 writer.add(row)
                 stayed += 1
-    return Thinned(writer.close(), read, stayed, read - stayed)
+    return SnapshotCompactionResult(writer.close(), read, stayed, read - stayed)
 
 
 def _outdated(table: Table) -> list[DataFile]:
@@ -178,9 +178,9 @@ def _worthwhile(group: Sequence[DataFile]) -> bool:
     return any(len(list(runs_of(files))) > 1 for files in buckets.values())
 
 
-def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> list[Job]:
+def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> list[SnapshotCompactionTask]:
     return [
-        Job(storage, files, bucket, buckets)
+        SnapshotCompactionTask(storage, files, bucket, buckets)
         for bucket in range(buckets)
         if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
     ]

@@ -17,7 +17,7 @@ from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 _DELTA_LOG: Final = "_delta_log"
 
 
-class Place(msgspec.Struct, frozen=True):
+class SearchedFile(msgspec.Struct, frozen=True):
     """One file: its path under a lake, or its whole path where it belongs to none."""
 
     path: str
@@ -55,21 +55,21 @@ class Place(msgspec.Struct, frozen=True):
         return self.path if self.storage is None else f"{self.storage.location}/{self.path}"
 
 
-def lake_files(storage: Storage) -> list[Place]:
+def lake_files(storage: Storage) -> list[SearchedFile]:
     """Everything that is under a lake's location, named by its tables or not."""
     if storage.is_local:
-        return [Place(path, size, storage) for path, size in _walk(Path(storage.location))]
+        return [SearchedFile(path, size, storage) for path, size in _walk(Path(storage.location))]
     files = pa_fs.PyFileSystem(DeltaStorageHandler(storage.location, storage.options))
     found = files.get_file_info(pa_fs.FileSelector("", recursive=True))
-    return [Place(info.path, info.size, storage) for info in found if info.is_file]
+    return [SearchedFile(info.path, info.size, storage) for info in found if info.is_file]
 
 
-def directory_files(directory: Path, beside: Storage | None = None) -> list[Place]:
+def directory_files(directory: Path, beside: Storage | None = None) -> list[SearchedFile]:
     """Everything in a directory, but for a lake that is in it."""
     lake = None if beside is None or not beside.is_local else Path(beside.location).resolve()
     found = ((directory / path, size) for path, size in _walk(directory))
     return [
-        Place(str(path), size)
+        SearchedFile(str(path), size)
         for path, size in found
         if lake is None or not path.resolve().is_relative_to(lake)
     ]
@@ -86,7 +86,7 @@ def _walk(directory: Path) -> Iterator[tuple[str, int]]:
                 continue
 
 
-def remove(place: Place) -> None:
+def remove(place: SearchedFile) -> None:
     """Delete a file of a lake; one that is gone already is no matter."""
     assert place.storage is not None
     place.storage.remove(place.path)

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from unisono.lake.errors import Overtaken
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
-from unisono.pipeline.jobs.erase.all_files import Place, lake_files, remove
+from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remove
 from unisono.pipeline.jobs.erase.fragments import Pieces
-from unisono.pipeline.jobs.erase.rewrite import Erased, rewrite
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
 from unisono.pipeline.jobs.erase.search import search
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ROUNDS_MAX: Final = 5
 
 
 def clear_events(
-    spark: SparkContext, lake: Lake, erased: Erased, partitions: Mapping[str, int], salt: bytes
+    spark: SparkContext, lake: Lake, erased: TombstoneTimes, partitions: Mapping[str, int], salt: bytes
 ) -> tuple[int, frozenset[bytes]]:
     """Until no file of the tables of events says anything of these: how many were deleted, and tokens of those."""
     removed, pieces = 0, frozenset[bytes]()
@@ -79,12 +79,12 @@ def _named(lake: Lake, name: str) -> Iterator[str]:
 
 
 class _Look(msgspec.Struct, frozen=True):
-    place: Place
+    place: SearchedFile
     names: Any
     before_ms: int
 
 
-def _stale(task: _Look) -> Place | None:
+def _stale(task: _Look) -> SearchedFile | None:
     """On an executor: the file's place when it is to go."""
     wanted = pa.array(task.names.value, pa.string())
     try:

@@ -25,7 +25,7 @@ from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 RECORDS_PER_FILE: Final = 1_000_000
 
 
-class Erasure(msgspec.Struct, frozen=True):
+class ErasureRecord(msgspec.Struct, frozen=True):
     """One erased event, or one that is to be erased: a row of the table."""
 
     committed_id: int
@@ -41,13 +41,13 @@ def recorded(lake: Lake) -> dict[int, int]:
     return {} if table is None else _times(table)
 
 
-def erasures(lake: Lake) -> list[Erasure]:
+def erasures(lake: Lake) -> list[ErasureRecord]:
     """All records, by committed_id."""
     table = Table.open(lake.storage, ERASURES)
     if table is None:
         return []
     rows = [row for file in table.files() for row in _read(lake.storage, file).to_pylist()]
-    return msgspec.convert(sorted(rows, key=lambda row: row["committed_id"]), list[Erasure])
+    return msgspec.convert(sorted(rows, key=lambda row: row["committed_id"]), list[ErasureRecord])
 
 
 def record(
@@ -62,7 +62,7 @@ def record(
         table = Table.make(lake.storage, ERASURES, 1)
         known = _times(table)
         rows = [
-            Erasure(event.committed_id, event.id, event.erased_at or now_ms, selected_by, reason)
+            ErasureRecord(event.committed_id, event.id, event.erased_at or now_ms, selected_by, reason)
             for event in wanted
             if event.committed_id not in known
         ]
@@ -89,7 +89,7 @@ def _read(storage: Storage, file: DataFile, columns: list[str] | None = None) ->
         return parquet.read(columns)
 
 
-def _write(storage: Storage, rows: list[Erasure]) -> list[DataFile]:
+def _write(storage: Storage, rows: list[ErasureRecord]) -> list[DataFile]:
     files = []
     for start in range(0, len(rows), RECORDS_PER_FILE):
         part = rows[start : start + RECORDS_PER_FILE]

@@ -91,12 +91,12 @@ class Pieces:
 
     def find(self, content: Any) -> set[bytes]:
         """The tokens of those pieces that stand anywhere in these bytes."""
-        hunt = Hunt(self)
+        hunt = FragmentSearch(self)
         hunt.look(content)
         return hunt.found
 
 
-class Hunt:
+class FragmentSearch:
     """Looks through any number of buffers for pieces, and for each only until it is found."""
 
     def __init__(self, pieces: Pieces) -> None:

@@ -36,15 +36,15 @@ from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.jobs.erase.delete_files import clear_events, clear_states
 from unisono.pipeline.jobs.erase.erasure_table import record, recorded
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, SALT_BYTES, Pieces
-from unisono.pipeline.jobs.erase.proof import Proof, Trust, prove
-from unisono.pipeline.jobs.erase.rewrite import Erased, rewrite
-from unisono.pipeline.jobs.erase.select import Chosen, Numbered, Selection, Selector, joined, select
+from unisono.pipeline.jobs.erase.proof import CleanStates, Proof, prove
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
+from unisono.pipeline.jobs.erase.select import ByCommittedId, Chosen, Selection, Selector, joined, select
 from unisono.pipeline.jobs.erase.snapshots import fold_again, forget_states, states_of
-from unisono.pipeline.jobs.erase.unproved import Unproved, forget, keep, unproved
+from unisono.pipeline.jobs.erase.unproved import UnprovedErasure, forget, keep, unproved
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.export.job import plan as plan_export
 from unisono.pipeline.jobs.snapshot.job import reached
-from unisono.pipeline.maintain.embedded import Keeper, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
 from unisono.pipeline.open_log import extent
 from unisono.protocol.tombstones import tombstone
 from unisono.store.maintenance import ERASE_EVENTS_MAX
@@ -59,7 +59,7 @@ class NothingFound(PipelineError):
     """No event is what was asked for."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ErasePlan(msgspec.Struct, frozen=True):
     """What would be erased, of everything that was committed up to `head`.
 
     `unfinished`: what else an earlier erasure was begun of and not proved to be gone; it is finished with this one.
@@ -101,7 +101,7 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-class Done(msgspec.Struct, frozen=True):
+class EraseSummary(msgspec.Struct, frozen=True):
     """What a run did, and what the search at its end found."""
 
     events: int
@@ -114,7 +114,7 @@ class Done(msgspec.Struct, frozen=True):
     proof: Proof
 
 
-def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> Plan:
+def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> ErasePlan:
     """What is meant, and whether it can be done; reads, and changes nothing."""
     plan_export(store, lake)  # refuses a lake of another log
     held, view = extent(store), lake.view()
@@ -126,12 +126,12 @@ def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> Pla
     if begun is not None:
         chosen = {event.committed_id for event in selection.events}
         left = sorted(set(recorded(lake) if begun.ids is None else begun.ids) - chosen)
-        unfinished = select(spark, store, view, Numbered(tuple(left)), held.pruned_to, held.head, salt)
+        unfinished = select(spark, store, view, ByCommittedId(tuple(left)), held.pruned_to, held.head, salt)
     model = None
     if held.pruned_to or lake.find(SNAPSHOTS) is not None:
         model = in_force(store)
         reached(lake, model)  # refuses snapshots of another content of the same model version
-    return Plan(selector, selection, held.pruned_to, held.head, view.head, model, unfinished)
+    return ErasePlan(selector, selection, held.pruned_to, held.head, view.head, model, unfinished)
 
 
 def _require_found(selector: Selector, selection: Selection) -> None:
@@ -148,16 +148,16 @@ def erase(
     spark: SparkContext,
     store: str,
     lake: Lake,
-    planned: Plan,
+    planned: ErasePlan,
     *,
     reason: str | None = None,
     progress: Progress | None = None,
     also: Sequence[Path] = (),
-) -> Done:
+) -> EraseSummary:
     """Carry out a plan, and what an earlier one left to do. `also`: further directories to search in the end."""
     began, say = time.monotonic(), progress or (lambda _: None)
     selection, tokens, times = _begin(lake, planned, reason)
-    erased, names = Erased.of(times), selection.partitions
+    erased, names = TombstoneTimes.of(times), selection.partitions
     say(f"events recorded as to be erased: {len(times)}")
     export(spark, store, lake, to=max(int(erased.ids[-1]), lake.head()))
     rows = sum(rewrite(spark, lake, table, erased, names) for table in (BY_PARTITION, LOG))
@@ -172,16 +172,16 @@ def erase(
     removed += clear_states(spark, lake, names, folded_ms)
     say(f"files deleted that held erased events: {removed}")
     pieces = Pieces(sorted(tokens | found)[:PIECES_MAX], selection.salt)
-    proof = prove(spark, store, lake, erased, pieces, Trust(frozenset(names), folded_ms), also)
+    proof = prove(spark, store, lake, erased, pieces, CleanStates(frozenset(names), folded_ms), also)
     if proof.holds:
         forget(lake.storage)
-    return Done(
+    return EraseSummary(
         planned.events, planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof
     )
 
 
 def _begin(
-    lake: Lake, planned: Plan, reason: str | None
+    lake: Lake, planned: ErasePlan, reason: str | None
 ) -> tuple[Selection, frozenset[bytes], Mapping[int, int]]:
     """Write everything down, with what earlier runs did not prove to be gone: all events, all tokens, all times."""
     own, before = planned.selection, planned.unfinished
@@ -196,7 +196,7 @@ def _begin(
     whole = joined([own] if before is None else [before, own], own.salt)
     tokens = frozenset(sorted(tokens)[:PIECES_MAX])
     ids = tuple(event.committed_id for event in whole.events)
-    fresh = Unproved(own.salt, tokens, ids, planned.selector.kind, reason)
+    fresh = UnprovedErasure(own.salt, tokens, ids, planned.selector.kind, reason)
     if fresh != begun:
         keep(lake.storage, fresh)
     times.update(record(lake, own.events, now_ms(), planned.selector.kind, reason))
@@ -216,7 +216,7 @@ def _forget_and_fold(
 
 
 def _erase_in_log(
-    keeper: Keeper,
+    keeper: LogMaintainer,
     lake: Lake,
     model: ShippedModel | None,
     events: Sequence[Chosen],

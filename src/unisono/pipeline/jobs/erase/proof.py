@@ -22,8 +22,8 @@ from unisono.lake.scan import scan_log
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
-from unisono.pipeline.jobs.erase.fragments import Hunt, Pieces
-from unisono.pipeline.jobs.erase.rewrite import Erased
+from unisono.pipeline.jobs.erase.fragments import FragmentSearch, Pieces
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
 from unisono.pipeline.jobs.erase.search import Trace, search, text_buffers
 from unisono.pipeline.jobs.erase.select import texts_of
 from unisono.pipeline.jobs.export.job import ranges
@@ -86,7 +86,7 @@ class Proof(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-class Trust(msgspec.Struct, frozen=True):
+class CleanStates(msgspec.Struct, frozen=True):
     """Which states came of nothing but what stays: of other partitions than these, and those folded since."""
 
     partitions: frozenset[str]
@@ -105,9 +105,9 @@ def prove(
     spark: SparkContext,
     store: str,
     lake: Lake,
-    erased: Erased,
+    erased: TombstoneTimes,
     pieces: Pieces,
-    trust: Trust,
+    trust: CleanStates,
     also: Sequence[Path],
 ) -> Proof:
     """Search the lake, an embedded log's directory and `also`; ask the log for every one of these events."""
@@ -153,7 +153,7 @@ def surviving(spark: SparkContext, store: str, view: View, head: int, pieces: Pi
 
 def standing(task: _Stretch) -> set[bytes]:
     """On an executor."""
-    hunt = Hunt(task.pieces.value)
+    hunt = FragmentSearch(task.pieces.value)
     for batch in _rows(task):
         for name in _KEPT_TEXT:
             for buffer in text_buffers(batch.column(name)):
@@ -179,7 +179,7 @@ class _States(msgspec.Struct, frozen=True):
     pieces: Any
 
 
-def in_states(spark: SparkContext, store: str, lake: Lake, trust: Trust, pieces: Pieces) -> set[bytes]:
+def in_states(spark: SparkContext, store: str, lake: Lake, trust: CleanStates, pieces: Pieces) -> set[bytes]:
     """Which of these pieces stand in states that can be trusted, of the lake and of an embedded log."""
     table, directory = lake.find(SNAPSHOTS), sqlite_directory(store)
     files: list[DataFile | None] = [] if table is None else [*table.files()]
@@ -197,7 +197,7 @@ def in_states(spark: SparkContext, store: str, lake: Lake, trust: Trust, pieces:
 
 def stated(task: _States) -> set[bytes]:
     """On an executor."""
-    hunt, trust = Hunt(task.pieces.value), task.trust.value
+    hunt, trust = FragmentSearch(task.pieces.value), task.trust.value
     if task.file is None:
         assert task.directory is not None
         with closing(SqliteSource(task.directory)) as source:
@@ -216,7 +216,7 @@ class _Ask(msgspec.Struct, frozen=True):
     ids: list[int]
 
 
-def still_there(spark: SparkContext, store: str, erased: Erased, pruned_to: int) -> int:
+def still_there(spark: SparkContext, store: str, erased: TombstoneTimes, pruned_to: int) -> int:
     """How many of these events the log still has as they were."""
     ids = erased.ids[erased.ids > pruned_to].tolist()
     asks = [_Ask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)]

@@ -36,21 +36,21 @@ FILES_PER_COMMIT: Final = 64
 """Files written anew by one commit: what a kill can cost."""
 
 
-class Erased(msgspec.Struct, frozen=True):
+class TombstoneTimes(msgspec.Struct, frozen=True):
     """Events and the times of their tombstones, by committed_id: two arrays of the same length."""
 
     ids: Any
     times: Any
 
     @classmethod
-    def of(cls, times: Mapping[int, int]) -> Erased:
+    def of(cls, times: Mapping[int, int]) -> TombstoneTimes:
         ids = np.array(sorted(times), np.int64)
         return cls(ids, np.array([times[number] for number in ids.tolist()], np.int64))
 
-    def within(self, first: int, last: int) -> Erased:
+    def within(self, first: int, last: int) -> TombstoneTimes:
         """Those from `first` to `last`."""
         start, end = np.searchsorted(self.ids, [first, last + 1])
-        return Erased(self.ids[start:end], self.times[start:end])
+        return TombstoneTimes(self.ids[start:end], self.times[start:end])
 
     def places(self, committed_ids: Any) -> tuple[Any, Any]:
         """Which rows hold one of these events, and which of these events each of those rows holds."""
@@ -62,15 +62,15 @@ class Erased(msgspec.Struct, frozen=True):
         return len(self.ids)
 
 
-class Job(msgspec.Struct, frozen=True):
+class RewriteTask(msgspec.Struct, frozen=True):
     """One file that may hold erased events."""
 
     storage: Storage
     file: DataFile
-    erased: Erased
+    erased: TombstoneTimes
 
 
-class Rewritten(msgspec.Struct, frozen=True):
+class RewriteResult(msgspec.Struct, frozen=True):
     """What came of a file: the one that takes its place, None when there was nothing to change in it."""
 
     old: DataFile
@@ -80,7 +80,9 @@ class Rewritten(msgspec.Struct, frozen=True):
     written: Digest = Digest()
 
 
-def rewrite(spark: SparkContext, lake: Lake, name: str, erased: Erased, partitions: Mapping[str, int]) -> int:
+def rewrite(
+    spark: SparkContext, lake: Lake, name: str, erased: TombstoneTimes, partitions: Mapping[str, int]
+) -> int:
     """Replace what these events said in one table by tombstones; how many rows that changed.
 
     `partitions`: every partition they are in. Safe beside exports, compactions and readers.
@@ -107,17 +109,17 @@ def rewrite(spark: SparkContext, lake: Lake, name: str, erased: Erased, partitio
         clean.update(part.old.path if part.new is None else part.new.path for part in done)
 
 
-def _jobs(table: Table, erased: Erased, partitions: Mapping[str, int]) -> list[Job]:
+def _jobs(table: Table, erased: TombstoneTimes, partitions: Mapping[str, int]) -> list[RewriteTask]:
     buckets = table.described().buckets
     jobs = []
     for file in table.files():
         mine = erased.within(file.first_id, file.last_id)
         if len(mine) and (table.name == LOG or any(may_hold(file, name, buckets) for name in partitions)):
-            jobs.append(Job(table.storage, file, mine))
+            jobs.append(RewriteTask(table.storage, file, mine))
     return jobs
 
 
-def _commit(table: Table, done: list[Rewritten]) -> int:
+def _commit(table: Table, done: list[RewriteResult]) -> int:
     fresh = [part for part in done if part.new is not None]
     if not fresh:
         return 0
@@ -133,7 +135,7 @@ def _commit(table: Table, done: list[Rewritten]) -> int:
     return rows
 
 
-def rewrite_file(job: Job) -> Rewritten:
+def rewrite_file(job: RewriteTask) -> RewriteResult:
     """On an executor: the file anew, row group by row group; no new one when no row changes."""
     file = job.file
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
@@ -141,7 +143,7 @@ def rewrite_file(job: Job) -> Rewritten:
         groups = range(parquet.metadata.num_row_groups)
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)
                    for number in groups if touched(parquet.metadata.row_group(number), job.erased)):  # fmt: skip
-            return Rewritten(file, None, 0)
+            return RewriteResult(file, None, 0)
         writer = FileWriter(job.storage, file.table, file.bucket)
         read, changed = Digest(), 0
         for number in groups:
@@ -150,10 +152,10 @@ def rewrite_file(job: Job) -> Rewritten:
             rows, count = with_tombstones(rows, job.erased)
             writer.add(rows)
             changed += count
-    return Rewritten(file, writer.close(), changed, read, writer.digest)
+    return RewriteResult(file, writer.close(), changed, read, writer.digest)
 
 
-def with_tombstones(rows: pa.Table, erased: Erased) -> tuple[pa.Table, int]:
+def with_tombstones(rows: pa.Table, erased: TombstoneTimes) -> tuple[pa.Table, int]:
     """The rows with tombstones for these events, and how many of them said something else."""
     mask, spots = erased.places(np.asarray(rows.column("committed_id")))
     changed = len(differing(rows, erased))
@@ -172,7 +174,7 @@ def with_tombstones(rows: pa.Table, erased: Erased) -> tuple[pa.Table, int]:
     return rows, changed
 
 
-def differing(rows: pa.Table, erased: Erased) -> list[bytes]:
+def differing(rows: pa.Table, erased: TombstoneTimes) -> list[bytes]:
     """What rows of these events say where it is not their tombstone."""
     mask, spots = erased.places(np.asarray(rows.column("committed_id")))
     texts = rows.column("event").filter(pa.array(mask)).to_pylist()
@@ -182,7 +184,7 @@ def differing(rows: pa.Table, erased: Erased) -> list[bytes]:
     ]
 
 
-def touched(group: Any, erased: Erased) -> bool:
+def touched(group: Any, erased: TombstoneTimes) -> bool:
     """Whether a row group's ids reach over any of these events."""
     for number in range(group.num_columns):
         column = group.column(number)

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unisono.pipeline.jobs.erase.all_files import Place
-from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Hunt, Pieces, sample
-from unisono.pipeline.jobs.erase.rewrite import Erased, differing, touched
+from unisono.pipeline.jobs.erase.all_files import SearchedFile
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, differing, touched
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -37,12 +37,12 @@ PIECES_PER_FILE: Final = 1_000
 class Trace(msgspec.Struct, frozen=True):
     """A file that holds something of what was erased: so many events by their ids, and pieces with these tokens."""
 
-    place: Place
+    place: SearchedFile
     events: int
     pieces: frozenset[bytes]
 
 
-class Searched(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """What a search read, and what it found."""
 
     files: int
@@ -51,25 +51,30 @@ class Searched(msgspec.Struct, frozen=True):
 
 
 class _Task(msgspec.Struct, frozen=True):
-    places: tuple[Place, ...]
+    places: tuple[SearchedFile, ...]
     erased: Any
     pieces: Any
 
 
-def search(spark: SparkContext, places: Sequence[Place], erased: Erased, pieces: Pieces) -> Searched:
+def search(
+    spark: SparkContext, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
+) -> SearchResult:
     """Read all of these files; every one that holds something of what was erased is a trace."""
-    shared: tuple[Broadcast[Erased], Broadcast[Pieces]] = (spark.broadcast(erased), spark.broadcast(pieces))
+    shared: tuple[Broadcast[TombstoneTimes], Broadcast[Pieces]] = (
+        spark.broadcast(erased),
+        spark.broadcast(pieces),
+    )
     try:
         tasks = [_Task(part, *shared) for part in _portions(places)]
         traces = spark.parallelize(tasks, len(tasks)).flatMap(search_files).collect() if tasks else []
     finally:
         for each in shared:
             each.destroy()
-    return Searched(len(places), sum(place.bytes for place in places), traces)
+    return SearchResult(len(places), sum(place.bytes for place in places), traces)
 
 
-def _portions(places: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
-    part: list[Place] = []
+def _portions(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...]]:
+    part: list[SearchedFile] = []
     size = 0
     for place in places:
         if part and (size + place.bytes > TASK_BYTES or len(part) == TASK_FILES_MAX):
@@ -94,7 +99,7 @@ def search_files(task: _Task) -> list[Trace]:
     return traces
 
 
-def _search(place: Place, erased: Erased, pieces: Pieces) -> tuple[int, set[bytes]]:
+def _search(place: SearchedFile, erased: TombstoneTimes, pieces: Pieces) -> tuple[int, set[bytes]]:
     with place.opened() as source:
         if place.holds_events:
             return _events_in(source, erased, pieces.salt)
@@ -103,7 +108,7 @@ def _search(place: Place, erased: Erased, pieces: Pieces) -> tuple[int, set[byte
         return 0, _raw(source, pieces)
 
 
-def _events_in(source: Any, erased: Erased, salt: bytes) -> tuple[int, set[bytes]]:
+def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, set[bytes]]:
     """How many rows of erased events say anything, and tokens of it."""
     count = 0
     texts: list[bytes] = []
@@ -118,7 +123,7 @@ def _events_in(source: Any, erased: Erased, salt: bytes) -> tuple[int, set[bytes
 
 def _decoded(source: Any, pieces: Pieces) -> set[bytes]:
     """What any column of text or bytes holds; another writer's file may be no Parquet at all, whatever its name."""
-    hunt = Hunt(pieces)
+    hunt = FragmentSearch(pieces)
     try:
         with pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches(1_024):
@@ -152,7 +157,7 @@ def text_buffers(column: Any) -> Iterator[Any]:
 
 
 def _raw(source: Any, pieces: Pieces) -> set[bytes]:
-    hunt = Hunt(pieces)
+    hunt = FragmentSearch(pieces)
     tail = b""
     while chunk := source.read(CHUNK_BYTES):
         hunt.look(tail + chunk)

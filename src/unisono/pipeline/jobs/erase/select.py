@@ -79,18 +79,18 @@ class Selection(msgspec.Struct, frozen=True):
     salt: bytes
 
 
-class Numbered(msgspec.Struct, frozen=True):
+class ByCommittedId(msgspec.Struct, frozen=True):
     """Events by their committed ids, which ascend: those that an erasure was begun of."""
 
     ids: tuple[int, ...]
 
-    def within(self, first: int, last: int) -> Numbered:
-        return Numbered(self.ids[bisect_left(self.ids, first) : bisect_right(self.ids, last)])
+    def within(self, first: int, last: int) -> ByCommittedId:
+        return ByCommittedId(self.ids[bisect_left(self.ids, first) : bisect_right(self.ids, last)])
 
 
 class _Look(msgspec.Struct, frozen=True):
     store: str
-    selector: Selector | Numbered
+    selector: Selector | ByCommittedId
     since: int
     upto: int
     pruned_to: int
@@ -104,7 +104,7 @@ def select(
     spark: SparkContext,
     store: str,
     view: View,
-    selector: Selector | Numbered,
+    selector: Selector | ByCommittedId,
     pruned_to: int,
     head: int,
     salt: bytes,
@@ -124,15 +124,17 @@ def select(
     return joined(spark.parallelize(looks, len(looks)).map(look).collect() if looks else [], salt)
 
 
-def _part(selector: Selector | Numbered, since: int, upto: int, file: DataFile | None) -> Selector | Numbered:
+def _part(
+    selector: Selector | ByCommittedId, since: int, upto: int, file: DataFile | None
+) -> Selector | ByCommittedId:
     """What of it a task has to look for."""
     if isinstance(selector, Selector):
         return selector
     return selector.within(since + 1, upto) if file is None else selector.within(file.first_id, file.last_id)
 
 
-def _files(view: View, selector: Selector | Numbered) -> list[DataFile]:
-    if isinstance(selector, Numbered):
+def _files(view: View, selector: Selector | ByCommittedId) -> list[DataFile]:
+    if isinstance(selector, ByCommittedId):
         return [file for file in view.log_files if selector.within(file.first_id, file.last_id).ids]
     if selector.kind == "partition":
         return pertinent(view.partition_files, view.buckets, selector.names, 0, view.head)
@@ -206,7 +208,7 @@ def erased_at_of(event: bytes) -> int | None:
 def _in_file(task: _Look) -> Iterator[pa.Table]:
     """The rows meant, one row group after the other."""
     assert task.file is not None
-    if isinstance(task.selector, Numbered):
+    if isinstance(task.selector, ByCommittedId):
         column, wanted = "committed_id", pa.array(task.selector.ids, pa.int64())
     else:
         column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
@@ -219,13 +221,13 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
                 yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
 
 
-def _groups(metadata: Any, column: str, selector: Selector | Numbered) -> Iterator[int]:
+def _groups(metadata: Any, column: str, selector: Selector | ByCommittedId) -> Iterator[int]:
     """Row groups that may hold any of what is looked for, by their statistics where they have some."""
     places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    encoded = [] if isinstance(selector, Numbered) else [name.encode() for name in selector.names]
+    encoded = [] if isinstance(selector, ByCommittedId) else [name.encode() for name in selector.names]
     for number in range(metadata.num_row_groups):
         known = metadata.row_group(number).column(places[column]).statistics
-        if isinstance(selector, Numbered):
+        if isinstance(selector, ByCommittedId):
             if known is not None and not selector.within(known.min, known.max).ids:
                 continue
         elif known is not None and known.has_min_max:
@@ -236,7 +238,7 @@ def _groups(metadata: Any, column: str, selector: Selector | Numbered) -> Iterat
 
 
 def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
-    if isinstance(task.selector, Numbered):
+    if isinstance(task.selector, ByCommittedId):
         yield from _numbered(reader, task.selector.ids)
         return
     names = frozenset(task.selector.names)

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import ERASURES, Storage
-from unisono.pipeline.jobs.erase.all_files import Place, lake_files, remove
+from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remove
 
 _PREFIX: Final = "_unproved-"
 """In the folder of the table of erasures; what begins like this belongs to no table, and no vacuum removes it."""
 
 
-class Unproved(msgspec.Struct, frozen=True):
+class UnprovedErasure(msgspec.Struct, frozen=True):
     """Events, by committed_id, and tokens, all made with one salt.
 
     `selected_by` and `reason` are for those that are not in the table of erasures yet. `ids` is None in what was
@@ -35,7 +35,7 @@ class Unproved(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def unproved(storage: Storage) -> Unproved | None:
+def unproved(storage: Storage) -> UnprovedErasure | None:
     """What earlier runs could not prove to be gone; None when there is nothing."""
     kept = [_read(place) for place in _places(storage)]
     if not kept:
@@ -47,7 +47,7 @@ def unproved(storage: Storage) -> Unproved | None:
     return msgspec.structs.replace(most, tokens=frozenset().union(*(each.tokens for each in kept)))
 
 
-def keep(storage: Storage, fresh: Unproved) -> None:
+def keep(storage: Storage, fresh: UnprovedErasure) -> None:
     """In the place of all that was kept before, which must be part of it."""
     before = _places(storage)
     content = msgspec.msgpack.encode(fresh)
@@ -62,14 +62,14 @@ def forget(storage: Storage) -> None:
         remove(place)
 
 
-def _places(storage: Storage) -> list[Place]:
+def _places(storage: Storage) -> list[SearchedFile]:
     return [place for place in lake_files(storage) if place.path.startswith(f"{ERASURES}/{_PREFIX}")]
 
 
-def _read(place: Place) -> Unproved:
+def _read(place: SearchedFile) -> UnprovedErasure:
     try:
         with place.opened() as source:
-            return msgspec.msgpack.decode(source.read(), type=Unproved)
+            return msgspec.msgpack.decode(source.read(), type=UnprovedErasure)
     except msgspec.MsgspecError as error:
         raise LakeUnusable(
             f"{place.shown()} has what an erasure was to look for and cannot be read ({error}): "

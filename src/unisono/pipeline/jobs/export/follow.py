@@ -31,8 +31,8 @@ from unisono.pipeline.jobs.export.job import (
     BOTH,
     EVENTS_PER_FILE,
     OVERTAKEN_MAX,
-    Exported,
-    Stage,
+    ExportCommit,
+    ExportResult,
     commit,
     export,
     level,
@@ -46,7 +46,7 @@ EVERY_S: Final = 1.0
 
 _POLL_S: Final = 0.2
 
-Told = Callable[[Exported], None]
+Told = Callable[[ExportResult], None]
 """Called after each batch that added something."""
 
 
@@ -135,10 +135,10 @@ class Follower:
                         log.first > head + 1
                     ):  # the lake was put back to an earlier state: fill in what is between
                         head = export(context, self._store, self._lake, to=log.first - 1).upto
-                    commit(self._lake, Stage(head, log.last, BOTH), written, origin_of(self._store))
+                    commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
             except Overtaken:
                 continue
-            self._told(Exported(head, log.last, log.rows, time.monotonic() - began, log))
+            self._told(ExportResult(head, log.last, log.rows, time.monotonic() - began, log))
             return
         raise Overtaken("another process keeps changing the lake first")
 

@@ -51,7 +51,7 @@ Progress = Callable[[int, int], None]
 """Called with events exported so far and events to export in all."""
 
 
-class Stage(msgspec.Struct, frozen=True):
+class ExportCommit(msgspec.Struct, frozen=True):
     """One commit's worth: a range, which tables it is missing in, and whether the lake's own log has it."""
 
     since: int
@@ -60,7 +60,7 @@ class Stage(msgspec.Struct, frozen=True):
     from_lake: bool = False
 
 
-class Task(msgspec.Struct, frozen=True):
+class ExportTask(msgspec.Struct, frozen=True):
     """One executor's part of a stage."""
 
     store: str
@@ -73,7 +73,7 @@ class Task(msgspec.Struct, frozen=True):
     lake_files: tuple[DataFile, ...] = ()
 
 
-class Exported(msgspec.Struct, frozen=True):
+class ExportResult(msgspec.Struct, frozen=True):
     """What an export did: `(since, upto]` was missing in one table or both. `digest` is of what it added to `log`."""
 
     since: int
@@ -87,7 +87,7 @@ class Exported(msgspec.Struct, frozen=True):
         return self.events / self.seconds if self.seconds > 0 else 0.0
 
 
-def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
+def plan(store: str, lake: Lake, to: int | None = None) -> list[ExportCommit]:
     """What is missing in the lake, up to `to` or the log's head; empty when nothing is."""
     view = lake.view()
     log, by_partition = view.head, view.by_partition.head
@@ -98,12 +98,12 @@ def plan(store: str, lake: Lake, to: int | None = None) -> list[Stage]:
     require_same_log(store, lake, log, held)
     stages = []
     if by_partition < log:
-        stages.append(Stage(by_partition, log, frozenset((BY_PARTITION,)), from_lake=True))
+        stages.append(ExportCommit(by_partition, log, frozenset((BY_PARTITION,)), from_lake=True))
     if log < min(by_partition, target):
-        stages.append(Stage(log, min(by_partition, target), frozenset((LOG,))))
+        stages.append(ExportCommit(log, min(by_partition, target), frozenset((LOG,))))
     start = max(log, by_partition)
     if start < target:
-        stages.append(Stage(start, target, BOTH))
+        stages.append(ExportCommit(start, target, BOTH))
     return stages
 
 
@@ -115,7 +115,7 @@ def export(
     to: int | None = None,
     events_per_file: int = EVENTS_PER_FILE,
     progress: Progress | None = None,
-) -> Exported:
+) -> ExportResult:
     """Bring the lake up to `to`, or to where the log ends now; safe to run beside another export."""
     began = time.monotonic()
     start = min(lake.table(LOG).head, lake.table(BY_PARTITION).head)
@@ -134,7 +134,7 @@ def export(
             lost += 1
             if lost > OVERTAKEN_MAX:
                 raise
-    return Exported(start, lake.head(), done, time.monotonic() - began, total(digests))
+    return ExportResult(start, lake.head(), done, time.monotonic() - began, total(digests))
 
 
 def level(spark: SparkContext, store: str, lake: Lake) -> int:
@@ -145,14 +145,16 @@ def level(spark: SparkContext, store: str, lake: Lake) -> int:
     return max(heads)
 
 
-def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, events_per_file: int) -> Digest:
+def export_stage(
+    spark: SparkContext, store: str, lake: Lake, stage: ExportCommit, events_per_file: int
+) -> Digest:
     """Write one stage and commit it; the digest of what it added to `log`."""
     view = lake.view()
     files = view.log_files if stage.from_lake else []
     parts = ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
     with attempting(lake.storage) as storage:
         tasks = [
-            Task(
+            ExportTask(
                 store,
                 storage,
                 since,
@@ -169,7 +171,7 @@ def export_stage(spark: SparkContext, store: str, lake: Lake, stage: Stage, even
 
 
 @memory_given_back()
-def run_task(task: Task) -> Written:
+def run_task(task: ExportTask) -> Written:
     """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
     with no_collection():
         if task.lake_files:
@@ -182,7 +184,7 @@ def run_task(task: Task) -> Written:
             reader.close()
 
 
-def commit(lake: Lake, stage: Stage, written: list[Written], origin: Origin | None = None) -> Digest:
+def commit(lake: Lake, stage: ExportCommit, written: list[Written], origin: Origin | None = None) -> Digest:
     """Name the files of a stage in the tables that miss it; Overtaken when a table stands elsewhere by now.
 
     `origin`: the log they come from, noted with what is added to `log`.
@@ -217,13 +219,13 @@ def ranges(since: int, upto: int, size: int, cores: int) -> list[tuple[int, int]
     return list(itertools.pairwise(edges))
 
 
-def _cut(stages: list[Stage], size: int) -> Iterator[Stage]:
+def _cut(stages: list[ExportCommit], size: int) -> Iterator[ExportCommit]:
     for stage in stages:
         for since in range(stage.since, stage.upto, size):
             yield msgspec.structs.replace(stage, since=since, upto=min(since + size, stage.upto))
 
 
-def _write(task: Task, batches: Iterator[object]) -> Written:
+def _write(task: ExportTask, batches: Iterator[object]) -> Written:
     return write_runs(
         task.storage,
         batches,
@@ -233,7 +235,7 @@ def _write(task: Task, batches: Iterator[object]) -> Written:
     )
 
 
-def _require_whole(stage: Stage, log: Digest) -> None:
+def _require_whole(stage: ExportCommit, log: Digest) -> None:
     if (log.rows, log.first, log.last) != (stage.upto - stage.since, stage.since + 1, stage.upto):
         raise Mismatch(
             f"({stage.since}, {stage.upto}] was to be written and {log.rows} events from {log.first} to "

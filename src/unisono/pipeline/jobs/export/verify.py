@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from unisono.lake.digests import Digest, digest
 from unisono.lake.lake import Lake, View
-from unisono.lake.scan import Span, runs_of, scan_file
+from unisono.lake.scan import RowRange, runs_of, scan_file
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import NoSuchRange
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DIGESTED: Final = ("committed_id", "hash")
 
 
-class Checked(msgspec.Struct, frozen=True):
+class VerifiedRange(msgspec.Struct, frozen=True):
     """One range, seen from both sides."""
 
     since: int
@@ -52,7 +52,7 @@ class Range(msgspec.Struct, frozen=True):
 
 def verify(
     spark: SparkContext, store: str, lake: Lake, since: int = 0, upto: int | None = None
-) -> list[Checked]:
+) -> list[VerifiedRange]:
     """Compare the lake with the log over what both hold of `(since, upto]`, range by range.
 
     Ranges follow the runs of the lake, so that every file is read once. What has left the log cannot be compared.
@@ -83,9 +83,9 @@ def ranges(store: str, view: View, since: int, upto: int) -> list[Range]:
     ]
 
 
-def check(task: Range) -> Checked:
+def check(task: Range) -> VerifiedRange:
     """On an executor: one range from both sides."""
-    return Checked(
+    return VerifiedRange(
         task.since,
         task.upto,
         _of_files(task, task.log, _DIGESTED),
@@ -110,7 +110,7 @@ def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFil
 
 
 def _of_files(task: Range, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
-    span = Span(task.since, task.upto)
+    span = RowRange(task.since, task.upto)
     batches = chain.from_iterable(scan_file(task.storage, file, span, columns) for file in files)
     return sum(map(digest, batches), Digest())
 

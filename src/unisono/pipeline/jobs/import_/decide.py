@@ -21,7 +21,7 @@ from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, R
 from unisono.pipeline.jobs.import_.read_split import ROW_SCHEMA, number_of
 from unisono.pipeline.open_log import no_collection, open_reader
 from unisono.store.bulk_load import Ids, open_ids
-from unisono.store.port import Known
+from unisono.store.port import RememberedId
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -162,7 +162,13 @@ class _Comparing:
         return pa.RecordBatch.from_arrays([columns[name].cast(kind) for name, kind in _KINDS], schema=_OUT)
 
     def _outcome(
-        self, known: dict[str, Known], id: str, place: int, hash: bytes, first: Any, committed_id: int | None
+        self,
+        known: dict[str, RememberedId],
+        id: str,
+        place: int,
+        hash: bytes,
+        first: Any,
+        committed_id: int | None,
     ) -> tuple[str, str | None, str, str]:
         if place > 1:
             if hash == first["hash"]:

@@ -25,9 +25,9 @@ import apsw
 import msgspec
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.import_.outcomes import Refused
-from unisono.pipeline.jobs.import_.rows import Row, canonical_text, tree_text
-from unisono.pipeline.jobs.import_.sources import SPLIT_ROWS, Mapped, Source, Split
+from unisono.pipeline.jobs.import_.outcomes import RefusedRow
+from unisono.pipeline.jobs.import_.rows import SourceRow, canonical_text, tree_text
+from unisono.pipeline.jobs.import_.sources import SPLIT_ROWS, FieldMapping, SourceFile, Split
 
 TABLE: Final = "committed_events"
 
@@ -54,7 +54,7 @@ class Columns(msgspec.Struct, frozen=True):
         return dict(zip(self.present, row, strict=True))
 
 
-def splits(file: int, source: Source, mapped: Mapped, size: int = SPLIT_ROWS) -> list[Split]:
+def splits(file: int, source: SourceFile, mapped: FieldMapping, size: int = SPLIT_ROWS) -> list[Split]:
     """Stretches of `size` rows by SQLite's own row ids: in the library's tables they are the committed ids."""
     with closing(_connect(source.path)) as connection:
         _columns(connection, source.path, mapped)
@@ -80,7 +80,7 @@ def _ids(connection: apsw.Connection, query: str, *values: int) -> tuple[int | N
     return msgspec.convert(connection.execute(query, values).fetchall()[0], tuple[int | None, ...])
 
 
-def read(split: Split, mapped: Mapped) -> Iterator[Row]:
+def read(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of a stretch, in short reads."""
     with closing(_connect(split.path)) as connection:
         columns = _columns(connection, split.path, mapped)
@@ -113,7 +113,7 @@ def _at_rest(path: str) -> bool:
     return in_wal_mode and not any(Path(f"{path}-{beside}").exists() for beside in ("wal", "shm"))
 
 
-def _columns(connection: apsw.Connection, path: str, mapped: Mapped) -> Columns:
+def _columns(connection: apsw.Connection, path: str, mapped: FieldMapping) -> Columns:
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({TABLE})")}
     if not present:
         raise PipelineError(f"{path} has no table {TABLE}: it is not a store of the JavaScript library")
@@ -130,8 +130,10 @@ def _columns(connection: apsw.Connection, path: str, mapped: Mapped) -> Columns:
     return Columns(found)
 
 
-def _row(number: int, found: dict[str, Any]) -> Row:
-    row = Row(number, id=found["id"], committed_id=found["committed_id"], partition=found.get("partition"))
+def _row(number: int, found: dict[str, Any]) -> SourceRow:
+    row = SourceRow(
+        number, id=found["id"], committed_id=found["committed_id"], partition=found.get("partition")
+    )
     row.time = next((found[name] for name in TIMES if found.get(name) is not None), None)
     try:
         meta = _object(found.get("meta"))
@@ -141,7 +143,7 @@ def _row(number: int, found: dict[str, Any]) -> Row:
         row.client_id = found.get("client_id") or meta.get("clientId") or found.get("user_id") or None
         row.event = _event(found, meta)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        row.fault = Refused("unreadable", f"a column that should hold JSON does not: {error}")
+        row.fault = RefusedRow("unreadable", f"a column that should hold JSON does not: {error}")
     return row
 
 

@@ -24,24 +24,24 @@ from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import prepare as preparing
 from unisono.pipeline.jobs.import_ import rejects_table as rejects
 from unisono.pipeline.jobs.import_ import tabular
-from unisono.pipeline.jobs.import_.read_split import Summary, Task, count, number_of, run_task
-from unisono.pipeline.jobs.import_.result import Loaded, Prepared, Report
+from unisono.pipeline.jobs.import_.read_split import ReadTask, Summary, count, number_of, run_task
+from unisono.pipeline.jobs.import_.result import ImportPreparation, ImportReport, LoadSummary
 from unisono.pipeline.jobs.import_.sources import (
     INSIEME,
     JSONL,
     PARQUET,
     SPLIT_BYTES,
     SPLIT_ROWS,
-    Mapped,
-    Source,
+    FieldMapping,
+    SourceFile,
     Split,
     unchanged,
 )
-from unisono.pipeline.jobs.import_.staging import DECIDED, READ, Asked, Manifest, Staging
+from unisono.pipeline.jobs.import_.staging import DECIDED, READ, ImportProgress, ImportRequest, Staging
 from unisono.pipeline.open_log import extent, no_collection, shown, sqlite_directory
 from unisono.pipeline.spark.cluster import require_visible
-from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, Moved, groups, open_log
-from unisono.store.bulk_load import Prepared as PreparedRow
+from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, LogMovedOn, groups, open_log
+from unisono.store.bulk_load import UnnumberedEvent as PreparedRow
 from unisono.store.port import CommitLog, Record, StoreUnusable
 from unisono.store.sqlite.files import LOG_FILE
 
@@ -55,14 +55,14 @@ READ_ROWS: Final = 2_000
 """Staged rows held as Python values at a time."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ImportPlan(msgspec.Struct, frozen=True):
     """What is to be done. `full`: events are judged against the states they find, not by their shape only."""
 
     store: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     staging: Path
     rejects: str
-    mapped: Mapped = Mapped()
+    mapped: FieldMapping = FieldMapping()
     order: str = "keep"
     full: bool = True
     model: ShippedModel = ShippedModel.open()
@@ -73,8 +73,8 @@ class Plan(msgspec.Struct, frozen=True):
     group_rows: int = GROUP_ROWS_MAX
 
     @property
-    def asked(self) -> Asked:
-        return Asked(
+    def asked(self) -> ImportRequest:
+        return ImportRequest(
             shown(self.store),
             self.sources,
             self.mapped.names,
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
 Say = Callable[[str], None]
 
 
-def run(plan: Plan, session: Callable[[], SparkSession], say: Say) -> Report:
+def run(plan: ImportPlan, session: Callable[[], SparkSession], say: Say) -> ImportReport:
     """Do it, or go on with it. `session` is asked for Spark when there is work for it."""
     began = time.monotonic()
     rejects.check_place(plan.rejects)
@@ -100,7 +100,7 @@ def run(plan: Plan, session: Callable[[], SparkSession], say: Say) -> Report:
         if manifest.stage:
             say(f"going on with import {manifest.key}, which was {manifest.stage}")
         work = _Work(plan, staging, manifest, session, say)
-        loaded: Loaded | None = None
+        loaded: LoadSummary | None = None
         if log is None:
             work.prepare_only()
         else:
@@ -118,7 +118,7 @@ def _open(store: str) -> CommitLog:
         raise NoSuchStore(str(error)) from error
 
 
-def _require_files(plan: Plan) -> None:
+def _require_files(plan: ImportPlan) -> None:
     if not plan.sources:
         raise PipelineError("there is nothing to import")
     for source in plan.sources:
@@ -130,7 +130,12 @@ class _Work:
     """One run on one staging directory."""
 
     def __init__(
-        self, plan: Plan, staging: Staging, manifest: Manifest, session: Callable[[], SparkSession], say: Say
+        self,
+        plan: ImportPlan,
+        staging: Staging,
+        manifest: ImportProgress,
+        session: Callable[[], SparkSession],
+        say: Say,
     ) -> None:
         self._plan = plan
         self._staging = staging
@@ -147,13 +152,13 @@ class _Work:
             self._undecide()
         self._decide(base)
 
-    def load(self, log: CommitLog) -> Loaded:
+    def load(self, log: CommitLog) -> LoadSummary:
         """Decide what is not decided, and load what is not loaded."""
         for _ in range(MOVED_MAX):
             self._decide(log.head())
             try:
                 return self._load(log)
-            except Moved as moved:
+            except LogMovedOn as moved:
                 self._say(f"the log is not as it was when the rows were judged ({moved}): judging again")
                 self._undecide()
         raise Mismatch(
@@ -161,9 +166,9 @@ class _Work:
             "keep them from it for a while, and run this again"
         )
 
-    def report(self, loaded: Loaded | None, seconds: float) -> Report:
+    def report(self, loaded: LoadSummary | None, seconds: float) -> ImportReport:
         plan, manifest = self._plan, self._manifest
-        return Report(
+        return ImportReport(
             manifest.key,
             shown(plan.store),
             plan.order,
@@ -171,7 +176,7 @@ class _Work:
             "full" if plan.full else "shape",
             manifest.base,
             plan.rejects,
-            msgspec.json.decode(manifest.summary, type=Prepared),
+            msgspec.json.decode(manifest.summary, type=ImportPreparation),
             loaded,
             seconds,
             None if loaded is not None else str(self._staging.folder),
@@ -213,7 +218,7 @@ class _Work:
         folder.mkdir(exist_ok=True)
         splits = self._splits(spark)
         tasks = [
-            Task(
+            ReadTask(
                 split, str(folder), f"{place:06d}", self._plan.mapped, self._plan.model, self._plan.client_id
             )
             for place, split in enumerate(splits)
@@ -272,7 +277,7 @@ class _Work:
 
     # -- loading -------------------------------------------------------------------------------------------
 
-    def _load(self, log: CommitLog) -> Loaded:
+    def _load(self, log: CommitLog) -> LoadSummary:
         manifest, total = self._manifest, self._manifest.accepted
         certain = self._staging.loaded() if self._plan.full else 0
         loader = Loader(
@@ -295,7 +300,7 @@ class _Work:
         done = loader.progress
         if done.rows != total:
             raise Mismatch(f"{total} rows were to be loaded and {done.rows} are in the log")
-        return Loaded(done.committed, total - done.committed, done.foreign, done.moved_times, log.head())
+        return LoadSummary(done.committed, total - done.committed, done.foreign, done.moved_times, log.head())
 
     def _concerns(self) -> Concerns:
         """Whether others touch a partition of the import; nobody else can write to an embedded log."""

@@ -16,9 +16,16 @@ from typing import IO, Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from unisono.pipeline.jobs.import_.outcomes import Refused
-from unisono.pipeline.jobs.import_.rows import Row, canonical_text, tree_text
-from unisono.pipeline.jobs.import_.sources import FIELDS, SPLIT_BYTES, Mapped, Source, Split, is_packed
+from unisono.pipeline.jobs.import_.outcomes import RefusedRow
+from unisono.pipeline.jobs.import_.rows import SourceRow, canonical_text, tree_text
+from unisono.pipeline.jobs.import_.sources import (
+    FIELDS,
+    SPLIT_BYTES,
+    FieldMapping,
+    SourceFile,
+    Split,
+    is_packed,
+)
 
 LINE_BYTES_MAX: Final = 8 << 20
 """A row eight times as large as any event a server takes; what is longer is refused without being held."""
@@ -29,7 +36,7 @@ _RAW: Final = frozenset(("event", "payload", "data", "meta"))
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-def splits(file: int, source: Source, size: int = SPLIT_BYTES) -> list[Split]:
+def splits(file: int, source: SourceFile, size: int = SPLIT_BYTES) -> list[Split]:
     """Even parts of at most `size` bytes; a compressed file is one."""
     if is_packed(source.path):
         return [Split(file, source.path, source.format)]
@@ -56,13 +63,13 @@ def count_lines(split: Split) -> int:
     return lines
 
 
-def read(split: Split, mapped: Mapped) -> Iterator[Row]:
+def read(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of a split."""
     decode = _decoder(tuple(sorted(mapped.names.items())))
     for number, line in _lines(split):
         if line is None:
             says = f"the line has more than {LINE_BYTES_MAX} bytes"
-            yield Row(number, fault=Refused("unreadable", says))
+            yield SourceRow(number, fault=RefusedRow("unreadable", says))
         elif stripped := line.strip():
             yield _row(number, stripped, decode)
 
@@ -113,13 +120,13 @@ def _decoder(names: tuple[tuple[str, str], ...]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("Line", kinds, rename=dict(names)))
 
 
-def _row(number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Row:
+def _row(number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> SourceRow:
     try:
         found = decoder.decode(line)
         event = event_text(found)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return Row(number, text=line, fault=Refused("unreadable", f"not a JSON object: {error}"))
-    return Row(
+        return SourceRow(number, text=line, fault=RefusedRow("unreadable", f"not a JSON object: {error}"))
+    return SourceRow(
         number,
         found.id,
         found.client_id,

@@ -50,7 +50,7 @@ REJECT_SCHEMA: Final = pa.schema(
 """A rejected row while it is being worked on: `file` is a number, `row` the line or row in it."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedRow(msgspec.Struct, frozen=True):
     """Why one row cannot be an event."""
 
     reason: str

@@ -16,21 +16,31 @@ from unisono.pipeline.jobs.import_ import rejects_table as rejects
 from unisono.pipeline.jobs.import_.decide import KEEP, Deciding, decide, in_order, staged_files
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED
 from unisono.pipeline.jobs.import_.read_split import Summary
-from unisono.pipeline.jobs.import_.result import EXAMPLES, Example, Judged, Prepared, tally
-from unisono.pipeline.jobs.import_.staging import Manifest, Staging
+from unisono.pipeline.jobs.import_.result import (
+    EXAMPLES,
+    ImportPreparation,
+    JudgingSummary,
+    RejectedExample,
+    tally,
+)
+from unisono.pipeline.jobs.import_.staging import ImportProgress, Staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from unisono.pipeline.jobs.import_.job import Plan
+    from unisono.pipeline.jobs.import_.job import ImportPlan
 
 SURVEY_ROWS: Final = 1 << 20
 """Rows whose components are held before they are counted together."""
 
 
 def prepare(
-    spark: SparkSession, plan: Plan, staging: Staging, manifest: Manifest, summaries: list[Summary]
-) -> Prepared:
+    spark: SparkSession,
+    plan: ImportPlan,
+    staging: Staging,
+    manifest: ImportProgress,
+    summaries: list[Summary],
+) -> ImportPreparation:
     """Decide every row, stage the accepted ones in order and the rejected ones beside them."""
     staging.clear("decided", "staged", "loaded.json")
     paths = tuple(source.path for source in plan.sources)
@@ -68,7 +78,7 @@ def prepare(
     judged = survey.judged() if plan.full else None
     migrated = sum(summary.migrated for summary in summaries)
     staging.clear("decided")
-    return Prepared(totals, files, reasons, examples.by_reason(), migrated, by_id, judged, 0.0)
+    return ImportPreparation(totals, files, reasons, examples.by_reason(), migrated, by_id, judged, 0.0)
 
 
 class _Survey:
@@ -101,15 +111,15 @@ class _Survey:
         self._sizes = np.zeros(len(self._components), np.int64)
         np.add.at(self._sizes, places, weights)
 
-    def judged(self) -> Judged:
-        return Judged(len(self._components), int(self._sizes.max(initial=0)))
+    def judged(self) -> JudgingSummary:
+        return JudgingSummary(len(self._components), int(self._sizes.max(initial=0)))
 
 
 class _Examples:
     """The first few of each reason, while rejected rows pass by in any order."""
 
     def __init__(self) -> None:
-        self._found: dict[str, list[tuple[str, int, Example]]] = {}
+        self._found: dict[str, list[tuple[str, int, RejectedExample]]] = {}
 
     def see(self, batch: Any) -> None:
         files, lines, reasons = (batch.column(name) for name in ("file", "line", "reason"))
@@ -120,12 +130,12 @@ class _Examples:
             for row in (
                 batch.filter(pc.equal(reasons, reason)).take(first).drop_columns("content").to_pylist()
             ):
-                example = Example(row["file"], row["line"], row["id"], row["field"], row["message"])
+                example = RejectedExample(row["file"], row["line"], row["id"], row["field"], row["message"])
                 found.append((example.file, example.line, example))
             found.sort(key=lambda each: each[:2])
             del found[EXAMPLES:]
 
-    def by_reason(self) -> dict[str, list[Example]]:
+    def by_reason(self) -> dict[str, list[RejectedExample]]:
         return {reason: [example for *_, example in found] for reason, found in sorted(self._found.items())}
 
 

@@ -24,9 +24,9 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_ import insieme_file as insieme
 from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import tabular
-from unisono.pipeline.jobs.import_.outcomes import REJECT_SCHEMA, Refused, shortened
-from unisono.pipeline.jobs.import_.rows import Event, Row, to_event
-from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, Mapped, Split
+from unisono.pipeline.jobs.import_.outcomes import REJECT_SCHEMA, RefusedRow, shortened
+from unisono.pipeline.jobs.import_.rows import ImportedEvent, SourceRow, to_event
+from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, FieldMapping, Split
 from unisono.pipeline.jobs.import_.staging import write_whole
 from unisono.pipeline.open_log import no_collection
 
@@ -60,13 +60,13 @@ _DAMAGED: Final = (OSError, EOFError, zlib.error, pa.ArrowException, apsw.Error)
 """What readers raise in the middle of a file that is cut short or has rotted."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class ReadTask(msgspec.Struct, frozen=True):
     """One split to read, and everything that decides what comes of it."""
 
     split: Split
     folder: str
     name: str
-    mapped: Mapped
+    mapped: FieldMapping
     model: ShippedModel
     client_id: str
 
@@ -89,7 +89,7 @@ def count(split: Split) -> int:
     return jsonl.count_lines(split)
 
 
-def run_task(task: Task) -> Summary:
+def run_task(task: ReadTask) -> Summary:
     """On an executor: read one split, unless that was done before."""
     done = Path(task.folder, f"{task.name}.json")
     try:
@@ -112,7 +112,7 @@ def number_of(partition: str) -> int:
     return int.from_bytes(name_hash(partition)[:8], "big", signed=True)
 
 
-def _readable(split: Split, mapped: Mapped) -> Iterator[Row]:
+def _readable(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """All rows of a split, or an error that says how far it could be read: half a file is not imported."""
     reached = 0
     try:
@@ -124,7 +124,7 @@ def _readable(split: Split, mapped: Mapped) -> Iterator[Row]:
         raise PipelineError(f"{split.path} is damaged{after}, and nothing was imported: {error}") from error
 
 
-def _rows(split: Split, mapped: Mapped) -> Iterator[Row]:
+def _rows(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     if split.format == JSONL:
         return jsonl.read(split, mapped)
     if split.format == CSV:
@@ -137,11 +137,11 @@ def _rows(split: Split, mapped: Mapped) -> Iterator[Row]:
 class _Writing:
     """The files of one split; every row goes into one of them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         self._task = task
         self.summary = Summary(task.split.file)
         self._reasons: Counter[str] = Counter()
-        self._events: list[tuple[int, Event]] = []
+        self._events: list[tuple[int, ImportedEvent]] = []
         self._refused: list[tuple[Any, ...]] = []
         self._links: list[list[int]] = []
         self._linked: set[tuple[str, ...]] = set()
@@ -166,16 +166,16 @@ class _Writing:
         path = Path(self._task.folder, f"{self._task.name}.{what}.parquet")
         return self._files.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
 
-    def add(self, row: Row, event: Event | Refused) -> None:
+    def add(self, row: SourceRow, event: ImportedEvent | RefusedRow) -> None:
         self.summary.rows += 1
-        if isinstance(event, Refused):
+        if isinstance(event, RefusedRow):
             self._refuse(row, event)
         else:
             self._take(row.number, event)
         if len(self._events) + len(self._refused) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             self._flush()
 
-    def _refuse(self, row: Row, refused: Refused) -> None:
+    def _refuse(self, row: SourceRow, refused: RefusedRow) -> None:
         self._reasons[refused.reason] += 1
         content = shortened(row.text.decode("utf-8", "replace"))
         id = row.id if isinstance(row.id, str) else None
@@ -192,7 +192,7 @@ class _Writing:
         )
         self._bytes += len(content)
 
-    def _take(self, number: int, event: Event) -> None:
+    def _take(self, number: int, event: ImportedEvent) -> None:
         summary = self.summary
         summary.events += 1
         summary.migrated += event.migrated
@@ -230,7 +230,7 @@ class _Writing:
         self._events, self._refused, self._links, self._bytes = [], [], [], 0
 
 
-def _batch(file: int, events: list[tuple[int, Event]]) -> Any:
+def _batch(file: int, events: list[tuple[int, ImportedEvent]]) -> Any:
     columns = [
         [file] * len(events),
         [number for number, _ in events],

@@ -18,7 +18,7 @@ FILES_TOLD: Final = 20
 """To a person; the JSON has every file."""
 
 
-class Counts(msgspec.Struct):
+class RowCounts(msgspec.Struct):
     """Rows by outcome; `rows` is their sum."""
 
     rows: int = 0
@@ -35,13 +35,13 @@ class Counts(msgspec.Struct):
         return self.accepted + self.duplicate + self.known + self.rejected
 
 
-class FileCounts(Counts):
+class FileCounts(RowCounts):
     """The same for one source file."""
 
     path: str = ""
 
 
-class Example(msgspec.Struct, frozen=True):
+class RejectedExample(msgspec.Struct, frozen=True):
     """One rejected row."""
 
     file: str
@@ -55,14 +55,14 @@ class Example(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.message}" if "." in self.field else self.message
 
 
-class Judged(msgspec.Struct):
+class JudgingSummary(msgspec.Struct):
     """How the work of judging was divided. `largest` is the number of events of the largest component."""
 
     components: int = 0
     largest: int = 0
 
 
-class Loaded(msgspec.Struct):
+class LoadSummary(msgspec.Struct):
     """What loading did. `present` rows had been put there by a run before; `moved_times` had to be changed."""
 
     committed: int = 0
@@ -72,20 +72,20 @@ class Loaded(msgspec.Struct):
     head: int = 0
 
 
-class Prepared(msgspec.Struct):
+class ImportPreparation(msgspec.Struct):
     """What is known when every row is decided; kept with the staged rows."""
 
-    totals: Counts
+    totals: RowCounts
     files: list[FileCounts]
     reasons: dict[str, int]
-    examples: dict[str, list[Example]]
+    examples: dict[str, list[RejectedExample]]
     migrated: int
     by_id: bool
-    judged: Judged | None
+    judged: JudgingSummary | None
     seconds: float
 
 
-class Report(msgspec.Struct):
+class ImportReport(msgspec.Struct):
     """Everything about one import; `loaded` is None for a dry run."""
 
     import_id: str
@@ -95,8 +95,8 @@ class Report(msgspec.Struct):
     validated: str
     base: int
     rejects: str
-    prepared: Prepared
-    loaded: Loaded | None
+    prepared: ImportPreparation
+    loaded: LoadSummary | None
     seconds: float
     staging: str | None = None
 
@@ -156,10 +156,10 @@ def tally(
     read: Mapping[int, int],
     decided: Sequence[tuple[int, str, str | None, int]],
     refused: Sequence[tuple[int, str, int]],
-) -> tuple[Counts, list[FileCounts], dict[str, int]]:
+) -> tuple[RowCounts, list[FileCounts], dict[str, int]]:
     """Everything counted twice and compared: rows that were read (by file) are rows that have an outcome."""
     files = [FileCounts(path=path, rows=read.get(number, 0)) for number, path in enumerate(paths)]
-    totals = Counts(rows=sum(read.values()))
+    totals = RowCounts(rows=sum(read.values()))
     reasons: dict[str, int] = {}
     outcomes = [*decided, *((file, REJECTED, reason, count) for file, reason, count in refused)]
     for file, outcome, reason, count in outcomes:
@@ -178,11 +178,11 @@ __all__ = [
     "ACCEPTED",
     "DUPLICATE",
     "KNOWN",
-    "Counts",
-    "Example",
-    "Judged",
-    "Loaded",
-    "Prepared",
-    "Report",
+    "ImportPreparation",
+    "ImportReport",
+    "JudgingSummary",
+    "LoadSummary",
+    "RejectedExample",
+    "RowCounts",
     "tally",
 ]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
-from unisono.pipeline.jobs.import_.outcomes import Refused
+from unisono.pipeline.jobs.import_.outcomes import RefusedRow
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
 from unisono.protocol.identities import client_id_fault
@@ -44,7 +44,7 @@ CANONICAL_TYPE: Final = "event"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Row(msgspec.Struct):
+class SourceRow(msgspec.Struct):
     """A row as its source has it; `event` is JSON text. What a source does not have is None.
 
     `number` is the line or row within its file, from 1. `fault` is set by a reader that could not make sense of it.
@@ -59,10 +59,10 @@ class Row(msgspec.Struct):
     time: Any = None
     event: bytes | None = None
     text: bytes = b""
-    fault: Refused | None = None
+    fault: RefusedRow | None = None
 
 
-class Event(msgspec.Struct, frozen=True):
+class ImportedEvent(msgspec.Struct, frozen=True):
     """A row that can be an event: everything in the form in which it is stored."""
 
     id: str
@@ -86,7 +86,7 @@ def tree_text(kind: Any, payload: bytes | None) -> bytes:
     return b'{"type":%b%b}' % (_encode(kind), b"" if payload is None else b',"payload":%b' % payload)
 
 
-def to_event(row: Row, model: Model, client_id: str) -> Event | Refused:
+def to_event(row: SourceRow, model: Model, client_id: str) -> ImportedEvent | RefusedRow:
     """`client_id` is whose the event is where the source does not say."""
     if row.fault is not None:
         return row.fault
@@ -99,19 +99,21 @@ def to_event(row: Row, model: Model, client_id: str) -> Event | Refused:
         value, text = _event(row.event)
         names = _names(partitions)
         if len(text) + len(names) + len(id) > ITEM_BYTES_MAX:
-            return Refused("too_large", f"the event has {len(text)} bytes", "event")
+            return RefusedRow("too_large", f"the event has {len(text)} bytes", "event")
         if len(text) * len(partitions) > SPREAD_BYTES_MAX:
             says = f"the event has {len(text)} bytes and {len(partitions)} partitions"
-            return Refused(
+            return RefusedRow(
                 "too_large", f"{says}, {SPREAD_BYTES_MAX} bytes in all of them at most", "partitions"
             )
     except _Fault as fault:
         return fault.refused
     errors = model.shape(profile_of(value), value)
     if errors:
-        return Refused("shape", errors[0].message, errors[0].field)
+        return RefusedRow("shape", errors[0].message, errors[0].field)
     digest = content_hash(text, names)
-    return Event(id, owner, partitions, text, digest, committed_id, time, migrated=row.partition is not None)
+    return ImportedEvent(
+        id, owner, partitions, text, digest, committed_id, time, migrated=row.partition is not None
+    )
 
 
 def profile_of(event: JsonObject) -> str:
@@ -122,7 +124,7 @@ def profile_of(event: JsonObject) -> str:
 class _Fault(Exception):
     def __init__(self, reason: str, message: str, field: str = "") -> None:
         super().__init__(message)
-        self.refused = Refused(reason, message, field)
+        self.refused = RefusedRow(reason, message, field)
 
 
 def _id(value: Any) -> str:

@@ -61,7 +61,7 @@ NAMED_MAX: Final = 10
 """Of the files of a directory that are passed over."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceFile(msgspec.Struct, frozen=True):
     """One file; `stamp` (size and time of change) tells whether it is still the one that was read before."""
 
     path: str
@@ -85,7 +85,7 @@ class Split(msgspec.Struct, frozen=True):
     row: int = 0
 
 
-class Mapped(msgspec.Struct, frozen=True):
+class FieldMapping(msgspec.Struct, frozen=True):
     """Under which name each field stands in the source; a field that is not named keeps its own."""
 
     names: dict[str, str] = {}
@@ -99,9 +99,9 @@ class Mapped(msgspec.Struct, frozen=True):
 
 def find(
     paths: Sequence[Path], format: str | None, say: Callable[[str], None] = lambda _: None
-) -> list[Source]:
+) -> list[SourceFile]:
     """Every file that was meant, in the order given; those of a directory by name. What is passed over is said."""
-    found: list[Source] = []
+    found: list[SourceFile] = []
     for path in paths:
         if path.is_dir():
             found += _in_directory(path, format, say)
@@ -117,7 +117,7 @@ def find(
     return found
 
 
-def unchanged(source: Source) -> bool:
+def unchanged(source: SourceFile) -> bool:
     """Whether a file is still what it was when it was found."""
     try:
         return _stamped(Path(source.path), source.format) == source
@@ -125,7 +125,7 @@ def unchanged(source: Source) -> bool:
         return False
 
 
-def _in_directory(path: Path, format: str | None, say: Callable[[str], None]) -> list[Source]:
+def _in_directory(path: Path, format: str | None, say: Callable[[str], None]) -> list[SourceFile]:
     """Files that are named like one of the formats, or like the one that is asked for."""
     files = {file: _format(file) for file in _files(path)}
     chosen = [(file, own) for file, own in files.items() if own is not None and format in (None, own)]
@@ -165,7 +165,7 @@ def _required_format(path: Path) -> str:
     return format
 
 
-def _source(path: Path, format: str) -> Source:
+def _source(path: Path, format: str) -> SourceFile:
     try:
         with path.open("rb") as file:
             start = file.read(2)
@@ -177,14 +177,14 @@ def _source(path: Path, format: str) -> Source:
     return source
 
 
-def _stamped(path: Path, format: str) -> Source:
+def _stamped(path: Path, format: str) -> SourceFile:
     """An SQLite file that is in use grows by its write-ahead log."""
     states = [path.stat()]
     if format == INSIEME:
         with suppress(FileNotFoundError):
             states.append(path.with_name(f"{path.name}-wal").stat())
     size, changed = sum(each.st_size for each in states), max(each.st_mtime_ns for each in states)
-    return Source(str(path.resolve()), format, size, changed)
+    return SourceFile(str(path.resolve()), format, size, changed)
 
 
 def _require_text(path: Path, start: bytes) -> None:

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.import_.sources import Source
+from unisono.pipeline.jobs.import_.sources import SourceFile
 from unisono.store.sqlite.files import sync_directory
 
 LAYOUT: Final = 2
@@ -34,11 +34,11 @@ READ, DECIDED = "read", "decided"
 """What has been done: every row read; every row decided, and the accepted ones in order."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ImportRequest(msgspec.Struct, frozen=True):
     """What an import is: the same question gives the same directory."""
 
     store: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     mapped: dict[str, str]
     order: str
     full: bool
@@ -51,7 +51,7 @@ class Asked(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-class Manifest(msgspec.Struct):
+class ImportProgress(msgspec.Struct):
     """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged;
     `rejects` the table that has the rejected rows.
     """
@@ -93,19 +93,19 @@ class Staging:
         finally:
             os.close(descriptor)
 
-    def manifest(self, now_ms: int) -> Manifest:
+    def manifest(self, now_ms: int) -> ImportProgress:
         """What an earlier run left, or a fresh start."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            found = msgspec.json.decode(self.path("manifest.json").read_bytes(), type=Manifest)
+            found = msgspec.json.decode(self.path("manifest.json").read_bytes(), type=ImportProgress)
         except FileNotFoundError:
-            found = Manifest(self._key, now_ms)
+            found = ImportProgress(self._key, now_ms)
             self.keep(found)
         except msgspec.DecodeError as error:
             raise PipelineError(f"{self.path('manifest.json')} is damaged ({error}): remove it") from error
         return found
 
-    def keep(self, manifest: Manifest) -> None:
+    def keep(self, manifest: ImportProgress) -> None:
         write_whole(self.path("manifest.json"), msgspec.json.encode(manifest))
 
     def loaded(self) -> int:

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.import_.outcomes import Refused
-from unisono.pipeline.jobs.import_.rows import Row, canonical_text, tree_text
+from unisono.pipeline.jobs.import_.outcomes import RefusedRow
+from unisono.pipeline.jobs.import_.rows import SourceRow, canonical_text, tree_text
 from unisono.pipeline.jobs.import_.sources import (
     CSV,
     FIELDS,
     PARQUET,
     SPLIT_ROWS,
-    Mapped,
-    Source,
+    FieldMapping,
+    SourceFile,
     Split,
     is_packed,
 )
@@ -54,7 +54,7 @@ _NEEDED: Final = (("id",), ("partitions", "partition"), ("event", "schema", "typ
 """One of each is needed, or no row could be an event."""
 
 
-def parquet_splits(file: int, source: Source, size: int = SPLIT_ROWS) -> list[Split]:
+def parquet_splits(file: int, source: SourceFile, size: int = SPLIT_ROWS) -> list[Split]:
     """Whole row groups, about `size` rows in each split."""
     groups = _metadata(source.path)
     parts: list[Split] = []
@@ -75,7 +75,7 @@ def _metadata(path: str) -> Any:
         raise PipelineError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def read_parquet(split: Split, mapped: Mapped) -> Iterator[Row]:
+def read_parquet(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of some row groups; only columns that are asked for are read."""
     with pq.ParquetFile(split.path) as file:
         present = set(file.schema_arrow.names)
@@ -87,13 +87,13 @@ def read_parquet(split: Split, mapped: Mapped) -> Iterator[Row]:
         ):
             for record in _records(batch):
                 number += 1
-                if isinstance(record, Refused):
-                    yield Row(number, fault=record)
+                if isinstance(record, RefusedRow):
+                    yield SourceRow(number, fault=record)
                 else:
                     yield _parquet_row(number, {field: record[column] for field, column in columns.items()})
 
 
-def _records(batch: Any) -> Iterable[dict[str, Any] | Refused]:
+def _records(batch: Any) -> Iterable[dict[str, Any] | RefusedRow]:
     """The rows of a batch; a cell that cannot be had costs its own row, not the batch."""
     try:
         records: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
@@ -102,17 +102,17 @@ def _records(batch: Any) -> Iterable[dict[str, Any] | Refused]:
     return records
 
 
-def _record(batch: Any, place: int) -> dict[str, Any] | Refused:
+def _record(batch: Any, place: int) -> dict[str, Any] | RefusedRow:
     record = {}
     for name in batch.schema.names:
         try:
             record[name] = batch.column(name)[place].as_py(maps_as_pydicts="strict")
         except _NO_VALUE as error:
-            return Refused("unreadable", f"no value can be had from column {name}: {error}", name)
+            return RefusedRow("unreadable", f"no value can be had from column {name}: {error}", name)
     return record
 
 
-def _parquet_row(number: int, found: dict[str, Any]) -> Row:
+def _parquet_row(number: int, found: dict[str, Any]) -> SourceRow:
     for field in NAMES:
         value = found.get(field)
         if isinstance(value, UUID):
@@ -121,11 +121,11 @@ def _parquet_row(number: int, found: dict[str, Any]) -> Row:
             try:
                 found[field] = value.decode()
             except UnicodeDecodeError:
-                return Row(number, fault=Refused("unreadable", f"{field} is not UTF-8", field))
+                return SourceRow(number, fault=RefusedRow("unreadable", f"{field} is not UTF-8", field))
     return _row(number, found)
 
 
-def read_csv(split: Split, mapped: Mapped) -> Iterator[Row]:
+def read_csv(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of a CSV file with a header; numbered by the line they end on."""
     csv.field_size_limit(CELL_CHARACTERS_MAX)
     with _open(split.path) as file:
@@ -146,7 +146,7 @@ def read_csv(split: Split, mapped: Mapped) -> Iterator[Row]:
             ) from error
 
 
-def require_columns(source: Source, mapped: Mapped) -> None:
+def require_columns(source: SourceFile, mapped: FieldMapping) -> None:
     """Refuse a file in which no row could be an event, or that lacks a column that was named."""
     present = _columns(source)
     if not present and source.format == CSV:
@@ -166,7 +166,7 @@ def require_columns(source: Source, mapped: Mapped) -> None:
             raise PipelineError(f"{source.path} has several columns {mapped.column(field)!r}")
 
 
-def _columns(source: Source) -> list[str]:
+def _columns(source: SourceFile) -> list[str]:
     try:
         if source.format == PARQUET:
             return list(pq.read_schema(source.path).names)
@@ -182,13 +182,13 @@ def _open(path: str) -> IO[str]:
     return Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _csv_row(number: int, header: list[str], cells: list[str], mapped: Mapped) -> Row:
+def _csv_row(number: int, header: list[str], cells: list[str], mapped: FieldMapping) -> SourceRow:
     text = msgspec.json.encode([*map(_printable, cells)])
     if len(cells) != len(header):
         says = f"{len(cells)} cells, and the header has {len(header)}"
-        return Row(number, text=text, fault=Refused("unreadable", says))
+        return SourceRow(number, text=text, fault=RefusedRow("unreadable", says))
     if any(map(_broken, cells)):
-        return Row(number, text=text, fault=Refused("unreadable", "not UTF-8"))
+        return SourceRow(number, text=text, fault=RefusedRow("unreadable", "not UTF-8"))
     record = dict(zip(header, cells, strict=True))
     text = msgspec.json.encode(record)
     return _row(number, {field: record.get(mapped.column(field)) or None for field in FIELDS}, text)
@@ -202,14 +202,14 @@ def _printable(value: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def _row(number: int, found: dict[str, Any], text: bytes = b"") -> Row:
+def _row(number: int, found: dict[str, Any], text: bytes = b"") -> SourceRow:
     try:
         event = _event(found)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        fault = Refused("bad_event", f"not a JSON value: {error}", "event")
+        fault = RefusedRow("bad_event", f"not a JSON value: {error}", "event")
         shown = text or msgspec.json.encode(found, enc_hook=str)
-        return Row(number, id=found.get("id"), text=shown, fault=fault)
-    return Row(
+        return SourceRow(number, id=found.get("id"), text=shown, fault=fault)
+    return SourceRow(
         number,
         found.get("id"),
         found.get("client_id"),

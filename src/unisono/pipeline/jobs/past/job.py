@@ -23,7 +23,7 @@ from unisono.lake.write import DataFile
 from unisono.model.pack import unpack
 from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
-from unisono.pipeline.fold import Folded, Work, fold_names, fold_share, named
+from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_share, named
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.task_planning import cut
 from unisono.vocabulary import JsonObject
@@ -58,7 +58,7 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
     view = lake.view() if isinstance(lake, Lake) else lake
     upto = moment(view, at)
     own, _ = snapshots_of(view, model)
-    work = Work(
+    work = FoldTask(
         view.storage,
         model,
         Share(view.buckets),
@@ -99,7 +99,7 @@ def states_at(
     cores = max(1, spark.sparkContext.defaultParallelism)
     rows = sum(file.rows for file in (*files, *own))
     works = [
-        Work(
+        FoldTask(
             view.storage,
             model,
             part.share,
@@ -176,7 +176,7 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     return files, table.folded(model.version)
 
 
-def _folding(works: list[Work]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _folding(works: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def fold(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in places:
             for place in batch.column("id").to_pylist():
@@ -185,8 +185,8 @@ def _folding(works: list[Work]) -> Callable[[Iterable[pa.RecordBatch]], Iterator
     return fold
 
 
-def _batches(work: Work) -> Iterator[pa.RecordBatch]:
-    held: list[Folded] = []
+def _batches(work: FoldTask) -> Iterator[pa.RecordBatch]:
+    held: list[PartitionFold] = []
     size = 0
     for folded in fold_share(work, unchanged=True):
         if held and (len(held) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
@@ -198,7 +198,7 @@ def _batches(work: Work) -> Iterator[pa.RecordBatch]:
         yield _batch(held, work.upto)
 
 
-def _batch(held: list[Folded], upto: int) -> pa.RecordBatch:
+def _batch(held: list[PartitionFold], upto: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {
             "partition": pa.array([folded.partition for folded in held], pa.string()),

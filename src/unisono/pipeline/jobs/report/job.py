@@ -19,13 +19,13 @@ from unisono.pipeline.jobs.report.tables import (
     Bin,
     Contested,
     Contests,
-    Freed,
+    Distribution,
+    EventKindRow,
+    FreedByRetention,
+    HistoryReport,
     HotLog,
-    Kind,
     KindActivity,
-    Report,
     ServerCounts,
-    Spread,
     Totals,
     write_table,
 )
@@ -35,7 +35,7 @@ from unisono.store.sqlite.files import LOG_FILE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from unisono.pipeline.jobs.report.queries import Questions, Step
+    from unisono.pipeline.jobs.report.queries import Questions, TimeStep
 
 TOP: Final = 20
 WITHIN_MS: Final = 5_000
@@ -81,7 +81,7 @@ def report(
     store: str | None = None,
     server: ServerCounts | None = None,
     say: Say | None = None,
-) -> Report:
+) -> HistoryReport:
     """The figures of the events committed within `[from_ms, to_ms)`, or in the `last_ms` before the lake's head.
 
     `spark` is asked for a session only when there is something to count.
@@ -97,7 +97,12 @@ def report(
         raise PipelineError("a report begins before it ends")
     if not view.head:
         hot = HotLog(
-            store is not None, 0, 0, 0, [Freed(days, 0, 0) for days in KEEP_DAYS], _file_bytes(store)
+            store is not None,
+            0,
+            0,
+            0,
+            [FreedByRetention(days, 0, 0) for days in KEEP_DAYS],
+            _file_bytes(store),
         )
         return _empty(view, head_at, from_ms, to_ms, within_ms, hot, server)
     from unisono.pipeline.jobs.report.queries import Questions, step_of
@@ -121,7 +126,7 @@ def report(
         tell("compared edits of the same items")
         delays, longest = asked.delays()
         ahead = delays.pop(-1, 0)
-        return Report(
+        return HistoryReport(
             view.head,
             head_at,
             from_ms,
@@ -146,7 +151,7 @@ def report(
         asked.close()
 
 
-def write(made: Report, out: Path) -> None:
+def write(made: HistoryReport, out: Path) -> None:
     """`out/index.html` and `out/tables/*.parquet`; the page last, so that it never tells of tables not there."""
     tables = out / "tables"
     try:
@@ -167,18 +172,19 @@ def _committed_at(view: View) -> int:
     return int(times[-1]) if times else 0
 
 
-def _filled(found: Mapping[int, Step], totals: Totals, step_ms: int) -> dict[int, Step]:
+def _filled(found: Mapping[int, TimeStep], totals: Totals, step_ms: int) -> dict[int, TimeStep]:
     """Every step of the range in order, also those in which nothing happened."""
-    from unisono.pipeline.jobs.report.queries import Step, steps_between
+    from unisono.pipeline.jobs.report.queries import TimeStep, steps_between
 
     if totals.first_at is None or totals.last_at is None:
         return {}
     return {
-        start: found.get(start, Step()) for start in steps_between(totals.first_at, totals.last_at, step_ms)
+        start: found.get(start, TimeStep())
+        for start in steps_between(totals.first_at, totals.last_at, step_ms)
     }
 
 
-def _activity(steps: Mapping[int, Step], before: tuple[int, int]) -> list[Activity]:
+def _activity(steps: Mapping[int, TimeStep], before: tuple[int, int]) -> list[Activity]:
     events, size = before
     rows = []
     for start, step in steps.items():
@@ -188,7 +194,7 @@ def _activity(steps: Mapping[int, Step], before: tuple[int, int]) -> list[Activi
 
 
 def _kinds_over_time(
-    asked: Questions, steps: Iterable[int], step_ms: int, shown: Sequence[Kind]
+    asked: Questions, steps: Iterable[int], step_ms: int, shown: Sequence[EventKindRow]
 ) -> list[KindActivity]:
     found = asked.kinds_per_step(step_ms, shown)
     names: list[tuple[str | None, str | None]] = [(kind.type, kind.schema) for kind in shown]
@@ -204,7 +210,7 @@ def _kinds_over_time(
 
 
 def _contests(
-    asked: Questions, steps: Mapping[int, Step], within_ms: int, step_ms: int, top: int
+    asked: Questions, steps: Mapping[int, TimeStep], within_ms: int, step_ms: int, top: int
 ) -> Contests:
     found = asked.contested(within_ms, step_ms)
     items, in_all = asked.contested_items(top)
@@ -224,7 +230,7 @@ def _hot(asked: Questions, head_at: int, store: str | None) -> HotLog:
     pruned_to = 0 if store is None else extent(store).pruned_to
     ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
     events, size, older = asked.older(pruned_to, ages)
-    freed = [Freed(days, *older[days]) for days in KEEP_DAYS]
+    freed = [FreedByRetention(days, *older[days]) for days in KEEP_DAYS]
     return HotLog(store is not None, pruned_to, events, size, freed, _file_bytes(store))
 
 
@@ -246,10 +252,10 @@ def _empty(
     within_ms: int,
     hot: HotLog,
     server: ServerCounts | None,
-) -> Report:
+) -> HistoryReport:
     """A report on no events."""
-    nothing, contests = Spread([], 0, None, None, None, None), Contests(within_ms, 0, 0, 0, 0, [], [])
-    return Report(
+    nothing, contests = Distribution([], 0, None, None, None, None), Contests(within_ms, 0, 0, 0, 0, [], [])
+    return HistoryReport(
         view.head,
         head_at,
         from_ms,
@@ -272,10 +278,10 @@ def _empty(
     )
 
 
-def _spread(counts: Mapping[int, int], largest: int | None, edges: Sequence[int]) -> Spread:
+def _spread(counts: Mapping[int, int], largest: int | None, edges: Sequence[int]) -> Distribution:
     total = sum(counts.values())
     half, tenth, hundredth = (_at_rank(counts, -(-total * part // 100)) for part in (50, 90, 99))
-    return Spread(_bins(counts, edges), total, half, tenth, hundredth, largest if total else None)
+    return Distribution(_bins(counts, edges), total, half, tenth, hundredth, largest if total else None)
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> int | None:

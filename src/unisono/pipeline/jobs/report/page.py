@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from unisono.pipeline.html.charts import Series, Unit, bars, columns, histogram, line, told
-from unisono.pipeline.html.pages import Cell, Fact, Page, counted
-from unisono.pipeline.jobs.report.tables import DAY_MS, Bin, Report, Spread, kind_name
+from unisono.pipeline.html.pages import Cell, Fact, HtmlPage, counted
+from unisono.pipeline.jobs.report.tables import DAY_MS, Bin, Distribution, HistoryReport, kind_name
 
 BARS_MAX: Final = 12
 TABLE_ROWS_MAX: Final = 50
@@ -15,9 +15,9 @@ TABLE_ROWS_MAX: Final = 50
 _STEP_NAMES: Final = {7 * DAY_MS: "week", DAY_MS: "day", 3_600_000: "hour", 60_000: "minute"}
 
 
-def page(report: Report) -> str:
+def page(report: HistoryReport) -> str:
     """The whole page. The same report gives the same text."""
-    made = Page("What happened in the log", _lead(report), _footer(report))
+    made = HtmlPage("What happened in the log", _lead(report), _footer(report))
     if not report.totals.events:
         if report.server is not None:
             _rejections(made, report)
@@ -33,7 +33,7 @@ def page(report: Report) -> str:
     return made.html()
 
 
-def _lead(report: Report) -> str:
+def _lead(report: HistoryReport) -> str:
     totals, asked = report.totals, _asked(report)
     if not report.head:
         return "The lake is empty: no event was exported."
@@ -49,7 +49,7 @@ def _lead(report: Report) -> str:
     return f"{text} Only events {asked} are counted." if asked else text
 
 
-def _asked(report: Report) -> str:
+def _asked(report: HistoryReport) -> str:
     """The range that was asked for; empty for all events."""
     begin = f"from {_exactly(report.from_ms)}" if report.from_ms is not None else ""
     end = f"before {_exactly(report.to_ms)}" if report.to_ms is not None else ""
@@ -62,7 +62,7 @@ def _exactly(ms: int) -> str:
     return told(ms, "time") + (f":{seconds:06.3f}".removesuffix(".000") if seconds else "")
 
 
-def _footer(report: Report) -> str:
+def _footer(report: HistoryReport) -> str:
     made = f"Made from the lake as of event {report.head:,}, committed {told(report.head_at, 'time')}. "
     return (
         f"{made if report.head else ''}All times are UTC; sizes are bytes of event text. The tables behind the "
@@ -70,7 +70,7 @@ def _footer(report: Report) -> str:
     )
 
 
-def _facts(report: Report) -> list[Fact]:
+def _facts(report: HistoryReport) -> list[Fact]:
     totals = report.totals
     return [
         Fact("events", totals.events),
@@ -82,14 +82,14 @@ def _facts(report: Report) -> list[Fact]:
     ]
 
 
-def _pace(report: Report) -> list[Fact]:
+def _pace(report: HistoryReport) -> list[Fact]:
     """Events in a day, or in whatever shorter time the range is long enough for."""
     span = (report.totals.last_at or 0) - (report.totals.first_at or 0)
     fitting = ((ms, name) for ms, name in _STEP_NAMES.items() if ms <= min(span, DAY_MS))
     return [Fact(f"events per {name}", report.totals.events * ms / span) for ms, name in fitting][:1]
 
 
-def _activity(made: Page, report: Report) -> None:
+def _activity(made: HtmlPage, report: HistoryReport) -> None:
     step, times = _STEP_NAMES[report.step_ms], [row.at for row in report.activity]
     made.section("Activity")
     kinds = list(dict.fromkeys((row.type, row.schema) for row in report.kinds_over_time))
@@ -113,7 +113,7 @@ def _activity(made: Page, report: Report) -> None:
         made.figure(picture, text)
 
 
-def _busiest(made: Page, report: Report) -> None:
+def _busiest(made: HtmlPage, report: HistoryReport) -> None:
     made.section("Partitions and clients")
     _busiest_of(
         made,
@@ -136,7 +136,7 @@ def _busiest(made: Page, report: Report) -> None:
     made.note("An event in several partitions counts in each of them.")
 
 
-def _busiest_of(made: Page, names: tuple[str, str], in_all: int, rows: Sequence[Sequence[Cell]]) -> None:
+def _busiest_of(made: HtmlPage, names: tuple[str, str], in_all: int, rows: Sequence[Sequence[Cell]]) -> None:
     """Partitions or clients, and how many of the other each has; `rows` begin with name and events."""
     text = f"The busiest of {counted(in_all, names[0])}, by events"
     top = rows[:BARS_MAX]
@@ -148,7 +148,7 @@ def _busiest_of(made: Page, names: tuple[str, str], in_all: int, rows: Sequence[
     )
 
 
-def _kinds(made: Page, report: Report) -> None:
+def _kinds(made: HtmlPage, report: HistoryReport) -> None:
     made.section("Kinds and sizes of events")
     in_all = counted(report.kinds_in_all, "kind")
     text = f"The most frequent of {in_all}: schemas of canonical events, types of all others"
@@ -167,7 +167,7 @@ def _kinds(made: Page, report: Report) -> None:
     made.facts(_spread_facts(report.sizes, "bytes"))
 
 
-def _together(made: Page, report: Report) -> None:
+def _together(made: HtmlPage, report: HistoryReport) -> None:
     contests, within = report.contests, told(report.contests.within_ms, "ms")
     made.section("Working together")
     text = "Partitions by the number of clients that wrote to them"
@@ -208,7 +208,7 @@ def _together(made: Page, report: Report) -> None:
     )
 
 
-def _rejections(made: Page, report: Report) -> None:
+def _rejections(made: HtmlPage, report: HistoryReport) -> None:
     made.section("Rejections")
     if report.server is None:
         made.text(
@@ -228,7 +228,7 @@ def _rejections(made: Page, report: Report) -> None:
         made.figure(bars([row.reason for row in rows], [row.items for row in rows], label=text), text)
 
 
-def _drafts(made: Page, report: Report) -> None:
+def _drafts(made: HtmlPage, report: HistoryReport) -> None:
     made.section("From draft to commit")
     if not report.drafts.values and not report.drafts_ahead:
         made.text(
@@ -248,7 +248,7 @@ def _drafts(made: Page, report: Report) -> None:
     )
 
 
-def _growth(made: Page, report: Report) -> None:
+def _growth(made: HtmlPage, report: HistoryReport) -> None:
     step, times = _STEP_NAMES[report.step_ms], [row.at for row in report.activity]
     made.section("Growth")
     text = f"Event text committed per {step}"
@@ -288,7 +288,7 @@ def _share(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-def _spread_picture(spread: Spread, label: str, unit: Unit) -> str:
+def _spread_picture(spread: Distribution, label: str, unit: Unit) -> str:
     if not spread.bins:
         return histogram([], [], label=label)
     edges: list[float] = [each.low or 0 for each in spread.bins]
@@ -297,7 +297,7 @@ def _spread_picture(spread: Spread, label: str, unit: Unit) -> str:
     return histogram(edges, [each.count for each in spread.bins], label=label, unit=unit)
 
 
-def _spread_facts(spread: Spread, unit: Unit) -> list[Fact]:
+def _spread_facts(spread: Distribution, unit: Unit) -> list[Fact]:
     return [
         Fact("half of them, at most", spread.half, unit),
         Fact("9 of 10, at most", spread.tenth, unit),

@@ -22,7 +22,7 @@ from unisono.pipeline.jobs.report.tables import (
     BusyClient,
     BusyPartition,
     ContestedItem,
-    Kind,
+    EventKindRow,
     Totals,
 )
 from unisono.pipeline.spark.frames import read_log
@@ -65,7 +65,7 @@ def steps_between(first_at: int, last_at: int, step_ms: int) -> range:
     return range(step_start(first_at, step_ms), step_start(last_at, step_ms) + 1, step_ms)
 
 
-class Step(msgspec.Struct, frozen=True):
+class TimeStep(msgspec.Struct, frozen=True):
     """One step: events and their bytes, active clients and partitions, and once per partition of an event
     whether it names an item.
     """
@@ -147,7 +147,7 @@ class Questions:
         row = earlier.agg(f.count("*"), f.sum(f.octet_length("event"))).collect()[0]
         return row[0], row[1] or 0
 
-    def per_step(self, step_ms: int) -> dict[int, Step]:
+    def per_step(self, step_ms: int) -> dict[int, TimeStep]:
         """What each step held; steps without events are not in it."""
         step = _step(step_ms)
         in_partitions = {
@@ -164,7 +164,7 @@ class Questions:
         steps = {}
         for row in self._events.groupBy(step).agg(*_sums(), clients).collect():
             more = in_partitions[row["step"]]
-            steps[row["step"]] = Step(
+            steps[row["step"]] = TimeStep(
                 row["events"],
                 row["bytes"],
                 row["clients"],
@@ -174,15 +174,15 @@ class Questions:
             )
         return steps
 
-    def kinds(self, rows_max: int) -> tuple[list[Kind], int]:
+    def kinds(self, rows_max: int) -> tuple[list[EventKindRow], int]:
         """The most frequent kinds, and how many there are."""
         kinds = self._events.groupBy("type", "schema").agg(*_sums(), f.max("bytes").alias("largest"))
         order = (f.desc("events"), f.asc_nulls_first("type"), f.asc_nulls_first("schema"))
         rows = kinds.orderBy(*order).limit(rows_max).collect()
         count = kinds.count() if len(rows) == rows_max else len(rows)
-        return [_row(Kind, row) for row in rows], count
+        return [_row(EventKindRow, row) for row in rows], count
 
-    def kinds_per_step(self, step_ms: int, shown: Sequence[Kind]) -> dict[tuple[int, int], int]:
+    def kinds_per_step(self, step_ms: int, shown: Sequence[EventKindRow]) -> dict[tuple[int, int], int]:
         """(step, place in `shown` or -1 for all others) → events."""
         place: Column = f.lit(-1)
         for number, kind in reversed(list(enumerate(shown))):

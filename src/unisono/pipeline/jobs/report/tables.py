@@ -19,11 +19,11 @@ DAY_MS: Final = 86_400_000
 _ARROW: Final = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
-class Row(msgspec.Struct, frozen=True):
+class TableRow(msgspec.Struct, frozen=True):
     """One row of some table; its fields are the columns."""
 
 
-class Activity(Row, frozen=True):
+class Activity(TableRow, frozen=True):
     """What happened in one step, and what had happened by its end."""
 
     at: int
@@ -35,7 +35,7 @@ class Activity(Row, frozen=True):
     bytes_by_then: int
 
 
-class KindActivity(Row, frozen=True):
+class KindActivity(TableRow, frozen=True):
     """Events of one kind in one step; both names null for those of all kinds that are not the most frequent."""
 
     at: int
@@ -44,7 +44,7 @@ class KindActivity(Row, frozen=True):
     events: int
 
 
-class BusyPartition(Row, frozen=True):
+class BusyPartition(TableRow, frozen=True):
     partition: str
     events: int
     bytes: int
@@ -53,7 +53,7 @@ class BusyPartition(Row, frozen=True):
     last_at: int
 
 
-class BusyClient(Row, frozen=True):
+class BusyClient(TableRow, frozen=True):
     client_id: str
     events: int
     bytes: int
@@ -62,7 +62,7 @@ class BusyClient(Row, frozen=True):
     last_at: int
 
 
-class Kind(Row, frozen=True):
+class EventKindRow(TableRow, frozen=True):
     """Events of one type, and of one schema where the type is `event`."""
 
     type: str | None
@@ -76,7 +76,7 @@ class Kind(Row, frozen=True):
         return kind_name(self.type, self.schema)
 
 
-class Bin(Row, frozen=True):
+class Bin(TableRow, frozen=True):
     """How many have a value at or above `low` and below `high`; null where there is no bound."""
 
     low: int | None
@@ -84,7 +84,7 @@ class Bin(Row, frozen=True):
     count: int
 
 
-class Contested(Row, frozen=True):
+class Contested(TableRow, frozen=True):
     """Edits in one step, and those of them that followed closely on another client's edit of the same item."""
 
     at: int
@@ -92,7 +92,7 @@ class Contested(Row, frozen=True):
     contested: int
 
 
-class ContestedItem(Row, frozen=True):
+class ContestedItem(TableRow, frozen=True):
     partition: str
     item: str
     contested: int
@@ -100,7 +100,7 @@ class ContestedItem(Row, frozen=True):
     closest_ms: int
 
 
-class Freed(Row, frozen=True):
+class FreedByRetention(TableRow, frozen=True):
     """What would leave the hot log if only the last `keep_days` days were kept there."""
 
     keep_days: int
@@ -108,12 +108,12 @@ class Freed(Row, frozen=True):
     bytes: int
 
 
-class Rejections(Row, frozen=True):
+class Rejections(TableRow, frozen=True):
     reason: str
     items: int
 
 
-class Spread(msgspec.Struct, frozen=True):
+class Distribution(msgspec.Struct, frozen=True):
     """Values in bins, with what half, nine tenths and 99 of 100 of them do not exceed (to three digits)."""
 
     bins: list[Bin]
@@ -168,11 +168,11 @@ class HotLog(msgspec.Struct, frozen=True):
     since: int
     events: int
     bytes: int
-    freed: list[Freed]
+    freed: list[FreedByRetention]
     file_bytes: int | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
+class HistoryReport(msgspec.Struct, frozen=True):
     """Everything a page shows. Nothing in it depends on when it was made, only on the lake's head."""
 
     head: int
@@ -185,30 +185,30 @@ class Report(msgspec.Struct, frozen=True):
     kinds_over_time: list[KindActivity]
     partitions: list[BusyPartition]
     clients: list[BusyClient]
-    kinds: list[Kind]
+    kinds: list[EventKindRow]
     kinds_in_all: int
-    sizes: Spread
+    sizes: Distribution
     sharing: list[Bin]
     contests: Contests
-    drafts: Spread
+    drafts: Distribution
     drafts_ahead: int
     hot: HotLog
     server: ServerCounts | None = None
 
-    def tables(self) -> dict[str, tuple[type[Row], Sequence[Row]]]:
+    def tables(self) -> dict[str, tuple[type[TableRow], Sequence[TableRow]]]:
         """Every table by its name."""
         return {
             "activity": (Activity, self.activity),
             "kinds_over_time": (KindActivity, self.kinds_over_time),
             "busiest_partitions": (BusyPartition, self.partitions),
             "busiest_clients": (BusyClient, self.clients),
-            "kinds": (Kind, self.kinds),
+            "kinds": (EventKindRow, self.kinds),
             "sizes": (Bin, self.sizes.bins),
             "clients_per_partition": (Bin, self.sharing),
             "contested": (Contested, self.contests.over_time),
             "contested_items": (ContestedItem, self.contests.top),
             "draft_to_commit": (Bin, self.drafts.bins),
-            "retention": (Freed, self.hot.freed),
+            "retention": (FreedByRetention, self.hot.freed),
             "rejections": (Rejections, self.server.rejections if self.server else []),
         }
 
@@ -218,7 +218,7 @@ def kind_name(type_: str | None, schema: str | None) -> str:
     return schema if schema is not None else type_ if type_ is not None else "(no type)"
 
 
-def arrow_schema(row: type[Row]) -> pa.Schema:
+def arrow_schema(row: type[TableRow]) -> pa.Schema:
     """The columns of a table, from the fields of its rows."""
     hints = get_type_hints(row)
     return pa.schema([_column(name, hints[name]) for name in row.__struct_fields__])
@@ -230,7 +230,7 @@ def _column(name: str, hint: Any) -> pa.Field:
     return pa.field(name, _ARROW[plain], nullable)
 
 
-def write_table(path: Path, row: type[Row], rows: Sequence[Row]) -> None:
+def write_table(path: Path, row: type[TableRow], rows: Sequence[TableRow]) -> None:
     """The rows as one Parquet file, which appears whole or not at all."""
     table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], arrow_schema(row))
     unfinished = path.with_name(f".{path.name}.unfinished")

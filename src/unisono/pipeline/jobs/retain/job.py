@@ -19,16 +19,16 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.compare_rows import prove
 from unisono.pipeline.errors import Mismatch, PipelineError
-from unisono.pipeline.jobs.audit.job import Asked, audit
-from unisono.pipeline.jobs.retain.snapshot_coverage import Blocker, Coverage, cover
+from unisono.pipeline.jobs.audit.job import AuditOptions, audit
+from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, cover
 from unisono.pipeline.maintain.embedded import named
 from unisono.pipeline.open_log import open_reader
-from unisono.store.port import Extent
+from unisono.store.port import LogExtent
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from unisono.pipeline.maintain.embedded import Keeper
+    from unisono.pipeline.maintain.embedded import LogMaintainer
 
 KEEP_NEWEST: Final = 1_000
 """Events that never leave: what clients who were away for a moment ask for."""
@@ -38,7 +38,7 @@ _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "
 Progress = Callable[[str], None]
 
 
-class Keep(msgspec.Struct, frozen=True):
+class RetentionPolicy(msgspec.Struct, frozen=True):
     """What must stay: events younger than `age_ms`, the newest `events`; each where it is given."""
 
     age_ms: int | None = None
@@ -46,14 +46,14 @@ class Keep(msgspec.Struct, frozen=True):
     newest: int = KEEP_NEWEST
 
 
-class Bound(msgspec.Struct, frozen=True):
+class RetentionBound(msgspec.Struct, frozen=True):
     """One reason why events after `upto` stay."""
 
     upto: int
     why: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RetentionPlan(msgspec.Struct, frozen=True):
     """What would go, and what keeps the rest.
 
     `bounds`: all that was looked at, the tightest first. `blockers`: partitions whose snapshots lag behind within
@@ -61,12 +61,12 @@ class Plan(msgspec.Struct, frozen=True):
     the lake is.
     """
 
-    extent: Extent
+    extent: LogExtent
     lake: str
     upto: int
     model_version: int
-    bounds: list[Bound]
-    blockers: list[Blocker]
+    bounds: list[RetentionBound]
+    blockers: list[LaggingSnapshot]
     blocked_partitions: int
     bytes: int = 0
 
@@ -100,15 +100,17 @@ class Plan(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-class Retained(msgspec.Struct, frozen=True):
+class RetentionResult(msgspec.Struct, frozen=True):
     """What a run did."""
 
-    plan: Plan
+    plan: RetentionPlan
     events: int
     seconds: float
 
 
-def plan(spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep) -> Plan:
+def plan(
+    spark: SparkContext, store: str, keeper: LogMaintainer, lake: Lake, keep: RetentionPolicy
+) -> RetentionPlan:
     """What can go now; reads, and changes nothing."""
     if keep.age_ms is None and keep.events is None:
         raise PipelineError("say what to keep: an age, a number of events, or both")
@@ -121,9 +123,11 @@ def plan(spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep
     if target > held.pruned_to:
         covered = cover(spark, view, held.pruned_to, target, keeper.watermarks(version, digest))
         if covered.first_blocked is not None:
-            bounds.append(Bound(covered.first_blocked - 1, "the next event's partitions lack snapshots"))
+            bounds.append(
+                RetentionBound(covered.first_blocked - 1, "the next event's partitions lack snapshots")
+            )
     upto = max(held.pruned_to, min(bound.upto for bound in bounds))
-    return Plan(
+    return RetentionPlan(
         held,
         lake.storage.location,
         upto,
@@ -136,14 +140,19 @@ def plan(spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep
 
 
 def retain(
-    spark: SparkContext, store: str, keeper: Keeper, lake: Lake, keep: Keep, progress: Progress | None = None
-) -> Retained:
+    spark: SparkContext,
+    store: str,
+    keeper: LogMaintainer,
+    lake: Lake,
+    keep: RetentionPolicy,
+    progress: Progress | None = None,
+) -> RetentionResult:
     """Prove the lake's copy, then let go what `plan` allows; Mismatch, and nothing gone, when the copy is wrong."""
     began = time.monotonic()
     say = progress or (lambda _: None)
     allowed = plan(spark, store, keeper, lake, keep)
     if not allowed.events:
-        return Retained(allowed, 0, time.monotonic() - began)
+        return RetentionResult(allowed, 0, time.monotonic() - began)
     if allowed.changes_archive:
         _require_sound(spark, store, lake, allowed, say)
     say(f"comparing {allowed.events} events with their copy in the lake")
@@ -156,13 +165,15 @@ def retain(
         gone += step
         say(f"removed {gone} of {allowed.events} events from the log")
     keeper.reclaim()
-    return Retained(allowed, gone, time.monotonic() - began)
+    return RetentionResult(allowed, gone, time.monotonic() - began)
 
 
-def _require_sound(spark: SparkContext, store: str, lake: Lake, allowed: Plan, say: Progress) -> None:
+def _require_sound(
+    spark: SparkContext, store: str, lake: Lake, allowed: RetentionPlan, say: Progress
+) -> None:
     """Another lake is to have what left before too, which cannot be compared with the log any more."""
     say(f"auditing the lake: what has left before was at {allowed.extent.archive}")
-    report = audit(spark, lake, store, Asked(sample=0))
+    report = audit(spark, lake, store, AuditOptions(sample=0))
     if not report.sound:
         raise Mismatch(
             f"the lake at {allowed.lake} is {report.verdict()}, and is to take the place of the one at "
@@ -170,7 +181,7 @@ def _require_sound(spark: SparkContext, store: str, lake: Lake, allowed: Plan, s
         )
 
 
-def held_text(held: Extent) -> str:
+def held_text(held: LogExtent) -> str:
     """What the log holds, for a person."""
     if held.head > held.pruned_to:
         return f"the log holds events {held.pruned_to + 1} to {held.head}"
@@ -179,13 +190,13 @@ def held_text(held: Extent) -> str:
     )
 
 
-def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]:
+def _bounds(store: str, held: LogExtent, lake_head: int, keep: RetentionPolicy) -> list[RetentionBound]:
     bounds = [
-        Bound(lake_head, "the lake ends there (`unisono lake export`)"),
-        Bound(held.head - keep.newest, f"the newest {keep.newest} events always stay"),
+        RetentionBound(lake_head, "the lake ends there (`unisono lake export`)"),
+        RetentionBound(held.head - keep.newest, f"the newest {keep.newest} events always stay"),
     ]
     if keep.events is not None:
-        bounds.append(Bound(held.head - keep.events, f"{keep.events} events are to be kept"))
+        bounds.append(RetentionBound(held.head - keep.events, f"{keep.events} events are to be kept"))
     if keep.age_ms is not None:
         now = now_ms()
         reader = open_reader(store)
@@ -196,7 +207,7 @@ def _bounds(store: str, held: Extent, lake_head: int, keep: Keep) -> list[Bound]
             )
         finally:
             reader.close()
-        bounds.append(Bound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))
+        bounds.append(RetentionBound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))
     return bounds
 
 

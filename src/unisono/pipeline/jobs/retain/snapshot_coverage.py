@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import View
-from unisono.lake.scan import Span, scan_file
+from unisono.lake.scan import RowRange, scan_file
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 
@@ -29,7 +29,7 @@ BLOCKERS_MAX: Final = 100_000
 _READ: Final = ("committed_id", "partitions")
 
 
-class Blocker(msgspec.Struct, frozen=True):
+class LaggingSnapshot(msgspec.Struct, frozen=True):
     """A partition with events beyond its snapshot: the first of them, how many, and where the snapshot stands."""
 
     partition: str
@@ -41,7 +41,7 @@ class Blocker(msgspec.Struct, frozen=True):
         has = "no snapshot" if self.watermark is None else f"snapshot at {self.watermark}"
         return f"{self.partition!r}: {has}, {self.events} events from {self.first_id} on"
 
-    def __add__(self, other: Blocker) -> Blocker:
+    def __add__(self, other: LaggingSnapshot) -> LaggingSnapshot:
         return msgspec.structs.replace(
             self, first_id=min(self.first_id, other.first_id), events=self.events + other.events
         )
@@ -54,7 +54,7 @@ class Coverage(msgspec.Struct, frozen=True):
     """
 
     first_blocked: int | None = None
-    blockers: dict[str, Blocker] = {}
+    blockers: dict[str, LaggingSnapshot] = {}
     sizes: list[tuple[int, int, int]] = []
 
     def __add__(self, other: Coverage) -> Coverage:
@@ -64,7 +64,7 @@ class Coverage(msgspec.Struct, frozen=True):
             blockers[name] = blockers[name] + blocker if name in blockers else blocker
         return Coverage(min(firsts, default=None), _fewer(blockers), self.sizes + other.sizes)
 
-    def worst(self) -> list[Blocker]:
+    def worst(self) -> list[LaggingSnapshot]:
         """Those that block first."""
         return heapq.nsmallest(
             BLOCKERS_SHOWN, self.blockers.values(), key=lambda b: (b.first_id, b.partition)
@@ -106,7 +106,7 @@ def _cover_part(marks: Any, part: _Part) -> Coverage:
     """On an executor: one file."""
     watermarks: dict[str, int] = marks.value
     covered = Coverage(sizes=list(_sizes(part)))
-    for batch in scan_file(part.storage, part.file, Span(part.since, part.upto), _READ):
+    for batch in scan_file(part.storage, part.file, RowRange(part.since, part.upto), _READ):
         covered += _cover_batch(batch, watermarks)
     return covered
 
@@ -125,7 +125,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
     # Ids ascend within a file, so a partition's first place is its first event.
     own, firsts, counts = np.unique(places, return_index=True, return_counts=True)
     blockers = {
-        texts[place]: Blocker(texts[place], int(ids[first]), int(count), watermarks.get(texts[place]))
+        texts[place]: LaggingSnapshot(texts[place], int(ids[first]), int(count), watermarks.get(texts[place]))
         for place, first, count in zip(own.tolist(), firsts.tolist(), counts.tolist(), strict=True)
     }
     return Coverage(int(ids.min()), blockers)
@@ -143,7 +143,7 @@ def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
                 yield ids.min, ids.max, group.column(places["event"]).total_uncompressed_size
 
 
-def _fewer(blockers: dict[str, Blocker]) -> dict[str, Blocker]:
+def _fewer(blockers: dict[str, LaggingSnapshot]) -> dict[str, LaggingSnapshot]:
     if len(blockers) <= BLOCKERS_MAX:
         return blockers
     kept = heapq.nsmallest(BLOCKERS_MAX, blockers.values(), key=lambda blocker: blocker.first_id)

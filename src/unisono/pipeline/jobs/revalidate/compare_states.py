@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from unisono.pipeline.jobs.revalidate.result import Change
+from unisono.pipeline.jobs.revalidate.result import StateDifference
 from unisono.vocabulary import Json, JsonObject
 
 CHANGES_MAX: Final = 5
@@ -19,16 +19,16 @@ Path: TypeAlias = "tuple[Path, str] | None"
 _MISSING: Final = object()
 
 
-def changes(before: JsonObject, now: JsonObject, most: int = CHANGES_MAX) -> list[Change]:
+def changes(before: JsonObject, now: JsonObject, most: int = CHANGES_MAX) -> list[StateDifference]:
     """The first places, in the order of the states, where two states are not the same; at most `most`."""
-    found: list[Change] = []
+    found: list[StateDifference] = []
     waiting: list[tuple[Path, object, object]] = [(None, before, now)]
     while waiting and len(found) < most:
         path, left, right = waiting.pop()
         if isinstance(left, dict) and isinstance(right, dict):
             keys = list(dict.fromkeys((*left, *right)))
             if list(left) != list(right) and left.keys() == right.keys():
-                found.append(Change(_named(path), "the same keys", "in another order"))
+                found.append(StateDifference(_named(path), "the same keys", "in another order"))
             waiting += [
                 ((path, key), left.get(key, _MISSING), right.get(key, _MISSING)) for key in reversed(keys)
             ]
@@ -43,7 +43,7 @@ def changes(before: JsonObject, now: JsonObject, most: int = CHANGES_MAX) -> lis
             ]
             waiting += reversed(pairs)
         elif type(left) is not type(right) or isinstance(left, dict | list) or left != right:
-            found.append(Change(_named(path), _shown(left), _shown(right)))
+            found.append(StateDifference(_named(path), _shown(left), _shown(right)))
     return found
 
 

@@ -28,18 +28,18 @@ from unisono.pipeline.jobs.revalidate.page import page
 from unisono.pipeline.jobs.revalidate.result import (
     EXAMPLES_MAX,
     REFUSED_MAX,
-    Counts,
     Difference,
-    Example,
-    Kind,
-    Outcome,
+    EventKind,
     Reason,
-    Refused,
+    RefusedEvent,
+    RevalidationOutcome,
+    VerdictCounts,
+    VerdictExample,
     elsewhere,
     totals,
 )
 from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
-from unisono.pipeline.jobs.revalidate.tasks import Work, judge_share
+from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_share
 from unisono.pipeline.task_planning import cut
 
 if TYPE_CHECKING:
@@ -60,19 +60,19 @@ class ModelName(msgspec.Struct, frozen=True):
 
 
 class KindResult(msgspec.Struct, frozen=True):
-    """Counts of one kind; see `Counts`."""
+    """Counts of one kind; see `VerdictCounts`."""
 
-    kind: Kind
-    counts: Counts
+    kind: EventKind
+    counts: VerdictCounts
 
 
 class ReasonResult(msgspec.Struct, frozen=True):
     """How many events of a kind are newly rejected for this reason, with the first of them."""
 
-    kind: Kind
+    kind: EventKind
     reason: Reason
     events: int
-    examples: list[Example]
+    examples: list[VerdictExample]
 
 
 class Revalidation(msgspec.Struct, frozen=True):
@@ -87,10 +87,10 @@ class Revalidation(msgspec.Struct, frozen=True):
     events: int
     partitions: int
     erased: int
-    total: Counts
+    total: VerdictCounts
     kinds: list[KindResult]
     reasons: list[ReasonResult]
-    skipped: list[Example]
+    skipped: list[VerdictExample]
     differing: int
     differences: list[Difference]
     rounds: int
@@ -143,8 +143,8 @@ def revalidate(
     if out is not None:
         clear(out)
     owners = _Owners(works)
-    outcomes: dict[int, Outcome] = {}
-    seen = Seen(), Seen()
+    outcomes: dict[int, RevalidationOutcome] = {}
+    seen = KnownRefusals(), KnownRefusals()
     pending, rounds, settled = works, 0, True
     while pending:
         rounds += 1
@@ -171,14 +171,14 @@ def revalidate(
     return _result(view, before, now, outcomes, rounds, settled, max(0, log_head - view.head))
 
 
-class Seen:
+class KnownRefusals:
     """Events of several partitions that any of them refuses under one model, as far as is known."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, Reason] = {}
         self.partitions: dict[int, tuple[str, ...]] = {}
 
-    def learn(self, refused: Sequence[Refused]) -> set[str]:
+    def learn(self, refused: Sequence[RefusedEvent]) -> set[str]:
         """Take what the partitions say now; those whose judgement rests on something else."""
         learnt = elsewhere(refused)
         changed = {
@@ -196,9 +196,9 @@ class Seen:
 class _Owners:
     """Which share a partition is in."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
+    def __init__(self, works: Sequence[RevalidationTask]) -> None:
         self._works = works
-        self._buckets: dict[int, list[Work]] = {}
+        self._buckets: dict[int, list[RevalidationTask]] = {}
         for work in works:
             for bucket in work.share.buckets or range(work.share.buckets_in_all):
                 self._buckets.setdefault(bucket, []).append(work)
@@ -207,7 +207,7 @@ class _Owners:
         in_all = self._works[0].share.buckets_in_all
         return next(work.number for work in self._buckets[bucket_of(name, in_all)] if work.share.holds(name))
 
-    def again(self, touched: set[str], seen: tuple[Seen, Seen]) -> list[Work]:
+    def again(self, touched: set[str], seen: tuple[KnownRefusals, KnownRefusals]) -> list[RevalidationTask]:
         """The shares to judge once more, each with what it must know."""
         numbers = {self._of(name) for name in touched}
         if not numbers:
@@ -232,14 +232,14 @@ class _Owners:
 
 def _works(
     spark: SparkContext, view: View, before: ShippedModel, now: ShippedModel, out: Path | None
-) -> list[Work]:
+) -> list[RevalidationTask]:
     if not view.head:
         return []
     files = view.partition_files
     cores = max(1, spark.defaultParallelism)
     place = None if out is None else str(out.absolute())
     return [
-        Work(
+        RevalidationTask(
             number,
             view.storage,
             part.share,
@@ -256,7 +256,12 @@ def _works(
     ]
 
 
-def _judge(spark: SparkContext, works: Sequence[Work], outcomes: dict[int, Outcome], say: Say | None) -> None:
+def _judge(
+    spark: SparkContext,
+    works: Sequence[RevalidationTask],
+    outcomes: dict[int, RevalidationOutcome],
+    say: Say | None,
+) -> None:
     wave = TASKS_PER_WAVE_AND_CORE * max(1, spark.defaultParallelism)
     rows, done = sum(work.rows for work in works), 0
     for start in range(0, len(works), wave):
@@ -269,7 +274,7 @@ def _judge(spark: SparkContext, works: Sequence[Work], outcomes: dict[int, Outco
             say(f"judged about {done} of {rows} rows")
 
 
-def _require_written(out: Path, outcomes: Mapping[int, Outcome]) -> None:
+def _require_written(out: Path, outcomes: Mapping[int, RevalidationOutcome]) -> None:
     """Executors on other machines write elsewhere unless the directory is shared."""
     if any(each.written and not events_file(out, number).exists() for number, each in outcomes.items()):
         raise PipelineError(
@@ -281,12 +286,12 @@ def _result(
     view: View,
     before: ShippedModel,
     now: ShippedModel,
-    outcomes: Mapping[int, Outcome],
+    outcomes: Mapping[int, RevalidationOutcome],
     rounds: int,
     settled: bool,
     unjudged: int,
 ) -> Revalidation:
-    whole = Outcome()
+    whole = RevalidationOutcome()
     for number in sorted(outcomes):
         whole.add(outcomes[number])
     reasons = sorted(whole.reasons.items(), key=lambda each: (-each[1], each[0]))

@@ -20,7 +20,7 @@ from unisono.pipeline.jobs.revalidate.result import RULE, SHAPE, STATE, Reason, 
 from unisono.vocabulary import JsonObject
 
 
-class Judged(msgspec.Struct, frozen=True):
+class PartitionVerdict(msgspec.Struct, frozen=True):
     """`refused`: why this partition refuses the event. `elsewhere`: another one does, and this one would not."""
 
     refused: Reason | None
@@ -55,7 +55,7 @@ class Track:
         if self._judged is not None:
             self._judged.settle()
 
-    def take(self, committed_id: int, event: JsonObject) -> Judged:
+    def take(self, committed_id: int, event: JsonObject) -> PartitionVerdict:
         """Judge an event and replay it."""
         elsewhere = self._elsewhere.get(committed_id)
         refused = self._judge(event, apply=elsewhere is None)
@@ -63,10 +63,10 @@ class Track:
             elsewhere = None
         if refused is None and elsewhere is None:
             if self._judged is None:
-                return Judged(None, None, False)  # it was applied to the one state there is
+                return PartitionVerdict(None, None, False)  # it was applied to the one state there is
         elif self._judged is None and self._would_part(event):
             self._judged = PartitionState.load(self.replayed.dump())
-        return Judged(refused, elsewhere, not self._model.apply_committed(self.replayed, event))
+        return PartitionVerdict(refused, elsewhere, not self._model.apply_committed(self.replayed, event))
 
     def _judge(self, event: JsonObject, *, apply: bool) -> Reason | None:
         state = self.replayed if self._judged is None else self._judged

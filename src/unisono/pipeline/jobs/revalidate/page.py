@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from unisono.pipeline.html.charts import Series, stacked_bars
-from unisono.pipeline.html.pages import Fact, Page
+from unisono.pipeline.html.pages import Fact, HtmlPage
 
 if TYPE_CHECKING:
     from unisono.pipeline.jobs.revalidate.job import ReasonResult, Revalidation
-    from unisono.pipeline.jobs.revalidate.result import Change, Example
+    from unisono.pipeline.jobs.revalidate.result import StateDifference, VerdictExample
 
 LINES_MAX: Final = 20
 STATES_TOLD_MAX: Final = 5
@@ -54,7 +54,7 @@ def text(result: Revalidation) -> str:
 
 def page(result: Revalidation) -> str:
     total = result.total
-    made = Page(
+    made = HtmlPage(
         "History under another model",
         f"Model {_model(result, 'now')} against {_model(result, 'before')}, on events 1 to {result.head:,}.",
         "Made by `unisono lake revalidate`; nothing was changed by it.",
@@ -77,7 +77,7 @@ def page(result: Revalidation) -> str:
     return made.html()
 
 
-def _kinds(made: Page, result: Revalidation) -> None:
+def _kinds(made: HtmlPage, result: Revalidation) -> None:
     made.section("By kind of event")
     shown = [each for each in result.kinds if each.counts.rejected_now or each.counts.rejected_before][
         :BARS_MAX
@@ -129,7 +129,7 @@ def _kinds(made: Page, result: Revalidation) -> None:
     )
 
 
-def _reasons(made: Page, result: Revalidation) -> None:
+def _reasons(made: HtmlPage, result: Revalidation) -> None:
     made.section("Why events would be rejected")
     if not result.reasons:
         made.text("No event that the model before takes would be rejected.")
@@ -152,7 +152,7 @@ def _reasons(made: Page, result: Revalidation) -> None:
             made.code(example.event)
 
 
-def _states(made: Page, result: Revalidation) -> None:
+def _states(made: HtmlPage, result: Revalidation) -> None:
     made.section("States after replay")
     if result.skipped:
         made.text(
@@ -207,11 +207,11 @@ def _why(each: ReasonResult) -> str:
     return f"{reason.field}: {reason.message}" if reason.field else reason.message
 
 
-def _where(example: Example) -> str:
+def _where(example: VerdictExample) -> str:
     return f"Event {example.committed_id:,} ({example.id}) of {example.client_id} in {example.partition}:"
 
 
-def _change(change: Change) -> str:
+def _change(change: StateDifference) -> str:
     return f"{change.path}: {_value(change.before)} → {_value(change.now)}"
 
 

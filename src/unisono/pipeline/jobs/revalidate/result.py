@@ -30,7 +30,7 @@ REFUSED_MAX: Final = 200_000
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
-class Kind(msgspec.Struct, frozen=True, order=True):
+class EventKind(msgspec.Struct, frozen=True, order=True):
     """Events of one type, and of one schema where the type is `event`."""
 
     type: str
@@ -41,7 +41,7 @@ class Kind(msgspec.Struct, frozen=True, order=True):
         return self.schema or self.type or "(no type)"
 
 
-OTHER_KINDS: Final = Kind("(all others)")
+OTHER_KINDS: Final = EventKind("(all others)")
 
 
 class Reason(msgspec.Struct, frozen=True, order=True):
@@ -59,7 +59,7 @@ def reason_of(stage: str, error: FieldError) -> Reason:
     return Reason(stage, _NUMBERS.sub(".*", error.field), error.message)
 
 
-class Counts(msgspec.Struct):
+class VerdictCounts(msgspec.Struct):
     """Of one kind. Events are counted once, skips once for each partition."""
 
     events: int = 0
@@ -71,24 +71,24 @@ class Counts(msgspec.Struct):
     skipped_now: int = 0
     newly_skipped: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: VerdictCounts) -> None:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class Example(msgspec.Struct, frozen=True, order=True):
+class VerdictExample(msgspec.Struct, frozen=True, order=True):
     """One event that is newly rejected (or, without a reason, newly skipped), where, and its text, shortened."""
 
     committed_id: int
     partition: str
     id: str
     client_id: str
-    kind: Kind
+    kind: EventKind
     reason: Reason | None
     event: str
 
 
-class Change(msgspec.Struct, frozen=True):
+class StateDifference(msgspec.Struct, frozen=True):
     """A place in a state, and what is there before and now, shortened; None where nothing is."""
 
     path: str
@@ -100,10 +100,10 @@ class Difference(msgspec.Struct, frozen=True):
     """A partition whose state would be another, with the first places that differ."""
 
     partition: str
-    changes: list[Change]
+    changes: list[StateDifference]
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedEvent(msgspec.Struct, frozen=True):
     """An event of several partitions that one of them refuses because of its state."""
 
     committed_id: int
@@ -112,32 +112,34 @@ class Refused(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
 
 
-class Outcome(msgspec.Struct):
+class RevalidationOutcome(msgspec.Struct):
     """What came of a share of the partitions, or of all of them."""
 
     partitions: int = 0
     rows: int = 0
     erased: int = 0
-    kinds: dict[Kind, Counts] = {}
-    reasons: dict[tuple[Kind, Reason], int] = {}
-    examples: dict[tuple[Kind, Reason], list[Example]] = {}
-    skipped: list[Example] = []
+    kinds: dict[EventKind, VerdictCounts] = {}
+    reasons: dict[tuple[EventKind, Reason], int] = {}
+    examples: dict[tuple[EventKind, Reason], list[VerdictExample]] = {}
+    skipped: list[VerdictExample] = []
     differing: int = 0
     differences: list[Difference] = []
-    refused_before: list[Refused] = []
-    refused_now: list[Refused] = []
+    refused_before: list[RefusedEvent] = []
+    refused_now: list[RefusedEvent] = []
     refused_all: bool = True
     """False when more were refused than `REFUSED_MAX`."""
     written: bool = False
 
-    def of_kind(self, kind: Kind) -> Counts:
+    def of_kind(self, kind: EventKind) -> VerdictCounts:
         found = self.kinds.get(kind)
         if found is None:
             kind = kind if len(self.kinds) < KINDS_MAX else OTHER_KINDS
-            found = self.kinds.setdefault(kind, Counts())
+            found = self.kinds.setdefault(kind, VerdictCounts())
         return found
 
-    def count_reason(self, kind: Kind, reason: Reason, times: int, examples: Iterable[Example]) -> None:
+    def count_reason(
+        self, kind: EventKind, reason: Reason, times: int, examples: Iterable[VerdictExample]
+    ) -> None:
         key = (kind, reason)
         if key not in self.reasons and len(self.reasons) >= REASONS_MAX:
             key = (OTHER_KINDS, OTHER_REASONS)
@@ -148,13 +150,13 @@ class Outcome(msgspec.Struct):
             kept.sort(key=_by_id)
             del kept[EXAMPLES_PER_REASON:]
 
-    def keep_skipped(self, examples: Iterable[Example]) -> None:
+    def keep_skipped(self, examples: Iterable[VerdictExample]) -> None:
         self.skipped.extend(examples)
         if len(self.skipped) > EXAMPLES_PER_REASON:
             self.skipped.sort(key=_by_id)
             del self.skipped[EXAMPLES_PER_REASON:]
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: RevalidationOutcome) -> None:
         """Put the counts of other partitions to these; what was refused is left to whoever compares shares."""
         self.partitions += other.partitions
         self.rows += other.rows
@@ -170,9 +172,9 @@ class Outcome(msgspec.Struct):
         )[:DIFFERENCES_MAX]
 
 
-def elsewhere(refused: Iterable[Refused]) -> dict[int, Reason]:
+def elsewhere(refused: Iterable[RefusedEvent]) -> dict[int, Reason]:
     """Event → why, as its first refusing partition says; the same whatever order they come in."""
-    found: dict[int, Refused] = {}
+    found: dict[int, RefusedEvent] = {}
     for each in refused:
         known = found.get(each.committed_id)
         if known is None or each.partition.encode() < known.partition.encode():
@@ -180,12 +182,12 @@ def elsewhere(refused: Iterable[Refused]) -> dict[int, Reason]:
     return {committed_id: each.reason for committed_id, each in found.items()}
 
 
-def totals(kinds: Mapping[Kind, Counts]) -> Counts:
-    total = Counts()
+def totals(kinds: Mapping[EventKind, VerdictCounts]) -> VerdictCounts:
+    total = VerdictCounts()
     for counts in kinds.values():
         total.add(counts)
     return total
 
 
-def _by_id(example: Example) -> tuple[int, bytes]:
+def _by_id(example: VerdictExample) -> tuple[int, bytes]:
     return example.committed_id, example.partition.encode()

@@ -18,24 +18,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.merge import Share, in_file_order, in_order, pieces, scan_share
-from unisono.lake.scan import Span
+from unisono.lake.scan import RowRange
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.revalidate.compare_states import changes
-from unisono.pipeline.jobs.revalidate.model_track import Judged, Track
+from unisono.pipeline.jobs.revalidate.model_track import PartitionVerdict, Track
 from unisono.pipeline.jobs.revalidate.result import (
     DIFFERENCES_MAX,
     REFUSED_MAX,
     SHAPE,
     TEXT_MAX,
     Difference,
-    Example,
-    Kind,
-    Outcome,
+    EventKind,
     Reason,
-    Refused,
+    RefusedEvent,
+    RevalidationOutcome,
+    VerdictExample,
 )
 from unisono.pipeline.jobs.revalidate.rows import EVENTS, PARTITIONS, Rows, events_file, partitions_file
 from unisono.pipeline.open_log import no_collection
@@ -50,7 +50,7 @@ COLLECT_EVENTS: Final = 1 << 18
 COLUMNS: Final = ("partition", "committed_id", "id", "client_id", "partitions", "event", "type", "schema")
 
 
-class Work(msgspec.Struct, frozen=True):
+class RevalidationTask(msgspec.Struct, frozen=True):
     """One executor's part: a share of the partitions up to an id, under the model before and the model now.
 
     `elsewhere_…`: events that another of their partitions refuses. `out`: where rows go, if anywhere.
@@ -88,10 +88,10 @@ class Batch:
         return tuple(self.value("partitions", place)) if self.several[place] else None
 
 
-def judge_share(work: Work) -> Outcome:
+def judge_share(work: RevalidationTask) -> RevalidationOutcome:
     """On an executor: every partition of the share, under both models."""
     judge = _ShareJudge(work)
-    span = Span(0, work.upto)
+    span = RowRange(0, work.upto)
     sources = [
         pieces(number, scan_share(work.storage, file, work.share, span, COLUMNS), Batch)
         for number, file in enumerate(in_file_order(work.files))
@@ -115,10 +115,10 @@ def judge_share(work: Work) -> Outcome:
 class _ShareJudge:
     """The two tracks of a share, and what they come to."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RevalidationTask) -> None:
         self._before = Track(work.before.load(), work.elsewhere_before)
         self._now = Track(work.now.load(), work.elsewhere_now)
-        self._outcome = Outcome()
+        self._outcome = RevalidationOutcome()
         self._name = ""
         self._collected = 0
         out = None if work.out is None else Path(work.out)
@@ -148,7 +148,7 @@ class _ShareJudge:
         event = loaded if isinstance(loaded, dict) else {}
         committed_id = batch.ids[place]
         before, now = self._before.take(committed_id, event), self._now.take(committed_id, event)
-        kind = Kind(batch.types[place] or "", batch.schemas[place] or "")
+        kind = EventKind(batch.types[place] or "", batch.schemas[place] or "")
         counts = self._outcome.of_kind(kind)
         rejected = before.rejected is not None or now.rejected is not None
         if not rejected and not before.skipped and not now.skipped and not batch.several[place]:
@@ -160,7 +160,9 @@ class _ShareJudge:
         """Whether the event is counted here: in the first of its partitions."""
         return partitions is None or partitions[0] == self._name
 
-    def _unusual(self, batch: Batch, place: int, kind: Kind, before: Judged, now: Judged) -> None:
+    def _unusual(
+        self, batch: Batch, place: int, kind: EventKind, before: PartitionVerdict, now: PartitionVerdict
+    ) -> None:
         partitions = batch.partitions(place)
         counts = self._outcome.of_kind(kind)
         newly = now.rejected is not None and before.rejected is None
@@ -185,16 +187,20 @@ class _ShareJudge:
         self._write(batch, place, before, now)
 
     def _note(
-        self, noted: list[Refused], committed_id: int, judged: Judged, partitions: tuple[str, ...]
+        self,
+        noted: list[RefusedEvent],
+        committed_id: int,
+        judged: PartitionVerdict,
+        partitions: tuple[str, ...],
     ) -> None:
         if judged.refused is None or judged.refused.stage == SHAPE:
             return  # a wrong shape is refused by all of its partitions alike
         if len(noted) >= REFUSED_MAX:
             self._outcome.refused_all = False
             return
-        noted.append(Refused(committed_id, judged.refused, self._name, partitions))
+        noted.append(RefusedEvent(committed_id, judged.refused, self._name, partitions))
 
-    def _write(self, batch: Batch, place: int, before: Judged, now: Judged) -> None:
+    def _write(self, batch: Batch, place: int, before: PartitionVerdict, now: PartitionVerdict) -> None:
         if before.rejected is None and now.rejected is None and not before.skipped and not now.skipped:
             return
         why = now.rejected
@@ -215,11 +221,11 @@ class _ShareJudge:
             message=why and why.message,
         )
 
-    def _example(self, batch: Batch, place: int, kind: Kind, reason: Reason | None) -> Example:
+    def _example(self, batch: Batch, place: int, kind: EventKind, reason: Reason | None) -> VerdictExample:
         text = batch.events[place].decode()
         shown = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
         id_, client = batch.value("id", place), batch.value("client_id", place)
-        return Example(batch.ids[place], self._name, id_, client, kind, reason, shown)
+        return VerdictExample(batch.ids[place], self._name, id_, client, kind, reason, shown)
 
     def end(self) -> None:
         """The partition is through: are its states the same?"""
@@ -231,7 +237,7 @@ class _ShareJudge:
         if len(self._outcome.differences) < DIFFERENCES_MAX:  # names come in order, so these are the first
             self._outcome.differences.append(Difference(self._name, changes(before, now)))
 
-    def close(self) -> Outcome:
+    def close(self) -> RevalidationOutcome:
         self._outcome.written = self._events.close()
         self._partitions.close()
         return self._outcome

@@ -27,8 +27,8 @@ from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table, naming
 from unisono.lake.write import FRESH, DataFile
 from unisono.pipeline.clock import now_ms
-from unisono.pipeline.errors import ModelChanged, NoSuchPartition
-from unisono.pipeline.fold import Made, Work, make_snapshots, named
+from unisono.pipeline.errors import ModelContentChanged, NoSuchPartition
+from unisono.pipeline.fold import FoldResult, FoldTask, make_snapshots, named
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
@@ -54,7 +54,7 @@ Progress = Callable[[int, int], None]
 """Called with rows looked at so far and rows to look at in all."""
 
 
-class Snapped(msgspec.Struct, frozen=True):
+class SnapshotResult(msgspec.Struct, frozen=True):
     """What a run did: `events` folded into the snapshots of `partitions`, which now reach `upto`."""
 
     model_version: int
@@ -74,14 +74,14 @@ def snapshot(
     partitions: Sequence[str] | None = None,
     rebuild: bool = False,
     progress: Progress | None = None,
-) -> Snapped:
+) -> SnapshotResult:
     """Bring the snapshots of all partitions, or of those named, up to the lake's head."""
     began = time.monotonic()
     if partitions is not None:
         partitions = named(partitions)
     if rebuild:
         _remove(lake, model.version)
-    done: list[Made] = []
+    done: list[FoldResult] = []
     start = reached(lake, model)
     for attempt in range(OVERTAKEN_MAX + 1):
         try:
@@ -90,7 +90,7 @@ def snapshot(
         except Overtaken:
             if attempt == OVERTAKEN_MAX:
                 raise
-    return Snapped(
+    return SnapshotResult(
         model.version,
         start,
         upto,
@@ -102,7 +102,7 @@ def snapshot(
 
 
 def reached(lake: Lake, model: ShippedModel) -> int:
-    """Up to where the snapshots of a model hold every partition's events; ModelChanged when it is another content."""
+    """Up to where the snapshots of a model hold every partition's events, or ModelContentChanged."""
     table = lake.find(SNAPSHOTS)
     if table is None:
         return 0
@@ -175,7 +175,7 @@ def _run(
     lake: Lake,
     model: ShippedModel,
     partitions: Sequence[str] | None,
-    done: list[Made],
+    done: list[FoldResult],
     progress: Progress | None,
 ) -> int:
     """One pass, from how the table stands; the id it reached.
@@ -228,7 +228,7 @@ def _works(
     own: Sequence[DataFile],
     since: int,
     partitions: Sequence[str] | None,
-) -> list[Work]:
+) -> list[FoldTask]:
     cores, now = max(1, spark.defaultParallelism), now_ms()
     if partitions is not None:
         groups = [partitions[number::cores] for number in range(cores)]
@@ -237,7 +237,7 @@ def _works(
         return []
     new = [file for file in view.partition_files if file.last_id > since]
     return [
-        Work(
+        FoldTask(
             view.storage,
             model,
             part.share,
@@ -255,8 +255,8 @@ def _works(
 
 def _work_of_names(
     view: View, model: ShippedModel, own: Sequence[DataFile], names: Sequence[str], now: int
-) -> Work:
-    return Work(
+) -> FoldTask:
+    return FoldTask(
         view.storage,
         model,
         Share(view.buckets),
@@ -270,8 +270,8 @@ def _work_of_names(
     )
 
 
-def _waves(works: list[Work]) -> Iterator[list[Work]]:
-    wave: list[Work] = []
+def _waves(works: list[FoldTask]) -> Iterator[list[FoldTask]]:
+    wave: list[FoldTask] = []
     rows = 0
     for work in works:
         wave.append(work)
@@ -283,7 +283,7 @@ def _waves(works: list[Work]) -> Iterator[list[Work]]:
         yield wave
 
 
-def _commit(table: Table, made: Sequence[Made], model: ShippedModel, folded: dict[int, int]) -> Table:
+def _commit(table: Table, made: Sequence[FoldResult], model: ShippedModel, folded: dict[int, int]) -> Table:
     """Name the files of a wave; the table as it is then, to which nobody else has added snapshots."""
     unknown = [name for part in made for name in part.unknown]
     if unknown:
@@ -309,7 +309,7 @@ def _own(table: Table, model_version: int) -> list[DataFile]:
 def _require_same_content(files: Sequence[DataFile], model: ShippedModel) -> None:
     others = {file.model_digest for file in files} - {model.digest}
     if others:
-        raise ModelChanged(
+        raise ModelContentChanged(
             f"the lake's snapshots of model version {model.version} were folded by another content of it (digest "
             f"{str(others.pop())[:12]}, now {model.digest[:12]}): give the changed model a new model_version, or "
             "make them anew with --rebuild"

@@ -16,7 +16,7 @@ import msgspec
 from unisono.lake.lake import Lake
 from unisono.lake.snapshots import Snapshots, StateRow, files_of
 from unisono.lake.storage import SNAPSHOTS
-from unisono.pipeline.errors import ModelChanged
+from unisono.pipeline.errors import ModelContentChanged
 from unisono.pipeline.job_model import in_force, stored_digest
 from unisono.pipeline.jobs.export.job import plan
 from unisono.pipeline.jobs.snapshot.job import by_bucket
@@ -32,7 +32,7 @@ Progress = Callable[[int], None]
 """Called with snapshots published so far."""
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishResult(msgspec.Struct, frozen=True):
     """What was put into the store."""
 
     snapshots: int
@@ -40,7 +40,7 @@ class Published(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> Published:
+def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> PublishResult:
     """Put into the store each partition's newest snapshot, unless it has one that is as new."""
     began, count, size = time.monotonic(), 0, 0
     plan(store, lake)  # refuses the log of another lake
@@ -61,7 +61,7 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
                 progress(count)
     finally:
         keeper.close()
-    return Published(count, size, time.monotonic() - began)
+    return PublishResult(count, size, time.monotonic() - began)
 
 
 def require_publishable(store: str, model_version: int, digests: Iterable[str | None]) -> None:
@@ -70,12 +70,12 @@ def require_publishable(store: str, model_version: int, digests: Iterable[str | 
     """
     now = in_force(store)
     if model_version < now.version:
-        raise ModelChanged(
+        raise ModelContentChanged(
             f"model version {now.version} is in force: snapshots of version {model_version} are not published"
         )
     others = set(digests) - {now.digest} if model_version == now.version else set()
     if others:
-        raise ModelChanged(
+        raise ModelContentChanged(
             f"model version {model_version} has another content (digest {str(others.pop())[:12]}) than the one in "
             f"force ({now.digest[:12]}): its snapshots are not published"
         )

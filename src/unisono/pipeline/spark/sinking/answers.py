@@ -6,14 +6,14 @@ from typing import Final
 
 import msgspec
 
-from unisono.pipeline.spark.sinking.items import Item
+from unisono.pipeline.spark.sinking.items import SinkItem
 from unisono.vocabulary import FieldError
 
 MESSAGE_BYTES: Final = 1 << 20
 """What a server takes that does not say (LIM-01)."""
 
 
-class Speaking(msgspec.Struct, frozen=True):
+class SinkTarget(msgspec.Struct, frozen=True):
     """Whom to speak to, and how."""
 
     url: str
@@ -26,7 +26,7 @@ class Speaking(msgspec.Struct, frozen=True):
 class Rejection(msgspec.Struct, frozen=True):
     """An event that was not committed, and why."""
 
-    item: Item
+    item: SinkItem
     reason: str
     errors: list[FieldError] = []
 
@@ -35,14 +35,14 @@ class Rejection(msgspec.Struct, frozen=True):
         return f"{self.item.id!r} {self.reason}" + (f" ({told})" if told else "")
 
 
-class Result(msgspec.Struct):
+class SinkResult(msgspec.Struct):
     id: str
     status: str
     reason: str = ""
     errors: list[FieldError] = []
 
 
-class Limits(msgspec.Struct):
+class ServerLimits(msgspec.Struct):
     max_batch_size: int = 100
     max_message_bytes: int = MESSAGE_BYTES
     max_in_flight_drafts: int = 100
@@ -51,11 +51,11 @@ class Limits(msgspec.Struct):
 class Payload(msgspec.Struct):
     """What is looked at in any answer."""
 
-    results: list[Result] = []
+    results: list[SinkResult] = []
     code: str = ""
     message: str = ""
     retry_after_ms: int = 0
-    limits: Limits = msgspec.field(default_factory=Limits)
+    limits: ServerLimits = msgspec.field(default_factory=ServerLimits)
 
 
 class Message(msgspec.Struct):

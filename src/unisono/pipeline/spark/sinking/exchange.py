@@ -24,9 +24,16 @@ from websockets.sync.client import connect as open_socket
 
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.spark.sinking.answers import Limits, Payload, Rejection, Result, Speaking, decode
-from unisono.pipeline.spark.sinking.items import Item, encoded
-from unisono.pipeline.spark.sinking.tokens import Source
+from unisono.pipeline.spark.sinking.answers import (
+    Payload,
+    Rejection,
+    ServerLimits,
+    SinkResult,
+    SinkTarget,
+    decode,
+)
+from unisono.pipeline.spark.sinking.items import SinkItem, encoded
+from unisono.pipeline.spark.sinking.tokens import SinkTokenSource
 from unisono.protocol.codec import encode, encode_payload
 from unisono.vocabulary import FieldError
 
@@ -65,9 +72,9 @@ class _Lost(Exception):
 class _Request:
     """Items under way; `results` when they are answered."""
 
-    def __init__(self, items: list[Item]) -> None:
+    def __init__(self, items: list[SinkItem]) -> None:
         self.items = items
-        self.results: list[Result] | None = None
+        self.results: list[SinkResult] | None = None
 
 
 T = TypeVar("T")
@@ -81,12 +88,12 @@ class Exchange:
     request was answered: a server that falls over whatever it is sent is not tried for ever.
     """
 
-    def __init__(self, speaking: Speaking, source: Source) -> None:
+    def __init__(self, speaking: SinkTarget, source: SinkTokenSource) -> None:
         self._speaking = speaking
         self._source = source
         self._socket: ClientConnection | None = None
         self._held = ExitStack()
-        self._limits = Limits()
+        self._limits = ServerLimits()
         self._depth = speaking.in_flight
         self._window: deque[_Request] = deque()
         self._refused = 0
@@ -114,7 +121,7 @@ class Exchange:
         self._close()
         self._heart.join()
 
-    def submit(self, items: Iterator[Item]) -> Iterator[Rejection]:
+    def submit(self, items: Iterator[SinkItem]) -> Iterator[Rejection]:
         """Submit everything; what was rejected, as it becomes known, in order."""
         for request in self._requests(items):
             if isinstance(request, Rejection):
@@ -141,9 +148,9 @@ class Exchange:
     def _batch(self) -> int:
         return min(self._speaking.batch, self._limits.max_batch_size, self._limits.max_in_flight_drafts)
 
-    def _requests(self, items: Iterator[Item]) -> Iterator[_Request | Rejection]:
+    def _requests(self, items: Iterator[SinkItem]) -> Iterator[_Request | Rejection]:
         """Items in messages the server takes: bounded in number and bytes, no id twice in one."""
-        batch: list[Item] = []
+        batch: list[SinkItem] = []
         ids: set[str] = set()
         size = ENVELOPE_BYTES
         for item in items:
@@ -206,7 +213,7 @@ class Exchange:
                 rejections += self._alone(items)
         return rejections
 
-    def _alone(self, items: list[Item]) -> list[Rejection]:
+    def _alone(self, items: list[SinkItem]) -> list[Rejection]:
         """One request and its answer; taken apart when the server refuses it as a whole."""
         while True:
             payload = self._asked(items)
@@ -220,14 +227,14 @@ class Exchange:
                 half = len(items) // 2
                 return [*self._alone(items[:half]), *self._alone(items[half:])]
 
-    def _asked(self, items: list[Item]) -> Payload:
+    def _asked(self, items: list[SinkItem]) -> Payload:
         def ask() -> Payload:
             self._send(items)
             return self._receive()
 
         return self._try(ask)
 
-    def _concluded(self, items: Sequence[Item], results: Sequence[Result]) -> list[Rejection]:
+    def _concluded(self, items: Sequence[SinkItem], results: Sequence[SinkResult]) -> list[Rejection]:
         by_id = {item.id: item for item in items}
         rejected = [result for result in results if result.status != "committed"]
         self.committed += len(results) - len(rejected)
@@ -309,7 +316,7 @@ class Exchange:
         self._socket = None
         self._held.close()
 
-    def _send(self, items: Sequence[Item]) -> None:
+    def _send(self, items: Sequence[SinkItem]) -> None:
         self._put("submit_events", b'{"events":[%b]}' % b",".join(map(encoded, items)))
 
     def _put(self, kind: str, payload: bytes) -> None:

@@ -17,7 +17,7 @@ ID_BYTES_MAX: Final = 128
 _one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class Item(msgspec.Struct, frozen=True):
+class SinkItem(msgspec.Struct, frozen=True):
     """One event as it is submitted. `fault` says why it cannot be: a message with it would be refused whole."""
 
     id: str
@@ -35,18 +35,18 @@ class _Sent(msgspec.Struct, frozen=True):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encoded(item: Item) -> bytes:
+def encoded(item: SinkItem) -> bytes:
     """An item as it stands in a message."""
     return _encode(_Sent(item.id, item.partitions, item.event))
 
 
-def to_items(batch: Any, *, from_content: bool) -> Iterator[Item]:
+def to_items(batch: Any, *, from_content: bool) -> Iterator[SinkItem]:
     """The rows of an Arrow batch, in order."""
     for row in batch.to_pylist():
         yield _item(row, from_content)
 
 
-def _item(row: dict[str, Any], from_content: bool) -> Item:
+def _item(row: dict[str, Any], from_content: bool) -> SinkItem:
     id = "" if from_content else row.get("id") or ""
     partitions, fault = _partitions(row.get("partitions"), row.get("partition"))
     try:
@@ -59,7 +59,7 @@ def _item(row: dict[str, Any], from_content: bool) -> Item:
         fault = "the event must be an object"
     if not 0 < len(id.encode()) <= ID_BYTES_MAX:
         fault = f"an id has 1 to {ID_BYTES_MAX} bytes"
-    return Item(id, partitions, event, fault)
+    return SinkItem(id, partitions, event, fault)
 
 
 def _partitions(many: list[str | None] | None, one: str | None) -> tuple[list[str], str]:

@@ -68,10 +68,10 @@ class Tokens(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Tokens({self.way})"
 
-    def of_task(self, task: int) -> Source:
+    def of_task(self, task: int) -> SinkTokenSource:
         """What task number `task` is to use."""
         if self.way == "jwt_secret_file":
-            return Source(self, f"{self.client_id}.{task}", "")
+            return SinkTokenSource(self, f"{self.client_id}.{task}", "")
         if self.way == "token":
             tokens = [self.value]
         else:
@@ -82,7 +82,7 @@ class Tokens(msgspec.Struct, frozen=True):
                 f"there are {len(tokens)} tokens and more tasks: coalesce({max(1, len(tokens))}) the DataFrame, give "
                 "more tokens (tokens_file), or let tasks sign their own (jwt_secret_file)"
             )
-        return Source(self, client_id_of(tokens[task]), tokens[task])
+        return SinkTokenSource(self, client_id_of(tokens[task]), tokens[task])
 
     def sign(self, client_id: str) -> str:
         now = time.time()
@@ -90,7 +90,7 @@ class Tokens(msgspec.Struct, frozen=True):
         return jwt.encode(claims, _read(self.value), algorithm="HS256")
 
 
-class Source(msgspec.Struct, frozen=True):
+class SinkTokenSource(msgspec.Struct, frozen=True):
     """The tokens of one task: the one it was given, or a fresh one each time."""
 
     tokens: Tokens
