@@ -25,16 +25,8 @@ from tests.authority.logs import grow
 from tests.authority.seat import Caller, End, FrontEnd, candidate, push, put
 
 from unisono.config import Settings
-from unisono.ipc.channel import (
-    AdminCommand,
-    BatchOutcome,
-    Channel,
-    CommandResult,
-    Drain,
-    Message,
-    Offer,
-    socket_pair,
-)
+from unisono.ipc.channel import Channel, socket_pair
+from unisono.ipc.messages import AdminCommand, BatchOutcome, CommandResult, Drain, Message, Offer
 from unisono.model.model import no_model
 from unisono.node.processes import ChildProcesses, run_authority
 from unisono.store.sqlite.log import SqliteLog

@@ -25,14 +25,13 @@ from unisono.authority.cluster_view import ClusterView
 from unisono.authority.loop import Authority
 from unisono.authority.states.resident import States
 from unisono.config import Settings
-from unisono.ipc.channel import (
+from unisono.ipc.channel import Channel, ChannelClosed, socket_pair
+from unisono.ipc.messages import (
     AdminCommand,
     AskHead,
     AskStats,
     BatchOutcome,
     Candidate,
-    Channel,
-    ChannelClosed,
     Claim,
     Claimed,
     CommandResult,
@@ -47,7 +46,6 @@ from unisono.ipc.channel import (
     SingleOutcome,
     Stats,
     Submit,
-    socket_pair,
 )
 from unisono.ipc.stats import CounterValues as Figures
 from unisono.ipc.stats import parse

@@ -10,7 +10,7 @@ from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
 from unisono.authority.parked_requests import GROUP_EVENTS_MAX
 from unisono.ipc import channel as channels
-from unisono.ipc.channel import AdminCommand, AskHead, AskStats, Drain, EventCommitted, HeadAnswer, Ready
+from unisono.ipc.messages import AdminCommand, AskHead, AskStats, Drain, EventCommitted, HeadAnswer, Ready
 
 
 @pytest.mark.req("ENV-07")

@@ -13,7 +13,7 @@ from tests.store.records import make_record
 from unisono.authority.cluster_view import ClusterView
 from unisono.authority.parked_requests import GROUP_BYTES_MAX
 from unisono.ipc import channel as channels
-from unisono.ipc.channel import EventCommitted, Message
+from unisono.ipc.messages import EventCommitted, Message
 from unisono.protocol.canonical import canonical
 from unisono.store.cluster import News
 from unisono.store.postgres.log import PostgresLog

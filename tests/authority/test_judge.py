@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.authority.seat import Seat, candidate, new_id, push, put, reading, seated
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict, judge
 from unisono.authority.states.resident import States
-from unisono.ipc.channel import Candidate, EventCommitted, RefusedItem
+from unisono.ipc.messages import Candidate, EventCommitted, RefusedItem
 from unisono.model.model import COMPATIBILITY, no_model
 from unisono.store.port import RememberedId
 from unisono.store.sqlite.log import SqliteLog

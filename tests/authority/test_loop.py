@@ -13,15 +13,15 @@ from tests.authority.logs import FailingLog, GatedLog
 from tests.authority.seat import FrontEnd, candidate, check_order, push, put, reading, seated, seated_on
 from tests.store.sqlite.faulty_disk import faulty_disk
 from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
-from unisono.ipc.channel import (
+from unisono.ipc.messages import (
     AskHead,
     BatchOutcome,
     Claim,
     Claimed,
     Dropped,
     EventCommitted,
-    Failed,
     HeadAnswer,
+    LogFailed,
     Message,
     Release,
     Replaced,
@@ -135,7 +135,7 @@ def test_nothing_is_told_before_it_is_durable(tmp_path: Path) -> None:
 
 def check_failed(front: FrontEnd, told_before: int) -> None:
     """DUR-04: after what was told before, only that it failed."""
-    assert [type(message) for message in front.rest()[told_before:]] == [Failed]
+    assert [type(message) for message in front.rest()[told_before:]] == [LogFailed]
 
 
 @pytest.mark.req("DUR-04", "SUBMIT-07", "DUR-03")

@@ -13,7 +13,7 @@ from tests.authority.seat import Seat, candidate, push, seated, seated_on
 from unisono.authority import maintenance_commands as keeping
 from unisono.authority.cluster_view import ClusterView
 from unisono.authority.maintenance_commands import KeepingOrders
-from unisono.ipc.channel import KEEPING, AdminCommand, CommandResult
+from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResult
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import News
 from unisono.store.maintenance import KeepRefused, Tombstone
@@ -33,7 +33,7 @@ def order(seat: Seat[SqliteLog], command: str, body: object) -> tuple[bool, obje
 
 def test_a_shared_log_is_not_kept_by_its_nodes(tmp_path: Path) -> None:
     with seated(tmp_path / "data") as seat:  # whose orders were not given the log
-        for command in KEEPING:
+        for command in MAINTENANCE_COMMANDS:
             ok, told = order(seat, command, 0)
             assert not ok
             assert "over the database itself" in str(told)

@@ -12,7 +12,7 @@ from tests.authority.logs import GatedLog, grow
 from tests.authority.models import RULES, counting_model, write_model
 from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
 from unisono.authority.cluster_view import ClusterView
-from unisono.ipc.channel import AdminCommand, BatchOutcome, CommandResult, ModelChanged
+from unisono.ipc.messages import AdminCommand, BatchOutcome, CommandResult, ModelChanged
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import unpack

@@ -25,8 +25,9 @@ from unisono.front.access import Access
 from unisono.front.auth.sources import SharedSecret
 from unisono.front.auth.verify import Verifier, sign_token
 from unisono.front.server import Front
-from unisono.ipc.channel import Channel, Drain, Message, Ready, socket_pair
+from unisono.ipc.channel import Channel, socket_pair
 from unisono.ipc.link import Link
+from unisono.ipc.messages import Drain, Message, Ready
 from unisono.model.model import open_model
 from unisono.node.processes import run_authority, run_reader
 

@@ -10,7 +10,7 @@ import pytest
 
 from unisono.config import Settings
 from unisono.front.catchup import Ask, CatchUp
-from unisono.ipc.channel import PageOf
+from unisono.ipc.messages import PageResult
 from unisono.protocol.errors import RateLimited
 from unisono.protocol.messages import Sync
 from unisono.vocabulary import LogIdentity
@@ -24,7 +24,7 @@ class Host:
         self.wants_snapshots = wants_snapshots
         self.version: int | None = 1
         self.digest = "content"
-        self.asked: list[tuple[Ask, int, dict[str, int] | None, Callable[[PageOf], None]]] = []
+        self.asked: list[tuple[Ask, int, dict[str, int] | None, Callable[[PageResult], None]]] = []
         self.answers: list[dict[str, Any]] = []
         self.bytes = self.cancelled = 0
 
@@ -48,7 +48,7 @@ class Host:
         then(100)
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
         self.asked.append((ask, upto, floors, then))
 
@@ -61,7 +61,7 @@ class Host:
     def log(self) -> LogIdentity | None:
         return LogIdentity("a" * 32, 5)
 
-    def page(self, page: PageOf) -> None:
+    def page(self, page: PageResult) -> None:
         self.asked.pop(0)[3](page)
 
 
@@ -74,9 +74,9 @@ def test_what_syncs_take_is_counted_until_they_are_answered_or_given_up() -> Non
     large = host.bytes
     assert large > 128_000
     catchup.start(Sync(0, ["p"]))
-    host.page(PageOf(1, (), 0, False))
+    host.page(PageResult(1, (), 0, False))
     assert 0 < host.bytes < 1_000, "one is answered"
-    host.page(PageOf(2, (), 0, False))
+    host.page(PageResult(2, (), 0, False))
     assert host.bytes == 0
     for _ in range(3):
         catchup.start(Sync(0, names))
@@ -97,7 +97,7 @@ def test_snapshots_of_another_content_than_the_one_in_force_are_not_sent() -> No
     catchup = CatchUp(host, Settings())
     catchup.start(Sync(0, ["p"]))
     host.digest = "edited"
-    host.page(PageOf(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
     assert not host.answers
     assert len(host.asked) == 1
 
@@ -110,11 +110,11 @@ def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
     ((_, upto, floors, _),) = host.asked
     assert (upto, floors) == (100, None)
     host.version = 2
-    host.page(PageOf(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
     assert not host.answers
     ((_, upto, floors, _),) = host.asked
     assert (upto, floors) == (100, None), "the same watermark, snapshots of the model in force"
-    host.page(PageOf(2, (b"7",), 60, True))
+    host.page(PageResult(2, (b"7",), 60, True))
     (answer,) = host.answers
     assert (answer["snapshots"], answer["events"], answer["model_version"]) == ([], [7], 2)
     assert (answer["log_id"], answer["log_epoch"], answer["model_digest"]) == ("a" * 32, 5, "content")
@@ -127,18 +127,18 @@ def test_floors_belong_to_their_cycle() -> None:
     host = Host()
     catchup = CatchUp(host, Settings())
     catchup.start(Sync(0, ["p", "q"]))
-    host.page(PageOf(1, (b"7",), 60, True, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, (b"7",), 60, True, (SNAPSHOT,), {"p": 40}))
     assert host.answers[-1]["snapshots"] == [msgspec.json.decode(SNAPSHOT)]
     catchup.start(Sync(60, ["p", "q"]))
     assert host.asked[0][2] == {"p": 40}
-    host.page(PageOf(2, (b"8",), 70, True, (), {"p": 40}))
+    host.page(PageResult(2, (b"8",), 70, True, (), {"p": 40}))
     assert "snapshots" not in host.answers[-1]
     catchup.start(Sync(70, ["q", "p"]))
     assert host.asked[0][2] == {"p": 40}, "the third page as well"
-    host.page(PageOf(3, (b"9",), 80, True, (), {"p": 40}))
+    host.page(PageResult(3, (b"9",), 80, True, (), {"p": 40}))
     catchup.start(Sync(80, ["p"]))
     assert host.asked[0][2] == {}, "other partitions are another cycle"
-    host.page(PageOf(4, (), 80, False))
+    host.page(PageResult(4, (), 80, False))
     catchup.start(Sync(80, ["p", "q"]))
     assert host.asked[0][2] == {}, "a cycle that ended is not continued"
 
@@ -159,5 +159,5 @@ def test_who_gets_the_whole_history(wants: bool, sync: Sync) -> None:
     catchup = CatchUp(host, Settings())
     catchup.start(sync)
     assert host.asked[0][2] == {}
-    host.page(PageOf(1, (b"7",), 60, False))
+    host.page(PageResult(1, (b"7",), 60, False))
     assert "snapshots" not in host.answers[-1]

@@ -16,6 +16,14 @@ from hypothesis import strategies as st
 from unisono.ipc import channel as channels
 from unisono.ipc.channel import (
     FRAME_BYTES_MAX,
+    Channel,
+    ChannelAborted,
+    ChannelClosed,
+    Unframer,
+    frame,
+    socket_pair,
+)
+from unisono.ipc.messages import (
     AdminCommand,
     AskHead,
     AskPage,
@@ -23,24 +31,21 @@ from unisono.ipc.channel import (
     BatchOutcome,
     CancelPage,
     Candidate,
-    Channel,
-    ChannelClosed,
-    ChannelGivenUp,
     Claim,
     Claimed,
     CommandResult,
     Drain,
     Dropped,
     EventCommitted,
-    Failed,
-    GaveUp,
     HeadAnswer,
     ItemResult,
+    LogFailed,
     Message,
     ModelChanged,
     Offer,
     PageFailed,
-    PageOf,
+    PageResult,
+    PeerFailed,
     Ready,
     RefusedItem,
     Release,
@@ -48,9 +53,6 @@ from unisono.ipc.channel import (
     SingleOutcome,
     Stats,
     Submit,
-    Unframer,
-    frame,
-    socket_pair,
 )
 from unisono.vocabulary import FieldError
 
@@ -82,15 +84,17 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Dropped: st.builds(Dropped, numbers),
     HeadAnswer: st.builds(HeadAnswer, numbers, numbers),
     ModelChanged: st.builds(ModelChanged, versions, offers),
-    Failed: st.builds(Failed, texts, st.booleans()),
+    LogFailed: st.builds(LogFailed, texts, st.booleans()),
     AskPage: st.builds(AskPage, numbers, names, numbers, numbers, numbers, numbers),
     CancelPage: st.builds(CancelPage, numbers),
-    PageOf: st.builds(PageOf, numbers, st.lists(blobs, max_size=3).map(tuple), numbers, st.booleans()),
+    PageResult: st.builds(
+        PageResult, numbers, st.lists(blobs, max_size=3).map(tuple), numbers, st.booleans()
+    ),
     PageFailed: st.builds(PageFailed, numbers),
     AskStats: st.builds(AskStats, numbers),
     Stats: st.builds(Stats, numbers, blobs),
     Ready: st.builds(Ready),
-    GaveUp: st.builds(GaveUp, texts, texts),
+    PeerFailed: st.builds(PeerFailed, texts, texts),
     Drain: st.builds(Drain),
     AdminCommand: st.builds(AdminCommand, numbers, texts, texts),
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
@@ -141,7 +145,7 @@ def test_frames_may_be_cut_anywhere(batches: list[list[Message]], data: st.DataO
 
 
 def test_frames_may_come_byte_by_byte() -> None:
-    messages: list[Message] = [AskHead(1), Drain(), Failed("no")]
+    messages: list[Message] = [AskHead(1), Drain(), LogFailed("no")]
     unframer = Unframer()
     got = [m for byte in frame(messages) + frame([Ready()]) for m in unframer.feed(bytes([byte]))]
     assert got == [*messages, Ready()]
@@ -152,7 +156,7 @@ def test_a_frame_out_of_bounds_is_refused_by_its_length_alone(raw: tuple[socket.
     outside.sendall(frame([AskHead(1)]))
     assert channel.receive() == [AskHead(1)]
     outside.sendall(struct.pack("!I", FRAME_BYTES_MAX + 1))
-    with pytest.raises(ChannelClosed, match="out of bounds"):
+    with pytest.raises(ChannelClosed, match="too large"):
         channel.receive()
 
 
@@ -160,7 +164,7 @@ def test_a_frame_out_of_bounds_is_refused_by_its_length_alone(raw: tuple[socket.
 def test_what_holds_no_messages_ends_the_channel(raw: tuple[socket.socket, Channel], body: bytes) -> None:
     outside, channel = raw
     outside.sendall(struct.pack("!I", len(body)) + body)
-    with pytest.raises(ChannelClosed, match="no messages"):
+    with pytest.raises(ChannelClosed, match="malformed frame"):
         channel.receive()
 
 
@@ -207,8 +211,8 @@ def test_a_closed_channel_is_closed_on_this_side_too(pair: tuple[Channel, Channe
 def test_a_reader_that_takes_nothing_is_given_up_and_learns_of_it(raw: tuple[socket.socket, Channel]) -> None:
     outside, inside = raw
     one, other = Channel(outside, stalled_s=0.05), inside
-    with pytest.raises(ChannelGivenUp, match="takes nothing"):
-        one.send([Failed("x" * 8_000_000)])
+    with pytest.raises(ChannelAborted, match="stalled"):
+        one.send([LogFailed("x" * 8_000_000)])
     left = 10_000
     with suppress(ChannelClosed):  # what was on its way, and then the end
         while left := left - 1:
@@ -220,7 +224,7 @@ def test_a_reader_that_takes_nothing_is_given_up_and_learns_of_it(raw: tuple[soc
 def test_what_is_no_frame_ends_the_channel_on_both_sides(raw: tuple[socket.socket, Channel]) -> None:
     outside, channel = raw
     outside.sendall(struct.pack("!I", FRAME_BYTES_MAX + 1))
-    with pytest.raises(ChannelGivenUp, match="out of bounds"):
+    with pytest.raises(ChannelAborted, match="too large"):
         channel.receive()
     assert outside.recv(1) == b""
 
@@ -231,18 +235,18 @@ def test_messages_that_are_too_much_for_one_frame_come_in_several(
 ) -> None:
     monkeypatch.setattr(channels, "FRAME_BYTES_MAX", 1000)
     outside, channel = raw
-    told: list[Message] = [Failed(str(number) * 300) for number in range(7)]
+    told: list[Message] = [LogFailed(str(number) * 300) for number in range(7)]
     channel.send(told)
     assert Channel(outside).receive() == told
-    with pytest.raises(ChannelGivenUp, match=r"Failed of .* is out of bounds"):
-        channel.send([Ready(), Failed("x" * 1000)])
+    with pytest.raises(ChannelAborted, match=r"LogFailed of .* is too large"):
+        channel.send([Ready(), LogFailed("x" * 1000)])
     with pytest.raises(ChannelClosed):
         channel.receive()
 
 
 def test_a_slow_reader_is_waited_for(pair: tuple[Channel, Channel]) -> None:
     one, other = pair
-    large = Failed("x" * 8_000_000)
+    large = LogFailed("x" * 8_000_000)
     sender = threading.Thread(target=one.send, args=([large, Ready()],))
     sender.start()
     got: list[Message] = []

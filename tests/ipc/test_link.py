@@ -9,8 +9,9 @@ import struct
 import pytest
 
 from unisono.ipc import link as links
-from unisono.ipc.channel import FRAME_BYTES_MAX, Failed, Message, frame, socket_pair
+from unisono.ipc.channel import FRAME_BYTES_MAX, frame, socket_pair
 from unisono.ipc.link import Link
+from unisono.ipc.messages import LogFailed, Message
 
 
 class Ends:
@@ -38,9 +39,9 @@ def test_what_is_no_frame_ends_the_channel_on_both_sides(garbage: bytes) -> None
     async def scenario() -> None:
         ends = Ends()
         await ends.open()
-        ends.outside.sendall(frame([Failed("first")]) + garbage)
+        ends.outside.sendall(frame([LogFailed("first")]) + garbage)
         await ends.expect_end()
-        assert ends.told == [Failed("first")]
+        assert ends.told == [LogFailed("first")]
 
     asyncio.run(scenario())
 
@@ -56,7 +57,7 @@ def test_a_peer_that_takes_nothing_while_more_comes_together_is_given_up(
         ends.outside.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         link = await ends.open()
         for _ in range(100):
-            link.send(Failed("x" * 100_000))
+            link.send(LogFailed("x" * 100_000))
             await asyncio.sleep(0)
             if ends.lost.is_set():
                 break

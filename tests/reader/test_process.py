@@ -11,18 +11,8 @@ import pytest
 from tests.authority.logs import grow
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
-from unisono.ipc.channel import (
-    AskPage,
-    AskStats,
-    CancelPage,
-    Channel,
-    Drain,
-    PageFailed,
-    PageOf,
-    Ready,
-    Stats,
-    socket_pair,
-)
+from unisono.ipc.channel import Channel, socket_pair
+from unisono.ipc.messages import AskPage, AskStats, CancelPage, Drain, PageFailed, PageResult, Ready, Stats
 from unisono.ipc.stats import CounterValues as Figures
 from unisono.ipc.stats import parse
 from unisono.lake.cold.archive import Archive, ArchivedReader
@@ -49,10 +39,10 @@ def test_a_log_that_ends_before_the_watermark_gives_no_last_page(tmp_path: Path)
         return _next(front)
 
     whole = ask(1, 30, 50)
-    assert isinstance(whole, PageOf)
+    assert isinstance(whole, PageResult)
     assert (len(whole.events), whole.last, whole.has_more) == (30, 30, False)
     part = ask(2, 40, 10)
-    assert isinstance(part, PageOf)
+    assert isinstance(part, PageResult)
     assert part.has_more
     assert ask(3, 40, 50) == PageFailed(3)
     node.send([Drain()])
@@ -148,18 +138,18 @@ def test_pages_from_the_log_do_not_wait_for_pages_from_the_archive(served: Serve
     assert served.archive.asked.wait(PATIENCE_S)
     front.send([AskPage(4, ("hot",), 0, 60, 50, 1_000_000)])
     hot = _next(front)
-    assert isinstance(hot, PageOf)
+    assert isinstance(hot, PageResult)
     assert (hot.ticket, len(hot.events), hot.has_more) == (4, 30, False)
     other.close()  # its page finds nobody
     served.archive.let_go.set()
     first, second = _heard(front, 2)
-    assert isinstance(first, PageOf)
-    assert isinstance(second, PageOf)
+    assert isinstance(first, PageResult)
+    assert isinstance(second, PageResult)
     assert (first.ticket, len(first.events), first.last, first.has_more) == (1, 20, 20, True)
     assert (second.ticket, len(second.events), second.has_more) == (2, 50, True)
     front.send([cold_page(5, since=20)])
     last = _next(front)
-    assert isinstance(last, PageOf)
+    assert isinstance(last, PageResult)
     assert (len(last.events), last.last, last.has_more) == (10, 30, False)
 
 
@@ -179,7 +169,7 @@ def test_pages_nobody_waits_for_are_not_read_and_every_question_is_answered_once
     assert _heard(front, 2) == [PageFailed(100), PageFailed(101)]
     served.archive.let_go.set()
     pages = _heard(front, 2)
-    assert [page.ticket for page in pages if isinstance(page, PageOf)] == [1, 99], (
+    assert [page.ticket for page in pages if isinstance(page, PageResult)] == [1, 99], (
         "the one that was being read, too"
     )
     assert served.stats().counters["sync_pages_cancelled"] == 99

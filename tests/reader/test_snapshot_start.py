@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.behaviour.server.planting import history, plant, record, snapshot_of
-from unisono.ipc.channel import AskPage, Start
+from unisono.ipc.messages import AskPage, SnapshotStart
 from unisono.model.pack import pack, unpack
 from unisono.reader.process import page_of
 from unisono.reader.snapshot_start import sound, starting_points
@@ -167,7 +167,7 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
     ]
     plant(tmp_path, records, [Snapshot("a", 10, 0, of_size("a", 3000).state, 1)])
     opened = SqliteReader.open(tmp_path)
-    ask = AskPage(1, ("a", "b"), 0, 40, 100, 100_000, {}, Start(None, 5000, 5000))
+    ask = AskPage(1, ("a", "b"), 0, 40, 100, 100_000, {}, SnapshotStart(None, 5000, 5000))
     page = page_of(opened, ask)
     (snapshot,) = page.snapshots
     assert snapshot.startswith(b'{"partition":"a","committed_id":10,"model_version":null,"state":{"tree"')
@@ -185,7 +185,9 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
 def test_a_page_after_large_snapshots_still_moves_on(tmp_path: Path) -> None:
     plant(tmp_path, RECORDS, [Snapshot("a", 1, 0, of_size("a", 3000).state, 1)])
     opened = SqliteReader.open(tmp_path)
-    page = page_of(opened, AskPage(1, PARTITIONS, 0, EVENTS, 100, 100_000, {}, Start(None, 3000, 3000)))
+    page = page_of(
+        opened, AskPage(1, PARTITIONS, 0, EVENTS, 100, 100_000, {}, SnapshotStart(None, 3000, 3000))
+    )
     opened.close()
     assert len(page.snapshots) == 1
     assert (len(page.events), page.has_more) == (1, True)

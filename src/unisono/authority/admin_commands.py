@@ -10,7 +10,7 @@ import msgspec
 
 from unisono.authority.maintenance_commands import KeepingOrders
 from unisono.config import Settings
-from unisono.ipc.channel import KEEPING, AdminCommand, CommandResult
+from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResult
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model
 from unisono.store.cluster import ModelRefused
@@ -58,7 +58,7 @@ class AdminCommands:
                         "model_version": snapshot.model_version,
                         "bytes": len(snapshot.state),
                     }
-                case command if command in KEEPING:
+                case command if command in MAINTENANCE_COMMANDS:
                     kept = self._keeping.obey(authority, order)
                     if kept is None:
                         return None

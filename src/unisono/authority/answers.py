@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unisono.authority.judge import Commit, Duplicate, Reject, Verdict
-from unisono.ipc.channel import Candidate, ItemResult, RefusedItem, SingleOutcome, Submit
+from unisono.ipc.messages import Candidate, ItemResult, RefusedItem, SingleOutcome, Submit
 from unisono.protocol.codec import encode_event, encode_payload
 from unisono.store.port import RememberedId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from unisono.ipc.channel import Claim, Submit
+from unisono.ipc.messages import Claim, Submit
 from unisono.model.load import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from unisono.ipc.channel import Candidate, RefusedItem
+from unisono.ipc.messages import Candidate, RefusedItem
 from unisono.store.port import RememberedId
 from unisono.vocabulary import FieldError
 

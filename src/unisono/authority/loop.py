@@ -32,28 +32,26 @@ from unisono.authority.parked_requests import (
     needed,
 )
 from unisono.authority.states.resident import States
-from unisono.ipc.channel import (
+from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
+from unisono.ipc.messages import (
     AdminCommand,
     AskHead,
     AskStats,
     BatchOutcome,
     Candidate,
-    Channel,
-    ChannelClosed,
-    ChannelGivenUp,
     Claim,
     Claimed,
     CommandResult,
     Drain,
     Dropped,
     EventCommitted,
-    Failed,
-    GaveUp,
     HeadAnswer,
     ItemResult,
+    LogFailed,
     Message,
     ModelChanged,
     Offer,
+    PeerFailed,
     Ready,
     Release,
     Replaced,
@@ -153,7 +151,7 @@ class Authority:
                     self._recover(error)
         except StorageError as error:
             log.critical("the log failed, stopping: %s", error)
-            self._out.tell_only(Failed("the log failed"))
+            self._out.tell_only(LogFailed("the log failed"))
             raise
 
     def _pass(self) -> None:
@@ -198,9 +196,9 @@ class Authority:
             self._draining = True
         elif channel in self._out:
             self._out.forget(channel)
-            if isinstance(why, ChannelGivenUp):
-                log.error("%s is given up: %s", channel.peer, why)
-                self._out.send(self._node, [GaveUp(channel.peer, str(why))])
+            if isinstance(why, ChannelAborted):
+                log.error("channel to %s aborted: %s", channel.peer, why, extra={"peer": channel.peer})
+                self._out.send(self._node, [PeerFailed(channel.peer, str(why))])
             else:
                 log.info("%s disconnected: %s", channel.peer, why)
 
@@ -470,7 +468,7 @@ class Authority:
         self._log = self._store.identity()
         log.warning("the log has log_epoch %d now: clients are let go and start over", self._log.log_epoch)
         self.states = self.states.renewed(self.states.model)
-        self._out.tell_only(Failed("the log's past may have changed", recovering=True))
+        self._out.tell_only(LogFailed("the log's past may have changed", recovering=True))
         self._out.tell_all(self._offer())
 
     def _recover(self, error: StoreLost) -> None:
@@ -484,7 +482,7 @@ class Authority:
         self._begun.clear()
         self._queue.extend(self._orders)
         self._orders.clear()
-        self._out.tell_only(Failed("the log is out of reach", recovering=True))
+        self._out.tell_only(LogFailed("the log is out of reach", recovering=True))
         self.states = self.states.renewed(self.states.model)
         wait_s = REOPEN_WAIT_S
         released = self._sort_while_lost()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.ipc.channel import AdminCommand
+from unisono.ipc.messages import AdminCommand
 from unisono.store.maintenance import (
     PRUNE_EVENTS_MAX,
     EraseOrder,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from unisono.ipc.channel import Channel, ChannelClosed, Message
+from unisono.ipc.channel import Channel, ChannelClosed
+from unisono.ipc.messages import Message
 
 
 class Outboxes:

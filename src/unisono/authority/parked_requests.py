@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from unisono.ipc.channel import Candidate, Channel, Submit
+from unisono.ipc.channel import Channel
+from unisono.ipc.messages import Candidate, Submit
 
 GROUP_EVENTS_MAX: Final = 1000
 """Events of one transaction: past this a larger group no longer spreads the fsync noticeably."""

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from unisono.config import Settings
 from unisono.front.intake import named_partitions
-from unisono.ipc.channel import PageOf
+from unisono.ipc.messages import PageResult
 from unisono.protocol.codec import encode_sync_response
 from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
 from unisono.protocol.messages import Sync
@@ -91,7 +91,7 @@ class CatchUpHost(Protocol):
     def ask_head(self, then: Callable[[int], None]) -> None: ...
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
         """`floors` of the cycle; None where the page chooses them, because histories start from snapshots."""
         ...
@@ -225,14 +225,14 @@ class CatchUp:
         self._set_subscriptions(ask)
         if ask.since >= head:
             # SYNC-07: a cursor from another life of the server gets the real maximum, and no events.
-            self._answer(ask, head, PageOf(0, (), head, False))
+            self._answer(ask, head, PageResult(0, (), head, False))
         else:
             self._ask_first(ask, head)
 
     def _ask_first(self, ask: Ask, head: int) -> None:
         model = self._host.model()
 
-        def answered(page: PageOf) -> None:
+        def answered(page: PageResult) -> None:
             if page.snapshots and self._host.model() != model:
                 self._ask_first(ask, head)  # another model is in force by now, with snapshots of its own
             else:
@@ -240,7 +240,7 @@ class CatchUp:
 
         self._host.ask_page(ask, head, None if ask.from_snapshots else {}, answered)
 
-    def _answer(self, ask: Ask, sync_to: int, page: PageOf) -> None:
+    def _answer(self, ask: Ask, sync_to: int, page: PageResult) -> None:
         next_since = page.last if page.has_more else sync_to
         self._cycle = OpenCycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
         version, digest = self._host.model()

@@ -16,7 +16,15 @@ from unisono.front.hub import text_frame
 from unisono.front.intake import check_shape, named_partitions, prepare
 from unisono.front.timers import Timer
 from unisono.front.websocket import WebSocket
-from unisono.ipc.channel import AskPage, BatchOutcome, Candidate, PageOf, SingleOutcome, Start, Submit
+from unisono.ipc.messages import (
+    AskPage,
+    BatchOutcome,
+    Candidate,
+    PageResult,
+    SingleOutcome,
+    SnapshotStart,
+    Submit,
+)
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
 from unisono.protocol.messages import Connect, Heartbeat, Sync
@@ -305,9 +313,9 @@ class ClientConnection(WebSocket):
         self._asked = self._front.ask_head(self._while_open(then))
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageOf], None]
+        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
-        def answered(page: PageOf | None) -> None:
+        def answered(page: PageResult | None) -> None:
             if page is None:
                 self.fail()
             else:
@@ -320,7 +328,7 @@ class ClientConnection(WebSocket):
         start = None
         if floors is None:
             version, digest = self.model()
-            start = Start(version, min(settings.sync_snapshot_bytes_max, room), room, digest)
+            start = SnapshotStart(version, min(settings.sync_snapshot_bytes_max, room), room, digest)
         self._asked = self._front.ask_page(
             lambda ticket: AskPage(
                 ticket,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from unisono.ipc.channel import EventCommitted
+from unisono.ipc.messages import EventCommitted
 from unisono.protocol.codec import encode
 
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Identity
-from unisono.ipc.channel import Candidate, RefusedItem
+from unisono.ipc.messages import Candidate, RefusedItem
 from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.messages import Item

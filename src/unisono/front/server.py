@@ -25,7 +25,8 @@ from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, PORTION, read_buffe
 from unisono.front.hub import Hub
 from unisono.front.rates import RateLimiter
 from unisono.front.timers import Timers
-from unisono.ipc.channel import (
+from unisono.ipc.link import Link
+from unisono.ipc.messages import (
     AskHead,
     AskPage,
     AskStats,
@@ -36,13 +37,13 @@ from unisono.ipc.channel import (
     Drain,
     Dropped,
     EventCommitted,
-    Failed,
     HeadAnswer,
+    LogFailed,
     Message,
     ModelChanged,
     Offer,
     PageFailed,
-    PageOf,
+    PageResult,
     Ready,
     Release,
     Replaced,
@@ -50,7 +51,6 @@ from unisono.ipc.channel import (
     Stats,
     Submit,
 )
-from unisono.ipc.link import Link
 from unisono.ipc.stats import Counters
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.errors import CloseCode, RateLimited, ServerError
@@ -98,7 +98,7 @@ class Front:
         self._connections: dict[int, ClientConnection] = {}
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
-        self._pages: dict[int, Callable[[PageOf | None], None]] = {}
+        self._pages: dict[int, Callable[[PageResult | None], None]] = {}
         self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
         self.read_buffer = read_buffer()
         self._sync_bytes = 0
@@ -230,7 +230,7 @@ class Front:
         self._authority.send(AskHead(ticket))
         return ticket
 
-    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageOf | None], None]) -> int:
+    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageResult | None], None]) -> int:
         ticket = next(self._tickets)
         self._pages[ticket] = then
         self._reader.send(ask(ticket))
@@ -297,7 +297,7 @@ class Front:
                     self.spawn(self._open_doors())
             case ModelChanged():
                 self._model_changed(message)
-            case Failed():
+            case LogFailed():
                 if message.recovering:
                     self._await_log()
                 else:
@@ -321,8 +321,8 @@ class Front:
 
     def _from_reader(self, message: Message) -> None:
         match message:
-            case PageOf() | PageFailed():
-                self._pages.pop(message.ticket)(message if isinstance(message, PageOf) else None)
+            case PageResult() | PageFailed():
+                self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
             case _:
                 log.error("a front is not told %s by the reader", type(message).__name__)
 

@@ -1,4 +1,4 @@
-"""The asynchronous end of a channel: a front's or the node's side."""
+"""The asynchronous end of a channel, used by fronts and the node."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from unisono.ipc.channel import ChannelClosed, Message, Unframer, frames
+from unisono.ipc.channel import ChannelClosed, Unframer, frames
+from unisono.ipc.messages import Message
 
-log = logging.getLogger("unisono.node")
+logger = logging.getLogger("unisono.node")
 
 UNSENT_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Above everything that the bounds of a front let it ask at once, and any order an operator can give."""
+"""More than the limits of a front let it ask at once, and more than any admin command carries."""
 
 
 class Link(asyncio.Protocol):
-    """Hands over what arrives, and sends what was said during one pass of the event loop as one frame.
+    """Calls `receive` for each message that arrives, and sends the messages of one event loop pass as one frame.
 
-    What may be asked bounds its buffer: items waiting for judgement, and syncs. A `peer` that takes nothing while
-    still more comes together is given up, and so is one that sends what is not a frame: the channel is closed, and
-    `lost` is called.
+    Limits on queued items and syncs bound the write buffer. When a `peer` stops reading and the buffer passes
+    UNSENT_BYTES_MAX, or when it sends a malformed frame, the channel is aborted. `lost` is called at the end.
     """
 
     def __init__(self, peer: str, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Link(asyncio.Protocol):
             for message in self._unframer.feed(data):
                 self._receive(message)
         except ChannelClosed as error:
-            self._give_up(str(error))
+            self._abort(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._transport = None
@@ -75,13 +75,13 @@ class Link(asyncio.Protocol):
             for whole in frames(outbox):
                 transport.write(whole)
         except ChannelClosed as error:
-            self._give_up(str(error))
+            self._abort(str(error))
             return
         unsent = transport.get_write_buffer_size()
         if unsent > UNSENT_BYTES_MAX:
-            self._give_up(f"it takes nothing: {unsent} bytes wait for it")
+            self._abort(f"stalled: {unsent} bytes unread")
 
-    def _give_up(self, why: str) -> None:
-        log.error("the %s is given up: %s", self._peer, why)
+    def _abort(self, reason: str) -> None:
+        logger.error("channel to %s aborted: %s", self._peer, reason, extra={"peer": self._peer})
         if self._transport is not None:
             self._transport.abort()

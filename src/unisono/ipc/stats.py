@@ -1,4 +1,4 @@
-"""Counters a process keeps, cheap to bump, sent as JSON when the node asks for them."""
+"""Counters of one process, cheap to increment, sent as JSON when the node asks for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 
 
 class Histogram(msgspec.Struct):
-    """Counts per bucket (the last one is +Inf), and the sum of what was observed."""
+    """Counts per bucket (the last one is +Inf), and the sum of the observed values."""
 
     bounds: Sequence[float]
     counts: list[int]
@@ -21,7 +21,7 @@ class Histogram(msgspec.Struct):
 
 
 class CounterValues(msgspec.Struct):
-    """Everything a process counted; a key is a metric name, or `name|label value`."""
+    """All counters of a process; a key is a metric name, or `name|label value`."""
 
     counters: dict[str, float]
     gauges: dict[str, float]
@@ -29,7 +29,7 @@ class CounterValues(msgspec.Struct):
 
 
 class Counters:
-    """What one process counts."""
+    """The counters that one process increments."""
 
     def __init__(self) -> None:
         self._counters: dict[str, float] = {}
@@ -40,7 +40,7 @@ class Counters:
         self._counters[name] = self._counters.get(name, 0) + amount
 
     def reset(self, name: str, total: float) -> None:
-        """Take over a count that is kept elsewhere."""
+        """Set a counter that is incremented elsewhere."""
         self._counters[name] = total
 
     def set(self, name: str, value: float) -> None:
@@ -58,5 +58,5 @@ class Counters:
 
 
 def parse(body: bytes) -> CounterValues:
-    """The other end of `dump`."""
+    """Decode the result of `dump`."""
     return msgspec.json.decode(body, type=CounterValues)

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from unisono.ipc.channel import KEEPING, CommandResult
+from unisono.ipc.messages import MAINTENANCE_COMMANDS, CommandResult
 from unisono.ipc.pipeline_file import PipelineCollector, read_status, read_text
 from unisono.ipc.stats import CounterValues
 from unisono.model.replay import Review
@@ -63,7 +63,7 @@ class AdminServer:
         app.router.add_get("/pipeline", self._pipeline)
         app.router.add_post("/orders/reload", self._guarded(self._reload))
         app.router.add_post("/orders/snapshot", self._guarded(self._snapshot))
-        for command in KEEPING:
+        for command in MAINTENANCE_COMMANDS:
             app.router.add_post(f"/orders/{command}", self._guarded(partial(self._keep, command)))
         self._runner = web.AppRunner(app, access_log=None)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from unisono.config import Settings
-from unisono.ipc.channel import CommandResult
+from unisono.ipc.messages import CommandResult
 from unisono.model.replay import Review
 from unisono.node.model_review import ReviewFailed, ReviewProgress, review_beside
 

@@ -36,7 +36,8 @@ from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.server import Front
-from unisono.ipc.channel import Channel, ChannelClosed, Ready, socket_pair
+from unisono.ipc.channel import Channel, ChannelClosed, socket_pair
+from unisono.ipc.messages import Ready
 from unisono.lake.cold.archive import ArchivedReader
 from unisono.model.load import Model
 from unisono.node.open_log import open_archive, open_reader, store_timeouts

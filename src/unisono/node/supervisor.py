@@ -26,8 +26,17 @@ from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.ipc.channel import AdminCommand, AskStats, CommandResult, Drain, GaveUp, Message, Ready, Stats
 from unisono.ipc.link import Link
+from unisono.ipc.messages import (
+    AdminCommand,
+    AskStats,
+    CommandResult,
+    Drain,
+    Message,
+    PeerFailed,
+    Ready,
+    Stats,
+)
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminServer
@@ -214,9 +223,9 @@ class Supervisor:
                 future = self._waiting.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)
-            case GaveUp():
+            case PeerFailed():
                 self._given_up.add(message.role)
-                self._fail(f"the {role} gave up {message.role}: {message.why}")
+                self._fail(f"the {role} gave up {message.role}: {message.reason}")
             case _:
                 log.error("a node is not told %s by the %s", type(message).__name__, role)
 

@@ -14,13 +14,13 @@ import threading
 from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from unisono.ipc.channel import AskPage, PageFailed, PageOf
+from unisono.ipc.messages import AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ColdSets
 
 RINGS_READ_MAX: Final = 4_096
 """Several rings are as good as one; what is not read now rings again."""
 
-Answer = PageOf | PageFailed
+Answer = PageResult | PageFailed
 Whose = TypeVar("Whose")
 
 

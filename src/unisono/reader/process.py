@@ -6,20 +6,18 @@ import logging
 import selectors
 from collections.abc import Callable, Sequence
 
-from unisono.ipc.channel import (
+from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
+from unisono.ipc.messages import (
     AskPage,
     AskStats,
     CancelPage,
-    Channel,
-    ChannelClosed,
-    ChannelGivenUp,
     Drain,
-    GaveUp,
     Message,
     PageFailed,
-    PageOf,
+    PageResult,
+    PeerFailed,
     Ready,
-    Start,
+    SnapshotStart,
     Stats,
 )
 from unisono.ipc.stats import Counters
@@ -34,7 +32,7 @@ from unisono.store.port import LogReader, Pruned, Snapshot, StorageError, StoreU
 _logger = logging.getLogger("unisono.reader")
 
 
-def page_of(log: LogReader, ask: AskPage) -> PageOf:
+def page_of(log: LogReader, ask: AskPage) -> PageResult:
     """Read one page, and what it starts from, and put them into the words of the wire."""
     if ask.log is not None and ask.log != log.identity():
         raise StoreLost(f"this is not the log with log_epoch {ask.log.log_epoch}")
@@ -55,17 +53,17 @@ def page_of(log: LogReader, ask: AskPage) -> PageOf:
         for r in page.records
     )
     last = page.records[-1].committed_id if page.records else ask.since
-    return PageOf(ask.ticket, events, last, page.has_more, told, floors)
+    return PageResult(ask.ticket, events, last, page.has_more, told, floors)
 
 
-def _starting_points(log: LogReader, ask: AskPage, start: Start) -> list[Snapshot]:
+def _starting_points(log: LogReader, ask: AskPage, start: SnapshotStart) -> list[Snapshot]:
     version = NO_MODEL_VERSION if start.model_version is None else start.model_version
     return starting_points(
         log, ask.partitions, version, ask.upto, start.snapshot_bytes_max, start.model_digest
     )
 
 
-def answer(log: LogReader, ask: AskPage) -> PageOf | PageFailed:
+def answer(log: LogReader, ask: AskPage) -> PageResult | PageFailed:
     """A page, or the word that log or archive are out of reach; a shared log even after one more try to reach it."""
     try:
         try:
@@ -89,7 +87,7 @@ class _Answering:
         self._whole = whole
         self._log: LogReader | None = None
 
-    def __call__(self, ask: AskPage) -> PageOf | PageFailed:
+    def __call__(self, ask: AskPage) -> PageResult | PageFailed:
         try:
             self._log = self._log or self._whole()
         except (StoreUnusable, StoreLost) as error:
@@ -159,9 +157,9 @@ class Reader:
             channel.close()
             if self._cold is not None:
                 self._cold.forget(channel)
-            if channel is not self._node and isinstance(why, ChannelGivenUp):
-                _logger.error("%s is given up: %s", channel.peer, why)
-                return self._to_node([GaveUp(channel.peer, str(why))])
+            if channel is not self._node and isinstance(why, ChannelAborted):
+                _logger.error("channel to %s aborted: %s", channel.peer, why, extra={"peer": channel.peer})
+                return self._to_node([PeerFailed(channel.peer, str(why))])
         return self._node in self._channels
 
     def _to_node(self, messages: Sequence[Message]) -> bool:
@@ -208,8 +206,8 @@ class Reader:
         self._counters.add("sync_pages_cancelled")
         channel.send([PageFailed(ticket)])
 
-    def _tell(self, channel: Channel, page: PageOf | PageFailed) -> None:
-        if isinstance(page, PageOf):
+    def _tell(self, channel: Channel, page: PageResult | PageFailed) -> None:
+        if isinstance(page, PageResult):
             self._counters.add("sync_pages")
             self._counters.add("sync_page_events", len(page.events))
             if page.snapshots:
@@ -239,5 +237,5 @@ class Reader:
                 case Drain():
                     return False
                 case _:
-                    raise ChannelGivenUp(f"a reader is not asked {type(message).__name__}")
+                    raise ChannelAborted(f"a reader is not asked {type(message).__name__}")
         return True

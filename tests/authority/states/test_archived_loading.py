@@ -17,7 +17,7 @@ from tests.lake.lakes import HERE, export_to
 from tests.waiting import until
 from unisono.authority.states.replay import AHEAD_EVENTS, SLICE_EVENTS, PartitionReplay
 from unisono.authority.states.resident import LOADS_AT_ONCE, States
-from unisono.ipc.channel import BatchOutcome
+from unisono.ipc.messages import BatchOutcome
 from unisono.lake.cold.archive import Archive
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG

@@ -10,7 +10,7 @@ import pytest
 from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
 from unisono.authority.states.replay import SLICE_EVENTS
-from unisono.ipc.channel import AskHead, BatchOutcome, Claim, Drain, Dropped, HeadAnswer, Release
+from unisono.ipc.messages import AskHead, BatchOutcome, Claim, Drain, Dropped, HeadAnswer, Release
 from unisono.store.sqlite.log import SqliteLog
 
 EVENTS = 20_000

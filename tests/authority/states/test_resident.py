@@ -18,7 +18,7 @@ from tests.authority.seat import candidate, note, push, put, reading, seated, se
 from tests.authority.states.test_random import check
 from unisono.authority.judge import Commit, Verdict, judge
 from unisono.authority.states.resident import States
-from unisono.ipc.channel import BatchOutcome, Candidate, Failed, Message
+from unisono.ipc.messages import BatchOutcome, Candidate, LogFailed, Message
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model, open_model
 from unisono.samples import sample_model
@@ -207,7 +207,9 @@ def test_when_the_log_fails_under_way_the_next_start_judges_without_that_group(t
                 kept = history.keep()
                 batch = history.next(60)
                 caller.send(*(verdict.item for verdict in batch))
-                answer: Message = seat.front.wait(lambda message: isinstance(message, BatchOutcome | Failed))
+                answer: Message = seat.front.wait(
+                    lambda message: isinstance(message, BatchOutcome | LogFailed)
+                )
                 if not isinstance(answer, BatchOutcome):
                     history.restore(kept)
                     break

@@ -14,7 +14,7 @@ from tests.authority.logs import CountingLog, grow
 from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
 from tests.model.oracle import same
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
-from unisono.ipc.channel import AdminCommand, BatchOutcome, CommandResult
+from unisono.ipc.messages import AdminCommand, BatchOutcome, CommandResult
 from unisono.model.load import load_model
 from unisono.model.model import CANONICAL, Model
 from unisono.model.pack import unpack

@@ -13,7 +13,8 @@ from unisono.front.access import Access
 from unisono.front.auth.sources import SharedSecret
 from unisono.front.auth.verify import Verifier
 from unisono.front.server import Front
-from unisono.ipc.channel import Channel, Failed, Message, Offer, Ready, frame, socket_pair
+from unisono.ipc.channel import Channel, frame, socket_pair
+from unisono.ipc.messages import LogFailed, Message, Offer, Ready
 from unisono.node.supervisor import listen
 
 
@@ -26,7 +27,7 @@ def test_a_front_opens_its_doors_once() -> None:
         (authority, _, node), ends = zip(*pairs, strict=True)
         with closing(authority), closing(pairs[1][0]), closing(node):
             offer = Offer(0, None, {"compatibility": ("set",)})
-            authority.sendall(frame([offer, Failed("out of reach", recovering=True), offer]))
+            authority.sendall(frame([offer, LogFailed("out of reach", recovering=True), offer]))
             listening = listen("127.0.0.1", 0, 1)
             await front.start(authority=ends[0], reader=ends[1], node=ends[2], listening=listening)
             await until(lambda: front.serving)

@@ -23,7 +23,8 @@ from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
 from unisono.front.frame_reader import Frames
 from unisono.front.server import Front
-from unisono.ipc.channel import Drain, frame, socket_pair
+from unisono.ipc.channel import frame, socket_pair
+from unisono.ipc.messages import Drain
 from unisono.model.model import open_model
 from unisono.node.processes import run_authority, run_reader
 

@@ -69,7 +69,7 @@ def ask_more_than_the_channel_holds(server: Server, peers: ExitStack) -> list[Pe
 def test_a_front_that_the_reader_gave_up_does_not_leave_its_clients_waiting(tmp_path: Path) -> None:
     with running(tmp_path / "data", *SERVE) as server, ExitStack() as peers:
         clients = ask_more_than_the_channel_holds(server, peers)
-        says(server, "front 0 is given up: it takes nothing")
+        says(server, "channel to front 0 aborted: stalled")
         says(server, "the reader gave up front 0")
         assert not server.is_ready()
         os.kill(list(server.children())[2], signal.SIGCONT)

@@ -22,7 +22,7 @@ import orjson
 from unisono.authority.one_shot_thread import OneShotThread
 from unisono.authority.states.replay import PartitionReplay
 from unisono.authority.stuck_rules import RunningCall
-from unisono.ipc.channel import Candidate
+from unisono.ipc.messages import Candidate
 from unisono.ipc.stats import Counters
 from unisono.lake.cold.archive import Archive
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model

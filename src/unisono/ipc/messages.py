@@ -1,0 +1,306 @@
+"""The messages that node, fronts, authority and reader exchange over their channels."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from unisono.vocabulary import FieldError, LogIdentity
+
+MAINTENANCE_COMMANDS: Final = ("archive", "prune", "snapshots", "erase", "reclaim")
+"""Admin commands by which the pipeline maintains an embedded log while its server runs."""
+
+
+class ChannelStruct(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all values sent over a channel: a MessagePack array that starts with the class name."""
+
+
+# -- front → authority ---------------------------------------------------------------------------------------
+
+
+class Claim(ChannelStruct, frozen=True):
+    """Connection `conn` becomes the one connection of `client_id` (CONN-05)."""
+
+    conn: int
+    client_id: str
+
+
+class Release(ChannelStruct, frozen=True):
+    """Connection `conn` has ended."""
+
+    conn: int
+
+
+class Candidate(ChannelStruct, frozen=True):
+    """A submitted item that passed the front: normalised, authorised, canonical, hashed."""
+
+    id: str
+    partitions: tuple[str, ...]
+    event: bytes
+    hash: bytes
+
+
+class RefusedItem(ChannelStruct, frozen=True):
+    """A submitted item that the front refused; it keeps its place in the answer."""
+
+    id: str
+    partitions: tuple[str, ...]
+    reason: Literal["forbidden", "validation_failed"]
+    errors: tuple[FieldError, ...]
+
+
+class Submit(ChannelStruct, frozen=True):
+    """One request's items, in order.
+
+    Answered once, by BatchOutcome, SingleOutcome or Dropped, unless LogFailed cancels everything unanswered.
+    """
+
+    conn: int
+    client_id: str
+    profile: str
+    single: bool
+    items: tuple[Candidate | RefusedItem, ...]
+
+
+class AskHead(ChannelStruct, frozen=True):
+    """Ask for the head of the log; the answer comes in commit order."""
+
+    ticket: int
+
+
+# -- authority → front ---------------------------------------------------------------------------------------
+
+
+class Offer(ChannelStruct, frozen=True):
+    """The model in force and the identity of the log.
+
+    The first message on the channel, sent again after a change of the log's identity or after LogFailed.
+    """
+
+    head: int
+    model_version: int | None
+    profiles: dict[str, tuple[str, ...]]
+    model_digest: str = ""
+    log: LogIdentity | None = None
+
+
+class Claimed(ChannelStruct, frozen=True):
+    """The claim succeeded; `head` is the log's head at that moment."""
+
+    conn: int
+    head: int
+
+
+class Replaced(ChannelStruct, frozen=True):
+    """A newer connection has claimed the client_id of `conn`."""
+
+    conn: int
+
+
+class EventCommitted(ChannelStruct, frozen=True):
+    """One durable event. `payload` is its wire form, encoded once for all listeners.
+
+    `origin` is the connection that submitted it, 0 for one of another node.
+    """
+
+    committed_id: int
+    origin: int
+    partitions: tuple[str, ...]
+    payload: bytes
+
+
+class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry of a `submit_events_result`, with the field names of the wire (SUBMIT-04)."""
+
+    id: str
+    status: Literal["committed", "rejected"]
+    status_updated_at: int
+    committed_id: int | None = None
+    reason: str | None = None
+    errors: tuple[FieldError, ...] | None = None
+
+
+class BatchOutcome(ChannelStruct, frozen=True):
+    """The answer to one batch; sent after all its events are durable."""
+
+    conn: int
+    results: tuple[ItemResult, ...]
+
+
+class SingleOutcome(ChannelStruct, frozen=True):
+    """The answer to one `submit_event`: `payload` is that of `event_committed` or `event_rejected`."""
+
+    conn: int
+    committed: bool
+    payload: bytes
+    reason: str | None = None
+
+
+class Dropped(ChannelStruct, frozen=True):
+    """The answer to a request of a replaced connection: none of its items was judged."""
+
+    conn: int
+
+
+class HeadAnswer(ChannelStruct, frozen=True):
+    """The answer to AskHead."""
+
+    ticket: int
+    committed_id: int
+
+
+class ModelChanged(ChannelStruct, frozen=True):
+    """The following answers are judged by another model (MODEL-02)."""
+
+    old_model_version: int | None
+    offer: Offer
+
+
+class LogFailed(ChannelStruct, frozen=True):
+    """The log failed; it is unknown whether unanswered requests were committed (DUR-04).
+
+    `recovering`: the authority reconnects, and sends an Offer when it has.
+    """
+
+    message: str
+    recovering: bool = False
+
+
+# -- front ⇄ reader ------------------------------------------------------------------------------------------
+
+
+class SnapshotStart(msgspec.Struct, frozen=True, array_like=True):
+    """Start a history from snapshots of this model.
+
+    The snapshots have at most `snapshot_bytes_max`; with the page's events it is at most `bytes_max`.
+    """
+
+    model_version: int | None
+    snapshot_bytes_max: int
+    bytes_max: int
+    model_digest: str = ""
+
+
+class AskPage(ChannelStruct, frozen=True):
+    """Ask for one page of history; of a partition in `floors`, only events above its floor.
+
+    With `start` it is a first page, and the reader chooses the floors. `log` is the identity that the client knows:
+    a page of another log is refused.
+    """
+
+    ticket: int
+    partitions: tuple[str, ...]
+    since: int
+    upto: int
+    limit: int
+    bytes_max: int
+    floors: dict[str, int] = {}
+    start: SnapshotStart | None = None
+    log: LogIdentity | None = None
+
+
+class CancelPage(ChannelStruct, frozen=True):
+    """The page is no longer needed. The AskPage is still answered, exactly once."""
+
+    ticket: int
+
+
+class PageResult(ChannelStruct, frozen=True):
+    """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty.
+
+    `snapshots`, in wire form too, are where the history starts; `floors` are to be sent with the next AskPage.
+    """
+
+    ticket: int
+    events: tuple[bytes, ...]
+    last: int
+    has_more: bool
+    snapshots: tuple[bytes, ...] = ()
+    floors: dict[str, int] = {}
+
+
+class PageFailed(ChannelStruct, frozen=True):
+    """The page was not read: the log or the archive is unavailable, or the page was cancelled."""
+
+    ticket: int
+
+
+# -- node ⇄ everybody ----------------------------------------------------------------------------------------
+
+
+class AskStats(ChannelStruct, frozen=True):
+    """Ask a process for its counters."""
+
+    ticket: int
+
+
+class Stats(ChannelStruct, frozen=True):
+    """The counters of a process, as JSON (`unisono.ipc.stats`)."""
+
+    ticket: int
+    body: bytes
+
+
+class Ready(ChannelStruct, frozen=True):
+    """The process has started and serves requests."""
+
+
+class PeerFailed(ChannelStruct, frozen=True):
+    """The sender has aborted its channel to the process `role`, which is stalled or sends malformed frames."""
+
+    role: str
+    reason: str
+
+
+class Drain(ChannelStruct, frozen=True):
+    """Finish what is queued, then end."""
+
+
+class AdminCommand(ChannelStruct, frozen=True):
+    """An operator's command to the authority: `reload`, `snapshot`, or one of MAINTENANCE_COMMANDS.
+
+    `body` is JSON for `reload` and MessagePack for maintenance.
+    """
+
+    ticket: int
+    command: str
+    argument: str = ""
+    body: bytes = b""
+
+
+class CommandResult(ChannelStruct, frozen=True):
+    """The result of an AdminCommand, as JSON."""
+
+    ticket: int
+    ok: bool
+    body: bytes
+
+
+Message: TypeAlias = (
+    Claim
+    | Release
+    | Submit
+    | AskHead
+    | Offer
+    | Claimed
+    | Replaced
+    | EventCommitted
+    | BatchOutcome
+    | SingleOutcome
+    | Dropped
+    | HeadAnswer
+    | ModelChanged
+    | LogFailed
+    | AskPage
+    | CancelPage
+    | PageResult
+    | PageFailed
+    | AskStats
+    | Stats
+    | Ready
+    | PeerFailed
+    | Drain
+    | AdminCommand
+    | CommandResult
+)
