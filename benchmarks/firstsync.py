@@ -37,7 +37,7 @@ PARTITIONS = tuple(f"part-{n}" for n in range(10))
 GROUP = 1000
 BELOW = 0.99
 WAIT_S = 1200.0
-ROOMY = ("--send-buffer-bytes-max", str(2**28), "--sync-snapshot-bytes-max", str(2**26))
+ROOMY = ("--max-send-buffer-bytes", str(2**28), "--max-sync-snapshot-bytes", str(2**26))
 
 
 def settings(number: int, random: Random) -> dict[str, Any]:

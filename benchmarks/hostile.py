@@ -5,7 +5,7 @@ Four attacks, each on a fresh server with default limits:
     names      a sync naming one partition of 64 KiB of unordered combining marks
     event      one event of nearly 1 MiB, 350,000 small values, in 64 partitions
     fragments  upgrade, 1 MiB of an unfinished message, close: 1,000 times, never authenticated
-    queue      connect, submit 1 MiB, close, 80 times, with `queue_bytes_max` at 8 MiB
+    queue      connect, submit 1 MiB, close, 80 times, with `max_queue_bytes` at 8 MiB
 
 A bystander in a process of its own sends a heartbeat and a small submit in turn. Shown are the median and the worst
 of its latencies, how long the attack lasted, and the memory of all server processes before it, at its peak and after
@@ -183,7 +183,7 @@ ATTACKS: dict[str, tuple[Callable[[Server], str], tuple[str, ...]]] = {
     "names": (names, ()),
     "event": (event, ()),
     "fragments": (fragments, ()),
-    "queue": (queue, ("--queue-bytes-max", str(8 * MIB))),
+    "queue": (queue, ("--max-queue-bytes", str(8 * MIB))),
 }
 
 

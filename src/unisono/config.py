@@ -1,27 +1,18 @@
 """Every setting of a server: its name, its bounds, its default, and why that default.
 
-A setting can be given, weakest first: as a key of a TOML file, as an environment variable (`UNISONO_` and the
-name in capitals), or as an option of `unisono serve` (dashes for underscores). A name nobody knows or a value
-out of bounds is a ConfigError that names it.
+`unisono.cli.settings` loads them from a file, the environment and the command line.
+
+Names: bounds start with `max_`, and the unit stands last (`max_queue_bytes`, `handshake_timeout_s`).
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
-
-ENVIRONMENT_PREFIX = "UNISONO_"
-
-NOT_SETTINGS = frozenset({"config", "token", "cache_dir", "traceback"})
-"""Variables with that prefix that mean something else: where the file is, who `tail` and `submit` are, and what the
-`lake` commands take from the environment."""
 
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -37,28 +28,24 @@ STORE_LIMITS = (
     "store_statement_timeout_s",
     "store_answer_timeout_s",
 )
-"""Each waits for what the one before limits, and must outlast it: else a node gives up what was about to come."""
+"""Each contains the one before and must be longer: otherwise a node gives up on an answer that was about to come."""
 
 
 EVENT_ENVELOPE_BYTES = 64 * 1024
-"""What a committed event has around it on the wire at most: 64 names of partitions, its id and its client_id, each
-byte of them escaped to six."""
+"""Largest envelope of a committed event on the wire: 64 partition names, its id and its client_id, each byte of them
+escaped to six."""
 
 NAME_BYTES = 6 * 128 + 3
-"""The name of a partition on the wire, at most."""
-
-
-class ConfigError(Exception):
-    """A setting is unknown, of the wrong kind, or out of bounds; the text names it and where it stood."""
+"""Largest partition name on the wire."""
 
 
 def about(section: str, text: str) -> Meta:
-    """What `--help` and the reference page say of a setting."""
+    """Section and one-line help of a setting, for `--help` and the reference page."""
     return Meta(description=text, extra={"section": section})
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One server's settings. Units stand last in the names."""
+    """The settings of one server."""
 
     data: Annotated[str, about("Server", "Directory of the embedded log; made when missing.")] = (
         "unisono-data"
@@ -81,18 +68,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "What delta-rs needs to reach an archive in an object store, key=value,key=value or a TOML table.",
         ),
     ] = None
-    archive_cache_bytes_max: Annotated[
+    max_archive_cache_bytes: Annotated[
         int,
         Meta(ge=0, le=2**40),
         about("Server", "Memory of the reader for archived history that was read last."),
     ] = 128 * 1024 * 1024
     node_name: Annotated[
-        str | None, about("Server", "What this node is called in a shared log; default: the host's name.")
+        str | None, about("Server", "Name of this node in a shared log; default: the host's name.")
     ] = None
     host: Annotated[str, about("Server", "Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, about("Server", "WebSocket port, path /sync; 0 takes a free one.")] = 8040
     admin_port: Annotated[
-        Port, about("Server", "Port of health, metrics and orders; 0 takes a free one.")
+        Port, about("Server", "Port of health, metrics and admin commands; 0 takes a free one.")
     ] = 8041
     fronts: Annotated[
         Count, about("Server", "Processes that talk to clients; one per spare core is plenty.")
@@ -133,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Meta(ge=0.01, le=60),
         about(
             "Events",
-            "The model's rules have so long for one event, in all its partitions; then it is refused.",
+            "Time the model's rules have for one event, in all its partitions; then it is refused.",
         ),
     ] = 1.0
 
@@ -153,7 +140,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         bool,
         about(
             "Events",
-            "Start with a model whose content changed under its model_version; states are folded anew.",
+            "Start with a model whose content changed under its model_version; states are folded again.",
         ),
     ] = False
     accept_init: Annotated[bool, about("Events", "Take `init` in the compatibility profile.")] = True
@@ -166,7 +153,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = False
 
     heartbeat_timeout_s: Annotated[
-        Seconds, about("Timers", "Close a connection that sent no heartbeat for so long.")
+        Seconds, about("Timers", "Close a connection that sent no heartbeat for this long.")
     ] = 30.0
     heartbeat_any_message: Annotated[
         bool,
@@ -176,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Seconds, about("Timers", "Close a socket that has not connected within this time.")
     ] = 10.0
     close_grace_s: Annotated[
-        Seconds, about("Timers", "Wait so long for a client to answer a close before cutting the socket.")
+        Seconds, about("Timers", "Wait this long for a client to answer a close before cutting the socket.")
     ] = 2.0
     drain_timeout_s: Annotated[
         Seconds, about("Timers", "On SIGTERM, finish queued work for at most this long.")
@@ -185,35 +172,34 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Patience,
         about(
             "Timers",
-            "Give up a front that takes nothing from authority or reader for so long; the node ends.",
+            "Give up a front that takes nothing from authority or reader for this long; the node ends.",
         ),
     ] = 30.0
 
     store_connect_timeout_s: Annotated[
         WholePatience,
-        about("Shared log", "Wait so long for one host of the database to accept a connection."),
+        about("Shared log", "Wait this long for one host of the database to accept a connection."),
     ] = 5
     store_peer_timeout_s: Annotated[
         WholePatience,
-        about("Shared log", "Take the other side for gone when the network has been silent for so long."),
+        about("Shared log", "Treat the other side as gone when the network has been silent for this long."),
     ] = 10
     store_group_timeout_s: Annotated[
         Patience,
         about(
-            "Shared log", "From a group's opening to its commit; then the database ends it, and others go on."
+            "Shared log", "From a group's start to its commit; then the database ends it, and others go on."
         ),
     ] = 5.0
     store_lock_timeout_s: Annotated[
-        Patience, about("Shared log", "Wait so long for the groups of other nodes; longer than one may last.")
+        Patience,
+        about("Shared log", "Wait this long for the groups of other nodes; longer than one may last."),
     ] = 10.0
     store_statement_timeout_s: Annotated[
-        Patience, about("Shared log", "For one statement, its waiting for other nodes included.")
+        Patience, about("Shared log", "For one statement, including its wait for other nodes.")
     ] = 15.0
     store_answer_timeout_s: Annotated[
         Patience,
-        about(
-            "Shared log", "Give up a connection whose answer has not come after so long, whatever keeps it."
-        ),
+        about("Shared log", "Give up a connection that has not answered for this long, whatever the cause."),
     ] = 30.0
 
     max_batch_size: Annotated[Count, about("Limits", "Events in one submit_events.")] = 100
@@ -230,7 +216,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Meta(ge=1, le=10_000),
         about("Limits", "Partitions one connection can subscribe to, and one sync can name."),
     ] = 1000
-    json_depth_max: Annotated[
+    max_json_depth: Annotated[
         int, Meta(ge=8, le=500), about("Limits", "Nesting of one message; deeper is bad_request.")
     ] = 64
     rate_events_per_s: Annotated[
@@ -240,46 +226,46 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Count, about("Limits", "Events a client may submit at once before that rate counts.")
     ] = 200
 
-    connections_max: Annotated[
+    max_connections: Annotated[
         Count, about("Pressure", "Connections of one front; one more is closed with 4006.")
     ] = 20_000
-    send_buffer_bytes_max: Annotated[
+    max_send_buffer_bytes: Annotated[
         int,
         Meta(ge=64 * 1024, le=2**30),
         about("Pressure", "Unsent bytes of one connection; above, it is a slow consumer: close 4005."),
     ] = 4 * 1024 * 1024
-    sync_page_bytes_max: Annotated[
+    max_sync_page_bytes: Annotated[
         int,
         # A page, and what waits for judgement, must each fit into one frame between processes.
         Meta(ge=64 * 1024, le=64 * 1024 * 1024),
         about("Pressure", "Event bytes of one page; a fuller page is cut short with has_more."),
     ] = 1024 * 1024
-    sync_snapshot_bytes_max: Annotated[
+    max_sync_snapshot_bytes: Annotated[
         int,
         Meta(ge=0, le=64 * 1024 * 1024),
         about(
             "Pressure",
-            "Bytes of snapshots in one sync_response, at most half of send_buffer_bytes_max; 0: no snapshots.",
+            "Bytes of snapshots in one sync_response, at most half of max_send_buffer_bytes; 0: no snapshots.",
         ),
     ] = 4 * 1024 * 1024
-    sync_queue_max: Annotated[
+    max_queued_syncs: Annotated[
         Count, about("Pressure", "Syncs of one connection waiting for their turn; one more is rate_limited.")
     ] = 16
-    sync_queue_bytes_max: Annotated[
+    max_sync_queue_bytes: Annotated[
         int,
         Meta(ge=1024 * 1024, le=256 * 1024 * 1024),
         about("Pressure", "Memory of one front for syncs without an answer yet; above, rate_limited."),
     ] = 128 * 1024 * 1024
-    queue_events_max: Annotated[
+    max_queue_events: Annotated[
         Count, about("Pressure", "Items of one front waiting for judgement; above, rate_limited.")
     ] = 20_000
-    queue_bytes_max: Annotated[
+    max_queue_bytes: Annotated[
         int,
         Meta(ge=1024 * 1024, le=128 * 1024 * 1024),
         about("Pressure", "Bytes of one front waiting for judgement; above, rate_limited."),
     ] = 64 * 1024 * 1024
 
-    states_bytes_max: Annotated[
+    max_states_bytes: Annotated[
         int,
         Meta(ge=1024 * 1024, le=2**40),
         about("States", "Memory for partition states; the least recently used go first."),
@@ -287,7 +273,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     snapshot_every_events: Annotated[
         int,
         Meta(ge=0, le=2**53),
-        about("States", "Write a partition's snapshot after so many of its events; 0: never."),
+        about("States", "Write a partition's snapshot after this many of its events; 0: never."),
     ] = 10_000
 
     def __post_init__(self) -> None:
@@ -310,26 +296,26 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("give one of jwt_secret_file, jwt_public_key and jwks, not several")
 
     def _check_sizes(self) -> None:
-        """Limits that contain one another: what one lets in, the next must be able to pass on."""
+        """Limits along the path of a message: what one admits, the next must be able to pass on."""
         if self.max_batch_size > self.max_in_flight_drafts:
             raise ValueError(
                 f"max_in_flight_drafts ({self.max_in_flight_drafts}) must be at least max_batch_size"
                 f" ({self.max_batch_size}): a full batch would always be rate_limited"
             )
-        if self.max_batch_size > self.queue_events_max:
+        if self.max_batch_size > self.max_queue_events:
             raise ValueError(
-                f"queue_events_max ({self.queue_events_max}) must be at least max_batch_size"
+                f"max_queue_events ({self.max_queue_events}) must be at least max_batch_size"
                 f" ({self.max_batch_size}): a full batch would always be rate_limited"
             )
-        if self.max_message_bytes > self.queue_bytes_max:
+        if self.max_message_bytes > self.max_queue_bytes:
             raise ValueError(
-                f"queue_bytes_max ({self.queue_bytes_max}) must be at least max_message_bytes"
+                f"max_queue_bytes ({self.max_queue_bytes}) must be at least max_message_bytes"
                 f" ({self.max_message_bytes}): the largest message would always be rate_limited"
             )
         needed = 2 * (self.max_message_bytes + EVENT_ENVELOPE_BYTES) + 2 * NAME_BYTES * self.max_subscriptions
-        if self.send_buffer_bytes_max < needed:
+        if self.max_send_buffer_bytes < needed:
             raise ValueError(
-                f"send_buffer_bytes_max ({self.send_buffer_bytes_max}) must be at least {needed}: twice the largest"
+                f"max_send_buffer_bytes ({self.max_send_buffer_bytes}) must be at least {needed}: twice the largest"
                 f" event on the wire (max_message_bytes {self.max_message_bytes}, {EVENT_ENVELOPE_BYTES} around it)"
                 f" and the names of {self.max_subscriptions} subscriptions (max_subscriptions) twice;"
                 " a slow link could never take it"
@@ -340,69 +326,12 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
 
 def section_and_help(name: str) -> tuple[str, str]:
-    """Where a setting stands in the help, and its one line."""
-    hint = _hints()[name]
+    """A setting's section in the help, and its one-line description."""
+    hint = type_of(name)
     meta = next(m for m in reversed(hint.__metadata__) if isinstance(m, Meta) and m.description)
     assert meta.description is not None
     assert meta.extra is not None
     return str(meta.extra["section"]), meta.description
-
-
-def load(
-    file: Path | None,
-    environment: Mapping[str, str],
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None = None,
-) -> Settings:
-    """The settings from all three places; `options` holds only what was given on the command line.
-
-    `defaults` stand in for the ones above where no place says anything.
-    """
-    values: dict[str, Any] = dict(defaults or {})
-    if file is not None:
-        values.update(_from_file(file))
-    for key, text in environment.items():
-        if not key.startswith(ENVIRONMENT_PREFIX):
-            continue
-        name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name in NOT_SETTINGS:
-            continue
-        if name not in FIELDS:
-            raise ConfigError(f"environment variable {key}: there is no setting {name!r}")
-        values[name] = _checked(name, text, f"environment variable {key}", strict=False)
-    for name, value in options.items():
-        values[name] = _checked(name, value, f"option --{name.replace('_', '-')}", strict=False)
-    try:
-        return Settings(**values)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from None
-    for name in table:
-        if name not in FIELDS:
-            raise ConfigError(f"{file}: there is no setting {name!r}")
-    return {name: _checked(name, value, f"{file}: {name}", strict=True) for name, value in table.items()}
-
-
-def _split(name: str, value: Any, where: str) -> Any:
-    """Lists are written with commas where only text can be given, tables as key=value with commas between."""
-    if not isinstance(value, str) or not (is_list(name) or is_table(name)):
-        return value
-    parts = [part.strip() for part in value.split(",") if part.strip()]
-    if not is_table(name):
-        return parts
-    pairs = [part.partition("=") for part in parts]
-    for number, (key, equals, _) in enumerate(pairs, 1):
-        if not key or not equals:  # the text is not shown: it may be a secret
-            raise ConfigError(f"{where}: part {number} of it is not key=value")
-    return {key: rest for key, _, rest in pairs}
 
 
 def is_list(name: str) -> bool:
@@ -417,22 +346,17 @@ def is_flag(name: str) -> bool:
     return bool in _parts(name)
 
 
+def type_of(name: str) -> Any:
+    """A setting's type with its bounds."""
+    return _hints()[name]
+
+
 @cache
 def _hints() -> dict[str, Any]:
-    """Resolving them takes milliseconds, and every option of `serve` asks."""
+    """Cached: resolving them takes milliseconds, and every option of `serve` needs them."""
     return get_type_hints(Settings, include_extras=True)
 
 
 def _parts(name: str) -> tuple[Any, ...]:
-    plain = get_args(_hints()[name])[0]
+    plain = get_args(type_of(name))[0]
     return (plain, *get_args(plain))
-
-
-def _checked(name: str, value: Any, where: str, *, strict: bool) -> Any:
-    hint = _hints()[name]
-    if not strict:
-        value = _split(name, value, where)
-    try:
-        return msgspec.convert(value, hint, strict=strict)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None

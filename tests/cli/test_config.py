@@ -14,7 +14,8 @@ from click.testing import Result
 
 from tests.commands import unisono
 from unisono.cli.serve import serve
-from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, is_table, load, section_and_help
+from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load
+from unisono.config import FIELDS, Settings, is_flag, is_list, is_table, section_and_help
 from unisono.node.open_log import store_timeouts
 from unisono.store.postgres.timeouts import Timeouts
 
@@ -224,6 +225,35 @@ def test_an_unknown_name_is_an_error_that_names_it(tmp_path: Path) -> None:
     assert "--prot" in refused.output
 
 
+def test_every_old_name_has_a_setting_that_replaces_it() -> None:
+    assert set(OLD_NAMES.values()) <= set(NAMES)
+    assert not set(OLD_NAMES) & set(NAMES)
+    assert [
+        name for name in NAMES if name.endswith(("_max", "_min")) and not name.startswith("sync_limit_")
+    ] == []
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+def test_an_old_name_is_an_error_that_names_the_new_one(old: str, new: str, tmp_path: Path) -> None:
+    """Neither accepted nor ignored, at any of the three places; nothing is started or written."""
+    file = toml(tmp_path / "unisono.toml", **{old: FIELDS[new].default})
+    environment = {f"UNISONO_{old.upper()}": str(FIELDS[new].default)}
+    with pytest.raises(RenamedSetting, match=f"unisono.toml: the setting '{old}' was renamed to '{new}'"):
+        load(file, {}, {})
+    with pytest.raises(RenamedSetting, match=f"{old.upper()}: the setting '{old}' was renamed to '{new}'"):
+        load(None, environment, {})
+    data = ("--dev", "--data", str(tmp_path / "data"))
+    for refused, said in (
+        (run_serve(*data, "--config", str(file)), f"the setting '{old}' was renamed to '{new}'"),
+        (run_serve(*data, env=environment), f"the setting '{old}' was renamed to '{new}'"),
+        (run_serve(*data, option(old), "1"), f"option {option(old)} was renamed to {option(new)}"),
+        (run_serve(*data, f"{option(old)}=1"), f"option {option(old)} was renamed to {option(new)}"),
+    ):
+        assert refused.exit_code == 2, refused.output
+        assert said in refused.output
+    assert not (tmp_path / "data").exists()
+
+
 def test_an_error_in_options_that_may_be_secret_does_not_show_them(tmp_path: Path) -> None:
     for file, environment in (
         (None, {"UNISONO_ARCHIVE_OPTIONS": "aws_region=x,hunter2"}),
@@ -328,16 +358,16 @@ def test_limits_towards_the_shared_log_contain_each_other() -> None:
     [
         ({"max_batch_size": 201}, r"max_in_flight_drafts \(200\) must be at least max_batch_size \(201\)"),
         (
-            {"queue_events_max": 50},
-            r"queue_events_max \(50\) must be at least max_batch_size \(100\): .* rate_limited",
+            {"max_queue_events": 50},
+            r"max_queue_events \(50\) must be at least max_batch_size \(100\): .* rate_limited",
         ),
         (
-            {"max_message_bytes": 2 << 20, "queue_bytes_max": 1 << 20, "send_buffer_bytes_max": 1 << 23},
-            r"queue_bytes_max \(1048576\) must be at least max_message_bytes \(2097152\)",
+            {"max_message_bytes": 2 << 20, "max_queue_bytes": 1 << 20, "max_send_buffer_bytes": 1 << 23},
+            r"max_queue_bytes \(1048576\) must be at least max_message_bytes \(2097152\)",
         ),
         (
             {"max_message_bytes": 4 << 20},
-            r"send_buffer_bytes_max \(4194304\) must be at least \d+: twice the largest .* 4194304",
+            r"max_send_buffer_bytes \(4194304\) must be at least \d+: twice the largest .* 4194304",
         ),
         (
             {"store": "postgresql://h/d", "rule_timeout_s": 2.0},
@@ -354,6 +384,6 @@ def test_limits_that_cannot_work_together_are_refused_with_the_numbers(
 
 
 def test_limits_may_be_raised_together() -> None:
-    raised = {"max_message_bytes": 16 << 20, "send_buffer_bytes_max": 40 << 20, "max_batch_size": 1_000}
+    raised = {"max_message_bytes": 16 << 20, "max_send_buffer_bytes": 40 << 20, "max_batch_size": 1_000}
     assert load(None, {}, {**raised, "max_in_flight_drafts": 1_000}).max_message_bytes == 16 << 20
     assert load(None, {}, {"rule_timeout_s": 30}).rule_timeout_s == 30

@@ -22,7 +22,8 @@ import yaml
 from unisono.cli.db import db
 from unisono.cli.lake import lake
 from unisono.cli.serve import serve
-from unisono.config import FIELDS, Settings, load
+from unisono.cli.settings import load
+from unisono.config import FIELDS, Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -12,6 +12,7 @@ import click
 from msgspec import Meta
 
 from unisono.cli.main import main
+from unisono.cli.settings import OLD_NAMES
 from unisono.config import FIELDS, Settings, section_and_help
 from unisono.ipc import pipeline_file as pipelines
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
@@ -56,6 +57,16 @@ def settings_page() -> str:
             "| --- | --- | --- | --- |",
             *rows,
         ]
+    lines += [
+        "",
+        "## Old names",
+        "",
+        "A setting given by its old name is an error that names the new one, at any of the three places.",
+        "",
+        "| old name | setting |",
+        "| --- | --- |",
+        *(f"| `{old}` | `{new}` |" for old, new in OLD_NAMES.items()),
+    ]
     return "\n".join(lines) + "\n"
 
 

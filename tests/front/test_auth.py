@@ -32,9 +32,9 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.ports import free_port
-from unisono.front.auth.keys import KEY_FILE_BYTES_MAX, KeySourceError
+from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, KeySourceError
 from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
-from unisono.front.auth.verify import TOKEN_BYTES_MAX, Identity, Verifier, sign_token
+from unisono.front.auth.verify import MAX_TOKEN_BYTES, Identity, Verifier, sign_token
 from unisono.protocol.errors import AuthFailed
 
 T = TypeVar("T")
@@ -271,7 +271,7 @@ def test_signed_claims_that_are_no_object_are_refused(payload: bytes) -> None:
 
 @pytest.mark.req("AUTH-01")
 def test_an_oversized_token_is_refused_before_any_work() -> None:
-    assert "longer than" in refusal(hs256(padding="x" * TOKEN_BYTES_MAX))
+    assert "longer than" in refusal(hs256(padding="x" * MAX_TOKEN_BYTES))
 
 
 @pytest.mark.req("AUTH-01", "AUTH-08")
@@ -537,7 +537,7 @@ def test_unusable_key_files_say_what_is_wrong(tmp_path: Path) -> None:
     for load in (SharedSecret.from_file, PemPublicKey.from_file, JwksFile):
         assert "No such file" in unusable(lambda: load(path))  # noqa: B023
         assert "Is a directory" in unusable(lambda: load(tmp_path))  # noqa: B023
-    path.write_bytes(b"x" * (KEY_FILE_BYTES_MAX + 1))
+    path.write_bytes(b"x" * (MAX_KEY_FILE_BYTES + 1))
     for load in (SharedSecret.from_file, PemPublicKey.from_file, JwksFile):
         assert "too large" in unusable(lambda: load(path))  # noqa: B023
     for content in (b"", b"\n", b"\r\n"):
@@ -651,7 +651,7 @@ def test_a_replaced_jwks_file_is_read_again_for_an_unknown_key_id(tmp_path: Path
 def test_a_key_withdrawn_from_the_file_is_forgotten_within_its_age(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_bytes(key_set(jwk("rsa", "old")))
-    using = verifier(JwksFile(path, age_max_s=30))
+    using = verifier(JwksFile(path, max_age_s=30))
 
     async def scenario() -> None:
         token = signed("rsa", "RS256", "old")
@@ -739,7 +739,7 @@ def test_garbage_key_ids_cannot_hammer_the_url() -> None:
     async def scenario() -> None:
         host = KeyHost()
         async with host.serving():
-            using = verifier(JwksUrl(host.url, refresh_min_s=10))
+            using = verifier(JwksUrl(host.url, min_refresh_s=10))
             for step in range(200):
                 with pytest.raises(AuthFailed, match="unknown key id"):
                     await using.verify(signed("ed", "EdDSA", f"garbage {step}"), "alice", NOW_S + step / 10)
@@ -799,7 +799,7 @@ def test_a_key_the_host_withdraws_is_forgotten_within_its_age() -> None:
     async def scenario() -> None:
         host = KeyHost()
         async with host.serving():
-            using = verifier(JwksUrl(host.url, age_max_s=30))
+            using = verifier(JwksUrl(host.url, max_age_s=30))
             token = signed("rsa", "RS256", "k1")
             await using.verify(token, "alice", NOW_S)
             host.body = key_set(jwk("ec", "k2"))
@@ -828,7 +828,7 @@ def test_a_clock_set_back_does_not_stop_refreshes() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"body": b" " * (KEY_FILE_BYTES_MAX + 1)}, "more than"),
+        ({"body": b" " * (MAX_KEY_FILE_BYTES + 1)}, "more than"),
         ({"status": 500}, "status 500"),
         ({"status": 302, "headers": {"Location": "/jwks.json"}}, "status 302"),
         ({"body": b"<html>"}, "not JSON"),

@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from unisono.cli import logs
-from unisono.config import FIELDS, ConfigError, Settings, is_flag, is_list, load, section_and_help
+from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load
+from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.keys import KeySourceError, read_secret
 from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
@@ -33,7 +34,18 @@ DEV_PARTITION = "welcome"
 
 
 class ServeCommand(click.Command):
-    """Help with one block per kind of setting, in the order of the settings page."""
+    """Prints help with one block per section of the settings page, and names the new option for an old one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            old_name = error.option_name.removeprefix("--").replace("-", "_")
+            if old_name not in OLD_NAMES:
+                raise
+            raise click.UsageError(
+                f"option {error.option_name} was renamed to {_option_name(OLD_NAMES[old_name])}", ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         blocks: dict[str, list[tuple[str, str]]] = {"Start": []}
@@ -49,19 +61,23 @@ class ServeCommand(click.Command):
                 formatter.write_dl(rows)
 
 
+def _option_name(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
 def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     _, text = section_and_help(name)
     default = FIELDS[name].default
     shown = ",".join(default) if is_list(name) and default is not None else default
     if is_flag(name):
         return click.option(
-            f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}",
+            f"{_option_name(name)}/--no-{name.replace('_', '-')}",
             name,
             default=None,
             help=f"{text} [default: {'on' if default else 'off'}]",
         )
     note = "" if shown is None else f" [default: {shown}]"
-    return click.option(f"--{name.replace('_', '-')}", name, metavar="VALUE", help=text + note)
+    return click.option(_option_name(name), name, metavar="VALUE", help=text + note)
 
 
 @click.command(cls=ServeCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,6 +117,8 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         model = _model(settings)
         announce = _announce_dev(settings) if dev else _announce
         code = run_node(settings, model, lambda: _verifier(settings, _keys(settings)), access, announce)
+    except RenamedSetting as error:
+        raise click.UsageError(str(error)) from None
     except (ConfigError, KeySourceError, AclError, ModelError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

@@ -17,16 +17,16 @@ class Queued:
     The authority answers each request once and those of a connection in their order.
     """
 
-    def __init__(self, items_max: int, bytes_max: int) -> None:
-        self._items_max = items_max
-        self._bytes_max = bytes_max
+    def __init__(self, max_items: int, max_bytes: int) -> None:
+        self._max_items = max_items
+        self._max_bytes = max_bytes
         self._requests: dict[int, deque[tuple[int, int]]] = {}
         self.items = 0
         self.bytes = 0
 
     def check(self, items: int, size: int) -> None:
         """Refuse what would overfill the queue."""
-        if self.items + items > self._items_max or self.bytes + size > self._bytes_max:
+        if self.items + items > self._max_items or self.bytes + size > self._max_bytes:
             raise RateLimited("the server is busy", RETRY_MS)
 
     def add(self, conn: int, items: int, size: int) -> None:

@@ -30,7 +30,7 @@ SYNC_BYTES = 512
 NAME_BYTES = 64
 """What a sync that waits takes in memory, about, and each name in it beside its text."""
 
-WAITING_BYTES_MAX = 512 * 1024
+MAX_WAITING_SYNC_BYTES = 512 * 1024
 """Memory of the syncs of one connection that wait for their turn: some of ordinary size, or one of the largest."""
 
 RETRY_MS = 200
@@ -129,7 +129,10 @@ class CatchUp:
         ask = self._checked(sync)
         if self._current is not None:
             waiting = sum(each.size for each in self._waiting)
-            if len(self._waiting) >= self._settings.sync_queue_max or waiting + ask.size > WAITING_BYTES_MAX:
+            if (
+                len(self._waiting) >= self._settings.max_queued_syncs
+                or waiting + ask.size > MAX_WAITING_SYNC_BYTES
+            ):
                 raise RateLimited("too many syncs at once; wait for each sync_response", RETRY_MS)
         self._host.admit_sync(ask.size)
         if self._current is None:

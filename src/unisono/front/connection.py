@@ -48,11 +48,11 @@ log = logging.getLogger("unisono.front")
 
 T = TypeVar("T")
 
-UNPROVEN_BYTES_MAX = 64 * 1024
+MAX_UNVERIFIED_BYTES = 64 * 1024
 """Bytes of a message before `connected`, and of all that are held behind a connect: nobody has proven anything yet,
 so little memory is lent (LIM-07)."""
 
-HELD_MESSAGES_MAX = 64
+MAX_EARLY_MESSAGES = 64
 """Messages a client may send behind its connect before it is answered; one more is overload (CONN-02)."""
 
 
@@ -65,8 +65,8 @@ class ClientConnection(WebSocket):
 
     def __init__(self, front: Front, number: int) -> None:
         super().__init__(
-            message_bytes_max=min(UNPROVEN_BYTES_MAX, front.settings.max_message_bytes),
-            unsent_bytes_max=front.settings.send_buffer_bytes_max,
+            max_message_bytes=min(MAX_UNVERIFIED_BYTES, front.settings.max_message_bytes),
+            max_unsent_bytes=front.settings.max_send_buffer_bytes,
             flush_later=front.flush_later,
             read_buffer=front.read_buffer,
         )
@@ -144,7 +144,7 @@ class ClientConnection(WebSocket):
     def _hold(self, data: bytes) -> None:
         assert self._held is not None
         size = sum(map(len, self._held)) + len(data)
-        if len(self._held) >= HELD_MESSAGES_MAX or size > self.message_bytes_max:
+        if len(self._held) >= MAX_EARLY_MESSAGES or size > self.max_message_bytes:
             self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self._held.append(data)
@@ -154,7 +154,7 @@ class ClientConnection(WebSocket):
         try:
             if not data:
                 raise BadRequest("a message is one JSON object in a text frame")
-            message = decode(data, depth_max=settings.json_depth_max)
+            message = decode(data, depth_max=settings.max_json_depth)
             self._front.counters.add("messages_in")
             if isinstance(message, Heartbeat) or settings.heartbeat_any_message:
                 self._heartbeat_by = self._front.loop.time() + settings.heartbeat_timeout_s
@@ -219,7 +219,7 @@ class ClientConnection(WebSocket):
             self.fail()
             return
         self.identity = identity
-        self.wants_snapshots = connect.snapshots is True and front.settings.sync_snapshot_bytes_max > 0
+        self.wants_snapshots = connect.snapshots is True and front.settings.max_sync_snapshot_bytes > 0
         front.claim(self, lambda head: self.guard(lambda: self._claimed(identity, profile, head)))
 
     def _claimed(self, identity: Identity, profile: str, head: int) -> None:
@@ -238,7 +238,7 @@ class ClientConnection(WebSocket):
             log=front.log,
             snapshots=self.wants_snapshots,
         )
-        self.message_bytes_max = front.settings.max_message_bytes
+        self.max_message_bytes = front.settings.max_message_bytes
         for effect in effects:
             self._perform(effect, 0)
         self._at(front.loop.time(), self._expiry_due)
@@ -323,12 +323,12 @@ class ClientConnection(WebSocket):
 
         settings = self._front.settings
         # A page must leave room in the send buffer, or a slow link could never take one.
-        room = settings.send_buffer_bytes_max // 2
-        bytes_max = min(settings.sync_page_bytes_max, room)
+        room = settings.max_send_buffer_bytes // 2
+        bytes_max = min(settings.max_sync_page_bytes, room)
         start = None
         if floors is None:
             version, digest = self.model()
-            start = SnapshotStart(version, min(settings.sync_snapshot_bytes_max, room), room, digest)
+            start = SnapshotStart(version, min(settings.max_sync_snapshot_bytes, room), room, digest)
         self._asked = self._front.ask_page(
             lambda ticket: AskPage(
                 ticket,

@@ -18,8 +18,8 @@ LIBRARY_BUFFER_BYTES: Final = 4096
 ROOM: Final = (LIBRARY_BUFFER_BYTES - 256) * 9 // 10
 """Bytes handed over at once: the library keeps 256 for itself and doubles a buffer more than nine tenths full."""
 
-HEADER_BYTES_MAX: Final = 14
-PORTION: Final = (ROOM - HEADER_BYTES_MAX) // 4 * 4
+MAX_HEADER_BYTES: Final = 14
+PORTION: Final = (ROOM - MAX_HEADER_BYTES) // 4 * 4
 """Payload of a fragment; masks go by four bytes, so each fragment of a frame has the same mask."""
 
 READ_BYTES: Final = 64 * 1024
@@ -38,7 +38,7 @@ def read_buffer() -> memoryview:
 class Receiver(Protocol):
     """Who gets the frames."""
 
-    message_bytes_max: int
+    max_message_bytes: int
 
     @abstractmethod
     def too_big(self) -> None:
@@ -107,7 +107,7 @@ class Frames(asyncio.BufferedProtocol):
         """Hand over what is whole; how much of the data that was."""
         start = at = 0
         end = len(data)
-        bytes_max = self._bytes_max()
+        max_bytes = self._max_bytes()
         while at < end and not self._ended:
             if self._skipped or self._left:
                 taken = self._go_on(data, at, end)
@@ -123,9 +123,9 @@ class Frames(asyncio.BufferedProtocol):
                 self._hand_over(data[start:at])
                 self._hand_over(data[at : at + head])  # the library says what is wrong with it
                 self._ended = True
-            elif size > PORTION or size > bytes_max:
+            elif size > PORTION or size > max_bytes:
                 self._hand_over(data[start:at])
-                bytes_max = self._bytes_max()
+                max_bytes = self._max_bytes()
                 self._split(data[at : at + head], size)
                 at += head
                 start = at
@@ -134,7 +134,7 @@ class Frames(asyncio.BufferedProtocol):
             else:
                 if at + head + size - start > ROOM:
                     self._hand_over(data[start:at])
-                    bytes_max = self._bytes_max()
+                    max_bytes = self._max_bytes()
                     start = at
                 at += head + size
         self._hand_over(data[start:at])
@@ -154,7 +154,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def _split(self, header: bytes, size: int) -> None:
         """Begin a long frame: an empty fragment with what its first byte says, and its payload in the next ones."""
-        if self._receiver is not None and size > self._bytes_max():
+        if self._receiver is not None and size > self._max_bytes():
             self._skipped = size
             self._receiver.too_big()
             return
@@ -164,8 +164,8 @@ class Frames(asyncio.BufferedProtocol):
         self._left = size
         self._hand_over(bytes((header[0] & ~FIN, MASKED)) + self._mask)
 
-    def _bytes_max(self) -> int:
-        return 0 if self._receiver is None else self._receiver.message_bytes_max
+    def _max_bytes(self) -> int:
+        return 0 if self._receiver is None else self._receiver.max_message_bytes
 
     def _continue(self, payload: bytes) -> None:
         size = len(payload)

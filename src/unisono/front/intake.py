@@ -22,10 +22,10 @@ from unisono.protocol.messages import Item
 from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, can_be_sent, normalise
 from unisono.vocabulary import FieldError
 
-ID_BYTES_MAX = 128
+MAX_ID_BYTES = 128
 """UTF-8 bytes of an event id (SUBMIT-10)."""
 
-SPREAD_MAX = 2
+MAX_SPREAD = 2
 """An event's bytes times its partitions, in messages of the largest size. Every partition has the event in its state,
 its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to keep, and to load again, from one message."""
 
@@ -54,8 +54,8 @@ def _check_id(id: str, where: str, settings: Settings) -> None:
     size = len(id) if id.isascii() else len(id.encode())
     if not size:
         raise BadRequest(f"{where}id must not be empty")
-    if size > ID_BYTES_MAX:
-        raise BadRequest(f"{where}id has {size} bytes, at most {ID_BYTES_MAX} allowed")
+    if size > MAX_ID_BYTES:
+        raise BadRequest(f"{where}id has {size} bytes, at most {MAX_ID_BYTES} allowed")
     if settings.require_uuid_ids and not _UUID.fullmatch(id):
         raise BadRequest(f"{where}id must be a UUID")
 
@@ -88,7 +88,7 @@ def _same(partitions: list[str], partition: str) -> bool:
 
 
 def prepare(
-    item: Item, named: list[str], identity: Identity, access: Access, bytes_max: int
+    item: Item, named: list[str], identity: Identity, access: Access, max_bytes: int
 ) -> Candidate | RefusedItem:
     """One item, as far as it can be judged without the log and the model."""
     try:
@@ -102,14 +102,14 @@ def prepare(
         errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
         return RefusedItem(item.id, partitions, "forbidden", errors)
     try:
-        event = canonical_text(bytes(item.event), bytes_max)
+        event = canonical_text(bytes(item.event), max_bytes)
     except NotCanonical as error:
         where = f"event.{error.field}" if error.field else "event"
         return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
-    if len(event) * len(partitions) > SPREAD_MAX * bytes_max:
+    if len(event) * len(partitions) > MAX_SPREAD * max_bytes:
         says = (
             f"the event has {len(event)} bytes and {len(partitions)} partitions, {len(event) * len(partitions)} bytes"
-            f" in all of them; at most {SPREAD_MAX * bytes_max} are allowed"
+            f" in all of them; at most {MAX_SPREAD * max_bytes} are allowed"
         )
         return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
     names = _plain(partitions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-CLIENTS_MAX: Final = 100_000
+MAX_CLIENTS: Final = 100_000
 """Clients remembered; the one that was quiet longest is forgotten, and its bucket was full again anyway."""
 
 
@@ -31,6 +31,6 @@ class RateLimiter:
         granted = level >= needed
         self._buckets[client_id] = (level - events if granted else level, now)
         self._buckets.move_to_end(client_id)
-        if len(self._buckets) > CLIENTS_MAX:
+        if len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return 0.0 if granted else (needed - level) / self._per_s

@@ -99,7 +99,7 @@ class Front:
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
         self._pages: dict[int, Callable[[PageResult | None], None]] = {}
-        self._queued = Queued(settings.queue_events_max, settings.queue_bytes_max)
+        self._queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
         self.read_buffer = read_buffer()
         self._sync_bytes = 0
         self._unflushed: list[ClientConnection] = []
@@ -174,7 +174,7 @@ class Front:
 
     def admit(self, connection: ClientConnection) -> bool:
         """False when there are too many; the connection stands in the table either way until it is gone."""
-        room = len(self._connections) < self.settings.connections_max
+        room = len(self._connections) < self.settings.max_connections
         self._connections[connection.number] = connection
         self.counters.add("connections_opened")
         return room
@@ -217,7 +217,7 @@ class Front:
 
     def admit_sync(self, size: int) -> None:
         """Refuse what would overfill the memory of syncs under way (LIM-05)."""
-        if self._sync_bytes + size > self.settings.sync_queue_bytes_max:
+        if self._sync_bytes + size > self.settings.max_sync_queue_bytes:
             raise RateLimited("too many syncs at once", RETRY_MS)
         self._sync_bytes += size
 

@@ -11,7 +11,7 @@ from typing import Final
 
 log = logging.getLogger("unisono.front")
 
-CANCELLED_MAX: Final = 64
+MAX_CANCELLED: Final = 64
 """Cancelled entries that the heap may hold whatever its size; above, at most as many as live ones."""
 
 
@@ -54,7 +54,7 @@ class Timers:
             return
         timer.call = None
         self._cancelled += 1
-        if self._cancelled > max(CANCELLED_MAX, len(self._heap) // 2):
+        if self._cancelled > max(MAX_CANCELLED, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0

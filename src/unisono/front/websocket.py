@@ -16,11 +16,11 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from unisono.front.frame_reader import Frames
 from unisono.protocol.errors import CloseCode
 
-REASON_BYTES_MAX = 123
+MAX_REASON_BYTES = 123
 """Room for text in a close frame (RFC 6455)."""
 
 
-FRAGMENTS_MAX = 512
+MAX_FRAGMENTS = 512
 """Fragments of a message that are kept apart; a message of single bytes would cost many times its size."""
 
 CONTINUATION, TEXT, CLOSE, PING, PONG = (
@@ -42,13 +42,13 @@ class WebSocket(WSListener):
     def __init__(
         self,
         *,
-        message_bytes_max: int,
-        unsent_bytes_max: int,
+        max_message_bytes: int,
+        max_unsent_bytes: int,
         flush_later: Callable[[Self], None],
         read_buffer: memoryview,
     ) -> None:
-        self.message_bytes_max = message_bytes_max
-        self._unsent_bytes_max = unsent_bytes_max
+        self.max_message_bytes = max_message_bytes
+        self._max_unsent_bytes = max_unsent_bytes
         self._flush_later = flush_later
         self._read_buffer = read_buffer
         self._transport: WSTransport | None = None
@@ -99,7 +99,7 @@ class WebSocket(WSListener):
         library = cast(asyncio.BufferedProtocol, socket.get_protocol())
         self._frames = Frames(library, self, self._read_buffer)
         socket.set_protocol(self._frames)
-        socket.set_write_buffer_limits(high=self._unsent_bytes_max)
+        socket.set_write_buffer_limits(high=self._max_unsent_bytes)
         self.opened()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
@@ -154,14 +154,14 @@ class WebSocket(WSListener):
 
     def _add(self, fragments: list[bytes], frame: WSFrame) -> None:
         self._fragment_bytes += frame.payload_size
-        if self._fragment_bytes > self.message_bytes_max:
+        if self._fragment_bytes > self.max_message_bytes:
             self.too_big()
             return
         fragments.append(frame.get_payload_as_bytes())
         if frame.fin:
             self._fragments = None
             self._whole(b"".join(fragments), self._fragment_text)
-        elif len(fragments) > FRAGMENTS_MAX:
+        elif len(fragments) > MAX_FRAGMENTS:
             fragments[:] = [b"".join(fragments)]
 
     def _whole(self, data: bytes, text: bool) -> None:
@@ -174,7 +174,7 @@ class WebSocket(WSListener):
         self.heard(data if text else b"")
 
     def too_big(self) -> None:
-        self.leave(CloseCode.TOO_BIG, f"a message has at most {self.message_bytes_max} bytes here")
+        self.leave(CloseCode.TOO_BIG, f"a message has at most {self.max_message_bytes} bytes here")
 
     def out_of_step(self) -> None:
         self.leave(CloseCode.PROTOCOL_ERROR, "frames came before the upgrade was answered")
@@ -218,7 +218,7 @@ class WebSocket(WSListener):
         if transport is None or transport.is_disconnected:
             return False
         self.flush()
-        text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         transport.send_close(code, text)  # type: ignore[arg-type]
         return True
 

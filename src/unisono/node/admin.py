@@ -26,9 +26,9 @@ from unisono.node.model_review import ReviewProgress
 
 log = logging.getLogger("unisono.admin")
 
-KEEPING_BODY_BYTES_MAX: Final = 128 << 20
+MAX_COMMAND_BODY_BYTES: Final = 128 << 20
 
-PROGRESS_LINES_MAX: Final = 16
+MAX_PROGRESS_LINES: Final = 16
 """Lines of a reload's progress that wait to be read."""
 """The pipeline sends about a megabyte at a time; one snapshot goes whole, and a state can be large."""
 
@@ -125,7 +125,7 @@ class AdminServer:
 
         async def work() -> web.Response:
             def tell(told: ReviewProgress | Review) -> None:
-                if isinstance(told, ReviewProgress) and lines.qsize() >= PROGRESS_LINES_MAX:
+                if isinstance(told, ReviewProgress) and lines.qsize() >= MAX_PROGRESS_LINES:
                     return  # whoever does not read learns of the rest later
                 line = told if isinstance(told, ReviewProgress) else {"history": described(told)}
                 lines.put_nowait(msgspec.json.encode(line) + b"\n")
@@ -157,11 +157,11 @@ class AdminServer:
         """An order of the pipeline; what it carries is in the body."""
         body = bytearray()
         size = request.content_length or 0
-        while size <= KEEPING_BODY_BYTES_MAX and (chunk := await request.content.readany()):
+        while size <= MAX_COMMAND_BODY_BYTES and (chunk := await request.content.readany()):
             body += chunk
             size = max(size, len(body))
-        if size > KEEPING_BODY_BYTES_MAX:
-            error = f"an order carries at most {KEEPING_BODY_BYTES_MAX} bytes"
+        if size > MAX_COMMAND_BODY_BYTES:
+            error = f"an order carries at most {MAX_COMMAND_BODY_BYTES} bytes"
             return web.json_response({"error": error}, status=413)
         return await self._ordered(command, body=bytes(body))
 

@@ -43,7 +43,7 @@ LOAD_TIMEOUT_S: Final = 60.0
 LOADING: Final = -1
 """In the place of an event's number."""
 
-SILENCE_MAX_S: Final = 120.0
+MAX_SILENCE_S: Final = 120.0
 """Without a word for so long the process is taken for stuck where it cannot watch itself."""
 
 PROGRESS_S: Final = 0.5
@@ -53,7 +53,7 @@ NICENESS: Final = 10
 PAGE_EVENTS: Final = 1_000
 PAGE_BYTES: Final = 4 << 20
 ARCHIVE_CACHE_BYTES: Final = 64 << 20
-LINE_BYTES_MAX: Final = 16 << 20
+MAX_LINE_BYTES: Final = 16 << 20
 
 
 class ReviewRequest(msgspec.Struct, frozen=True):
@@ -286,7 +286,7 @@ async def review_beside(
     """The review of this server's log under the model in a directory, and the digest of that model."""
     decode = msgspec.json.Decoder(Told).decode
     request = msgspec.json.encode(ReviewRequest(settings, model))
-    async with contextlib.aclosing(lines_of("unisono.node.model_review", request, SILENCE_MAX_S)) as lines:
+    async with contextlib.aclosing(lines_of("unisono.node.model_review", request, MAX_SILENCE_S)) as lines:
         async for line in lines:
             told = decode(line)
             if isinstance(told, ReviewProgress):
@@ -311,7 +311,7 @@ async def lines_of(
         module,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        limit=LINE_BYTES_MAX,
+        limit=MAX_LINE_BYTES,
         env={**os.environ, **environment},
     )
     assert process.stdin is not None

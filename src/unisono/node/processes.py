@@ -221,7 +221,7 @@ def run_authority(
     states = States(
         model,
         store,
-        bytes_max=settings.states_bytes_max,
+        bytes_max=settings.max_states_bytes,
         snapshot_every=settings.snapshot_every_events,
         now_ms=now_ms,
         archive=archive,
@@ -247,7 +247,7 @@ def run_authority(
 def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[socket.socket]) -> int:
     """The reader process."""
     log_reader = open_reader(settings)
-    archive = open_archive(settings, settings.archive_cache_bytes_max)
+    archive = open_archive(settings, settings.max_archive_cache_bytes)
     archive.require(log_reader.extent())
     Reader(
         log_reader,

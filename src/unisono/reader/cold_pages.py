@@ -2,7 +2,7 @@
 
 An archive can be far away and slow. The thread has a log of its own, reads one page at a time, and rings when one
 is done; only the loop talks to fronts. What waits here is bounded by what fronts may ask: a connection has one page
-under way at a time, a front asks for so many bytes of them (`sync_queue_bytes_max`), and a page whose connection is
+under way at a time, a front asks for so many bytes of them (`max_sync_queue_bytes`), and a page whose connection is
 gone is cancelled.
 """
 

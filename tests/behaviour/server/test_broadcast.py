@@ -351,7 +351,7 @@ def hear(peer: Peer, heard: list[int]) -> None:
 def test_a_slow_consumer_is_closed_and_catches_up_by_sync(tmp_path: Path, part: str) -> None:
     """What it got before the close is a prefix without a gap; the others notice nothing."""
     options = (
-        "--access-default", "allow", "--send-buffer-bytes-max", "350000", "--close-grace-s", "30",
+        "--access-default", "allow", "--max-send-buffer-bytes", "350000", "--close-grace-s", "30",
         "--max-message-bytes", "60000", "--max-subscriptions", "64",
     )  # fmt: skip
     with running(tmp_path / "data", *options) as server, contextlib.ExitStack() as stack:

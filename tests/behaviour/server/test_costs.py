@@ -165,7 +165,7 @@ def test_the_largest_event_reaches_a_slow_reader(tmp_path: Path) -> None:
     needed = 2 * (bytes_max + 64 * 1024) + 2 * (6 * 128 + 3) * 64
     options = (
         "--access-default", "allow", "--max-message-bytes", str(bytes_max), "--max-subscriptions", "64",
-        "--send-buffer-bytes-max", str(needed),
+        "--max-send-buffer-bytes", str(needed),
     )  # fmt: skip
     with running(tmp_path / "data", *options) as server, server.client("w" + "\x02" * 200) as writer:
         slow = server.client("slow")

@@ -294,12 +294,12 @@ def test_the_bound_of_a_response(tmp_path: Path) -> None:
             return names, [each["committed_id"] for each in page["events"]]
 
     assert started() == (["large", "small"], [3, 4])
-    assert started("--sync-snapshot-bytes-max", "50000") == (["small"], [1, 3, 4])
+    assert started("--max-sync-snapshot-bytes", "50000") == (["small"], [1, 3, 4])
     narrow = (
-        "--send-buffer-bytes-max", "150000", "--max-message-bytes", "1024", "--max-subscriptions", "8",
+        "--max-send-buffer-bytes", "150000", "--max-message-bytes", "1024", "--max-subscriptions", "8",
     )  # fmt: skip
     assert started(*narrow) == (["small"], [1]), "half of it, events and all"
-    assert started("--sync-snapshot-bytes-max", "0") is None
+    assert started("--max-sync-snapshot-bytes", "0") is None
 
 
 @pytest.mark.req("SYNC-12", "ERR-03")

@@ -32,7 +32,7 @@ from tests.waiting import until
 from unisono.front.auth.sources import JwksUrl
 from unisono.front.auth.verify import sign_token
 from unisono.front.frame_reader import PORTION, READ_BYTES, ROOM
-from unisono.front.timers import CANCELLED_MAX, Timers
+from unisono.front.timers import MAX_CANCELLED, Timers
 
 LARGE = set_event("x", "y" * 600_000)
 
@@ -41,7 +41,7 @@ LARGE = set_event("x", "y" * 600_000)
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One large message and a bit more may wait for judgement."""
     data: Path = tmp_path_factory.mktemp("narrow") / "data"
-    with running(data, "--access-default", "allow", "--queue-bytes-max", str(1024 * 1024)) as started:
+    with running(data, "--access-default", "allow", "--max-queue-bytes", str(1024 * 1024)) as started:
         yield started
 
 
@@ -235,7 +235,7 @@ def test_a_dead_connection_holds_nothing(
                 await behaviour(raw, f"client-{number}")
                 raw.vanish()
             await until_then(lambda: not connections_in_memory())
-            assert len(front.timers) <= CANCELLED_MAX + 1
+            assert len(front.timers) <= MAX_CANCELLED + 1
 
     with embedded.running(), nothing_collected():
         asyncio.run(scenario())
@@ -286,7 +286,7 @@ def test_cancelled_timers_are_swept_out() -> None:
         kept = timers.at(loop.time() + 600, lambda now: None)
         for _ in range(1000):
             timers.cancel(timers.at(loop.time() + 300, lambda now: None))
-        assert len(timers) <= CANCELLED_MAX + 1
+        assert len(timers) <= MAX_CANCELLED + 1
         assert kept.call is not None
         rang: list[float] = []
         timers.at(loop.time() + 0.001, rang.append)

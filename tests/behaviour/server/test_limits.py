@@ -36,7 +36,7 @@ from tests.behaviour.server.test_identity import OwnCommand
 from tests.client.running import until as until_then
 from tests.waiting import PATIENCE_S, in_a_window, until
 from unisono.front.auth.verify import sign_token
-from unisono.front.connection import HELD_MESSAGES_MAX
+from unisono.front.connection import MAX_EARLY_MESSAGES
 from unisono.front.timers import Timers
 
 MESSAGE_BYTES_MAX = 4096
@@ -178,8 +178,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data = tmp_path_factory.mktemp("small") / "data"
     with running(
         data, "--access-default", "allow", "--max-message-bytes", str(MESSAGE_BYTES_MAX),
-        "--max-batch-size", "5", "--max-in-flight-drafts", "8", "--sync-queue-max", "2",
-        "--queue-events-max", "12", "--sync-limit-min", "2", "--sync-limit-max", "3", "--json-depth-max", "10",
+        "--max-batch-size", "5", "--max-in-flight-drafts", "8", "--max-queued-syncs", "2",
+        "--max-queue-events", "12", "--sync-limit-min", "2", "--sync-limit-max", "3", "--max-json-depth", "10",
         "--max-subscriptions", "3",
     ) as started:  # fmt: skip
         yield started
@@ -444,7 +444,7 @@ def test_messages_behind_an_unanswered_connect_are_held_in_a_bounded_queue(small
                 peer.send("connect", {"token": token, "client_id": client_id, "supported_profiles": profile})
             small_one = '{"a":1}'
             for peer in (patient, flooding):
-                for _ in range(HELD_MESSAGES_MAX):
+                for _ in range(MAX_EARLY_MESSAGES):
                     peer.raw(small_one)
             flooding.raw(small_one)
             assert "before connected" in flooding.expect_close(4006)
@@ -453,7 +453,7 @@ def test_messages_behind_an_unanswered_connect_are_held_in_a_bounded_queue(small
             assert "before connected" in heavy.expect_close(4006)
             patient.expect_quiet()
         patient.expect("connected")
-        for _ in range(HELD_MESSAGES_MAX):
+        for _ in range(MAX_EARLY_MESSAGES):
             patient.expect_error("bad_request")
         settled(patient)
 
@@ -467,7 +467,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data = tmp_path_factory.mktemp("strict") / "data"
     with running(
         data, "--access-default", "allow", "--rate-events-per-s", "0.0166", "--rate-burst-events", "4",
-        "--connections-max", "3",
+        "--max-connections", "3",
     ) as started:  # fmt: skip
         yield started
 
@@ -540,8 +540,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Small buffers towards clients and towards the authority."""
     data = tmp_path_factory.mktemp("narrow") / "data"
     with running(
-        data, "--access-default", "allow", "--send-buffer-bytes-max", "1650000", "--max-subscriptions", "64",
-        "--max-message-bytes", "700000", "--queue-bytes-max", str(1024 * 1024),
+        data, "--access-default", "allow", "--max-send-buffer-bytes", "1650000", "--max-subscriptions", "64",
+        "--max-message-bytes", "700000", "--max-queue-bytes", str(1024 * 1024),
     ) as started:  # fmt: skip
         yield started
 
@@ -634,7 +634,7 @@ FAULTY = """
 import sys
 from pathlib import Path
 from unisono.cli import logs
-from unisono.config import load
+from unisono.cli.settings import load
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.auth.sources import SharedSecret

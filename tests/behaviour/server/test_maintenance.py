@@ -83,7 +83,7 @@ def post_endlessly(server: Server, length: int | None) -> tuple[int, dict[str, A
             connection.putheader("Transfer-Encoding", "chunked")
             connection.endheaders()
             chunk = b"x" * (1 << 20)
-            for _ in range(admin.KEEPING_BODY_BYTES_MAX // len(chunk) + 1):
+            for _ in range(admin.MAX_COMMAND_BODY_BYTES // len(chunk) + 1):
                 connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -249,7 +249,7 @@ def test_orders_are_for_those_who_may_and_bounded(kept: Server) -> None:
     assert post(kept, "archive", encode(""))[0] == 409
     assert post(kept, "archive", encode(LAKE)) == (200, {})
     assert post(kept, "prune", encode(10)) == (200, {"events": 0, "pruned_to": 0})
-    for length in (None, admin.KEEPING_BODY_BYTES_MAX + 1):
+    for length in (None, admin.MAX_COMMAND_BODY_BYTES + 1):
         status, told = post_endlessly(kept, length)
         assert (status, "at most" in told["error"]) == (413, True)
     until(kept.is_ready, "the server is troubled")

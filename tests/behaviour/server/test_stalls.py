@@ -127,7 +127,7 @@ def test_syncs_that_the_reader_has_not_answered_count_also_when_their_connection
     tmp_path: Path,
 ) -> None:
     names = [f"{number:0128}" for number in range(64)]
-    with running(tmp_path / "data", *SERVE, "--sync-queue-bytes-max", str(1 << 20)) as server:
+    with running(tmp_path / "data", *SERVE, "--max-sync-queue-bytes", str(1 << 20)) as server:
         with server.client("writer") as writer:
             writer.commit(["p"], set_event("x", 1))
         reader = list(server.children())[1]

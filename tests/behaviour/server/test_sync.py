@@ -29,7 +29,7 @@ def small_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (model / "schemas" / "note.json").write_text(json.dumps({"type": "string"}))
     options = [
         "--access-default", "allow", "--model", str(model), "--sync-subscribes",
-        "--sync-limit-min", "2", "--sync-limit-max", "6", "--sync-page-bytes-max", "65536",
+        "--sync-limit-min", "2", "--sync-limit-max", "6", "--max-sync-page-bytes", "65536",
     ]  # fmt: skip
     with running(directory / "data", *options) as started:
         yield started

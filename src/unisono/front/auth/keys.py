@@ -22,15 +22,15 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-HMAC_SECRET_BYTES_MIN = {"HS256": 32, "HS384": 48, "HS512": 64}
+MIN_HMAC_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 """A secret at least as long as the hash (RFC 7518, 3.2): a shorter one can be guessed off line."""
 
-ALGORITHMS = frozenset({*HMAC_SECRET_BYTES_MIN, "RS256", "PS256", "ES256", "EdDSA"})
+ALGORITHMS = frozenset({*MIN_HMAC_SECRET_BYTES, "RS256", "PS256", "ES256", "EdDSA"})
 
-RSA_BITS_MIN = 2048
+MIN_RSA_BITS = 2048
 """Shorter moduli are within reach of factoring (NIST SP 800-131A)."""
 
-KEY_FILE_BYTES_MAX = 256 * 1024
+MAX_KEY_FILE_BYTES = 256 * 1024
 """A key set of a hundred RSA keys is a fifth of this; more is not a key set."""
 
 
@@ -58,11 +58,11 @@ def read_file(path: str | Path) -> bytes:
     """The bytes of a file that may be a key's."""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(KEY_FILE_BYTES_MAX + 1)
+            content = file.read(MAX_KEY_FILE_BYTES + 1)
     except OSError as error:
         raise KeySourceError(f"cannot read {path}: {error.strerror or type(error).__name__}") from None
-    if len(content) > KEY_FILE_BYTES_MAX:
-        raise KeySourceError(f"{path} is larger than {KEY_FILE_BYTES_MAX} bytes, too large for a key file")
+    if len(content) > MAX_KEY_FILE_BYTES:
+        raise KeySourceError(f"{path} is larger than {MAX_KEY_FILE_BYTES} bytes, too large for a key file")
     return content
 
 
@@ -81,9 +81,9 @@ def secret_key(secret: bytes, origin: str, kid: str | None = None) -> Key:
     if not secret:
         raise KeySourceError(f"{origin}: the secret is empty")
     _refuse_public_key(secret, origin)
-    algorithms = frozenset(name for name, size in HMAC_SECRET_BYTES_MIN.items() if len(secret) >= size)
+    algorithms = frozenset(name for name, size in MIN_HMAC_SECRET_BYTES.items() if len(secret) >= size)
     if not algorithms:
-        least = min(HMAC_SECRET_BYTES_MIN.values())
+        least = min(MIN_HMAC_SECRET_BYTES.values())
         raise KeySourceError(f"{origin}: the secret has {len(secret)} bytes, at least {least} are needed")
     return Key(algorithms, secret, kid)
 
@@ -125,9 +125,9 @@ def _refuse_public_key(secret: bytes, origin: str) -> None:
 def _public_key(material: object, origin: str, kid: str | None = None) -> Key:
     match material:
         case RSAPublicKey():
-            if material.key_size < RSA_BITS_MIN:
+            if material.key_size < MIN_RSA_BITS:
                 raise KeySourceError(
-                    f"{origin}: the RSA key has {material.key_size} bits, at least {RSA_BITS_MIN} are needed"
+                    f"{origin}: the RSA key has {material.key_size} bits, at least {MIN_RSA_BITS} are needed"
                 )
             return Key(frozenset({"RS256", "PS256"}), material, kid)
         case EllipticCurvePublicKey() if isinstance(material.curve, SECP256R1):

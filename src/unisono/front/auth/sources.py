@@ -15,7 +15,7 @@ import aiohttp
 
 from unisono.front.auth.keys import (
     ALGORITHMS,
-    KEY_FILE_BYTES_MAX,
+    MAX_KEY_FILE_BYTES,
     Key,
     KeySourceError,
     listed,
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 URL_TIMEOUT_S = 5.0
 """Shorter than any handshake window, so that a hanging key host answers as `auth_failed`, not as a hang."""
 
-URL_REFRESH_MIN_S = 10.0
+MIN_URL_REFRESH_S = 10.0
 """How soon an unknown key id may ask the URL again: garbage ids cost the host six requests a minute."""
 
-URL_AGE_MAX_S = 600.0
+MAX_URL_AGE_S = 600.0
 """How long a key that its host has withdrawn is still honoured."""
 
-FILE_REFRESH_MIN_S = 1.0
-FILE_AGE_MAX_S = 60.0
+MIN_FILE_REFRESH_S = 1.0
+MAX_FILE_AGE_S = 60.0
 """As for the URL; reading a local file again is cheap."""
 
 
@@ -110,15 +110,15 @@ class _KeySet(KeySource):
     Invariants
     - At most one load is under way; whoever needs it waits for that one, and a waiter that goes away
       does not take it along.
-    - Between two loads lie at least `refresh_min_s`, whatever tokens arrive.
+    - Between two loads lie at least `min_refresh_s`, whatever tokens arrive.
     - A load that fails leaves the keys as they were.
     """
 
-    def __init__(self, origin: str, keys: tuple[Key, ...], *, refresh_min_s: float, age_max_s: float) -> None:
+    def __init__(self, origin: str, keys: tuple[Key, ...], *, min_refresh_s: float, max_age_s: float) -> None:
         self._origin = origin
         self._keys = keys
-        self._refresh_min_s = refresh_min_s
-        self._age_max_s = age_max_s
+        self._min_refresh_s = min_refresh_s
+        self._max_age_s = max_age_s
         self._tried_at_s: float | None = None
         self._failure: str | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -135,10 +135,10 @@ class _KeySet(KeySource):
         """The JWK Set as it is now, or `KeySourceError`."""
 
     async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:
-        await self._refresh(now_s, self._age_max_s)
+        await self._refresh(now_s, self._max_age_s)
         key = self._lookup(kid, algorithm)
         if key is None:
-            await self._refresh(now_s, self._refresh_min_s)
+            await self._refresh(now_s, self._min_refresh_s)
             key = self._lookup(kid, algorithm)
         if key is not None:
             return key
@@ -149,7 +149,7 @@ class _KeySet(KeySource):
         raise AuthFailed("unknown key id (kid)" if kid is not None else "no key is known for this token")
 
     async def prepare(self, now_s: float) -> None:
-        await self._refresh(now_s, self._refresh_min_s)
+        await self._refresh(now_s, self._min_refresh_s)
         if self._failure is not None:
             raise KeySourceError(self._failure)
 
@@ -194,12 +194,12 @@ class JwksFile(_KeySet):
         self,
         path: str | Path,
         *,
-        refresh_min_s: float = FILE_REFRESH_MIN_S,
-        age_max_s: float = FILE_AGE_MAX_S,
+        min_refresh_s: float = MIN_FILE_REFRESH_S,
+        max_age_s: float = MAX_FILE_AGE_S,
     ) -> None:
         self._path = Path(path)
         keys = read_key_set(read_file(path), str(path))
-        super().__init__(str(path), keys, refresh_min_s=refresh_min_s, age_max_s=age_max_s)
+        super().__init__(str(path), keys, min_refresh_s=min_refresh_s, max_age_s=max_age_s)
 
     async def _read(self) -> bytes:
         return await asyncio.to_thread(read_file, self._path)
@@ -213,8 +213,8 @@ class JwksUrl(_KeySet):
         url: str,
         *,
         timeout_s: float = URL_TIMEOUT_S,
-        refresh_min_s: float = URL_REFRESH_MIN_S,
-        age_max_s: float = URL_AGE_MAX_S,
+        min_refresh_s: float = MIN_URL_REFRESH_S,
+        max_age_s: float = MAX_URL_AGE_S,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -225,7 +225,7 @@ class JwksUrl(_KeySet):
             raise KeySourceError("the JWKS URL must be http://host/path or https://host/path")
         # User, password and query may be credentials, so only the rest is ever shown.
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        super().__init__(shown, (), refresh_min_s=refresh_min_s, age_max_s=age_max_s)
+        super().__init__(shown, (), min_refresh_s=min_refresh_s, max_age_s=max_age_s)
         self._url = url
         self._timeout_s = timeout_s
 
@@ -242,8 +242,8 @@ class JwksUrl(_KeySet):
                     raise KeySourceError(f"{self._origin} answered with status {response.status}, not 200")
                 async for chunk in response.content.iter_chunked(16 * 1024):
                     body += chunk
-                    if len(body) > KEY_FILE_BYTES_MAX:
-                        raise KeySourceError(f"{self._origin} answered more than {KEY_FILE_BYTES_MAX} bytes")
+                    if len(body) > MAX_KEY_FILE_BYTES:
+                        raise KeySourceError(f"{self._origin} answered more than {MAX_KEY_FILE_BYTES} bytes")
         except TimeoutError:
             raise KeySourceError(f"{self._origin} gave no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 import jwt
 import msgspec
 
-from unisono.front.auth.keys import ALGORITHMS, HMAC_SECRET_BYTES_MIN, Key, KeySourceError, listed
+from unisono.front.auth.keys import ALGORITHMS, MIN_HMAC_SECRET_BYTES, Key, KeySourceError, listed
 from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.protocol.errors import AuthFailed
 from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import normal_start
 
-TOKEN_BYTES_MAX = 16 * 1024
+MAX_TOKEN_BYTES = 16 * 1024
 """Room for some hundred partition names; beyond it a token only costs work before it is refused."""
 
 LEEWAY_S = 0.0
@@ -144,7 +144,7 @@ def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[st
     if not accepted & keys.algorithms:
         advice = ""
         if isinstance(keys, SharedSecret):
-            lengths = ", ".join(f"{name} {size}" for name, size in HMAC_SECRET_BYTES_MIN.items())
+            lengths = ", ".join(f"{name} {size}" for name, size in MIN_HMAC_SECRET_BYTES.items())
             advice = f" (bytes a secret needs: {lengths})"
         raise KeySourceError(f"{listed(accepted)} accepted, but {keys!r} serves none of these{advice}")
     return accepted
@@ -152,8 +152,8 @@ def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[st
 
 def _header(token: str) -> tuple[str | None, str]:
     """The `kid` and `alg` a token claims, nothing of it proven."""
-    if len(token) > TOKEN_BYTES_MAX:
-        raise AuthFailed(f"the token is longer than {TOKEN_BYTES_MAX} bytes")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise AuthFailed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
     if not token.isascii():
         raise AuthFailed("the token is not a JWT")
     try:
