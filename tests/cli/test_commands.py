@@ -491,11 +491,11 @@ def test_the_log_is_one_json_object_per_line(server: Server) -> None:
     assert unisono("model", "reload", "--data", str(server.data), "--model", "nowhere").exit_code == 1
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     for line in lines:
-        assert set(line) == {"time", "level", "logger", "process", "message"}
+        assert {"time", "level", "logger", "process", "pid", "message"} <= set(line)
     warning = next(line for line in lines if "nowhere" in line["message"])
     assert warning["level"] == "warning"
     assert warning["logger"] == "unisono.authority"
-    assert warning["process"] == next(iter(server.children()))
+    assert (warning["process"], warning["pid"]) == ("authority", next(iter(server.children())))
 
 
 def test_the_admin_port_tells_health_and_refuses_strangers_orders(server: Server) -> None:

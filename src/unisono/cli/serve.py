@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import shlex
@@ -16,7 +17,7 @@ import click
 import msgspec
 
 from unisono.cli import logs
-from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load
+from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load, secrets_of
 from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.keys import KeySourceError, read_secret
@@ -26,6 +27,8 @@ from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model
 from unisono.node.supervisor import serve as run_node
 from unisono.samples import sample_model
+
+log = logging.getLogger("unisono.serve")
 
 DEV_SECRET_FILE = "dev-secret"  # noqa: S105
 DEV_TOKEN_TTL_S = 30 * 86_400
@@ -109,7 +112,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         settings = load(config, os.environ, given, _dev_defaults() if dev else None)
         if dev:
             settings = _with_dev_secret(settings)
-        logs.set_up(settings.log_format, settings.log_level)
+        logs.set_up(settings.log_format, settings.log_level, secrets_of(settings))
         keys = _keys(settings)
         # Made once here so that a wrong key or algorithm is an error now, not at the first client.
         asyncio.run(_try_keys(settings, keys))
@@ -163,14 +166,14 @@ async def _try_keys(settings: Settings, keys: KeySource) -> None:
 
 def _model(settings: Settings) -> Model:
     if settings.model == "open":
-        logs.log.warning("model `open`: any schema name is accepted and event data is not checked")
+        log.warning("model `open`: any schema name is accepted, and event data is not checked")
         return open_model(accept_init=settings.accept_init)
     if settings.model is not None:
         return load_model(Path(settings.model), accept_init=settings.accept_init)
     if tuple(settings.profiles) == ("canonical",):
         raise ConfigError("profiles: canonical needs a model: give --model DIR, or --model open")
     if "canonical" in settings.profiles:
-        logs.log.info("no model: only the compatibility profile is offered")
+        log.info("no model configured: only the compatibility profile is offered")
     return no_model(accept_init=settings.accept_init)
 
 

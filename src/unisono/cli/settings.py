@@ -7,10 +7,12 @@ unknown name or a value out of bounds is a ConfigError that names it.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -36,6 +38,13 @@ OLD_NAMES: Final[Mapping[str, str]] = {
     "sync_snapshot_bytes_max": "max_sync_snapshot_bytes",
 }
 """Renamed settings, old → new. An old name is a RenamedSetting error: neither accepted nor ignored."""
+
+
+URL_PASSWORD: Final = re.compile(r"(?<=:)[^:/?#]+(?=@)|(?<=password=)[^&]+")
+"""The password of a database URL, before its host or in its query."""
+
+SECRET_OPTION: Final = re.compile(r"secret|token|passw|credential|key|sas", re.IGNORECASE)
+"""Names of archive options whose values are secrets."""
 
 
 class ConfigError(Exception):
@@ -73,6 +82,16 @@ def load(
         return Settings(**values)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """The secrets among the settings, as they were written and as they are read, for logs to hide."""
+    if settings.store is not None:
+        for password in URL_PASSWORD.findall(settings.store):
+            yield from {password, unquote(password)}
+    for name, value in (settings.archive_options or {}).items():
+        if SECRET_OPTION.search(name):
+            yield value
 
 
 def _from_file(file: Path) -> dict[str, Any]:

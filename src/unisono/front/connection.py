@@ -188,7 +188,7 @@ class ClientConnection(WebSocket):
         try:
             work()
         except Exception:
-            log.exception("connection %d: unexpected error", self.number)
+            log.exception("connection %d: unexpected error", self.number, extra={"connection": self.number})
             self.fail()
 
     def fail(self, error: WireError | None = None) -> None:
@@ -215,7 +215,11 @@ class ClientConnection(WebSocket):
                 self._refuse(error)
             return
         except Exception:
-            log.exception("connection %d: unexpected error while verifying", self.number)
+            log.exception(
+                "connection %d: unexpected error while verifying its token",
+                self.number,
+                extra={"connection": self.number},
+            )
             self.fail()
             return
         self.identity = identity

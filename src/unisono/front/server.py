@@ -301,10 +301,14 @@ class Front:
                 if message.recovering:
                     self._await_log()
                 else:
-                    log.critical("the authority failed: %s", message.message)
+                    log.critical(
+                        "front %d: authority failed, closing %d connections: %s",
+                        *(self._index, len(self._connections), message.message),
+                        extra={**self._fields(), "error": message.message},
+                    )
                     self._broken()
             case _:
-                log.error("a front is not told %s by the authority", type(message).__name__)
+                self._unexpected(message, "authority")
 
     def _model_changed(self, changed: ModelChanged) -> None:
         """MODEL-02: every active canonical connection hears of it."""
@@ -324,7 +328,7 @@ class Front:
             case PageResult() | PageFailed():
                 self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
             case _:
-                log.error("a front is not told %s by the reader", type(message).__name__)
+                self._unexpected(message, "reader")
 
     def _from_node(self, message: Message) -> None:
         match message:
@@ -338,7 +342,7 @@ class Front:
             case Drain():
                 self._drain()
             case _:
-                log.error("a front is not told %s by the node", type(message).__name__)
+                self._unexpected(message, "node")
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -354,11 +358,16 @@ class Front:
         self.loop.call_later(self.settings.drain_timeout_s, self._end, 0)
 
     def _await_log(self) -> None:
-        """A shared log is out of reach, or has another past: everybody is let go, and whoever comes is turned away
-        until an offer says that it is back.
+        """The shared log is unavailable or was replaced: close every connection, and refuse new ones until the next
+        Offer.
 
-        What was asked and not answered is void; the authority has forgotten it too.
+        Requests without an answer are dropped; the authority has dropped them too.
         """
+        log.warning(
+            "front %d: log unavailable, closing %d connections",
+            *(self._index, len(self._connections)),
+            extra=self._fields(),
+        )
         self._offer = None
         self._queued.void()
         self._heads.clear()
@@ -367,8 +376,24 @@ class Front:
 
     def _lost(self, peer: str) -> None:
         if not self._draining:
-            log.critical("front %d lost the %s; closing every connection", self._index, peer)
+            log.critical(
+                "front %d lost the %s: closing %d connections",
+                *(self._index, peer, len(self._connections)),
+                extra={**self._fields(), "peer": peer},
+            )
         self._broken()
+
+    def _unexpected(self, message: Message, peer: str) -> None:
+        name = type(message).__name__
+        log.error(
+            "front %d: unexpected message %s from the %s",
+            *(self._index, name, peer),
+            extra={**self._fields(), "message_type": name, "peer": peer},
+        )
+
+    def _fields(self) -> dict[str, object]:
+        """Fields of every log line of this front."""
+        return {"front": self._index, "connections": len(self._connections)}
 
     def _broken(self) -> None:
         """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""

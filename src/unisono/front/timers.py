@@ -81,7 +81,7 @@ class Timers:
             try:
                 again = call(now)
             except Exception:  # one connection's trouble must not stop everybody's timers (ERR-03)
-                log.exception("a timer failed")
+                log.exception("timer callback failed")
                 again = None
             if timer.call is None:
                 self._cancelled -= 1  # cancelled by what it did itself

@@ -96,7 +96,12 @@ class Reloads:
             now = asyncio.get_running_loop().time()
             if now - logged > PROGRESS_LOG_S:
                 logged = now
-                log.info("reload: %d of %d events read through the new model", progress.events, progress.of)
+                log.info(
+                    "reload: %d of %d events read through the new model",
+                    progress.events,
+                    progress.of,
+                    extra={"events": progress.events, "total_events": progress.of},
+                )
             if tell is not None:
                 tell(progress)
 
@@ -113,7 +118,7 @@ class Reloads:
         if read != digest:
             raise ReviewFailed("the files of the model changed meanwhile; try again")
         for line in review.lines():
-            log.info("reload: %s", line)
+            log.info("reload: %s", line, extra={"review": line})
         return review
 
 
@@ -129,6 +134,6 @@ def described(review: Review) -> dict[str, Any]:
 
 
 def _refused(ticket: int, error: str, history: dict[str, Any] | None = None) -> CommandResult:
-    log.warning("order reload refused: %s", error)
+    log.warning("reload refused: %s", error, extra={"error": error})
     body = {"error": error} if history is None else {"error": error, "history": history}
     return CommandResult(ticket, False, msgspec.json.encode(body))

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing import current_process
 from pathlib import Path
 
 import uvloop
@@ -67,7 +68,8 @@ class StartFailed(Exception):
     """A child ended before it was ready; it has said why on stderr."""
 
     def __init__(self, role: str, code: int) -> None:
-        super().__init__(f"the {role} did not start (exit code {code})")
+        super().__init__(f"{role} did not start (exit code {code})")
+        self.role = role
         self.code = code
 
 
@@ -160,15 +162,16 @@ def _become_child(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for sock in inherited - keep:
             sock.close()
+        current_process().name = role  # the field `process` of log lines
         code = run(control)
     except StoreUnusable as error:
         print(f"unisono: {error}", file=sys.stderr)  # noqa: T201
         code = EXIT_UNUSABLE
     except StorageError as error:
-        log.critical("the %s ends: %s", role, error)
+        log.critical("%s failed: %s", role, error, extra={"child": role, "error": str(error)})
         code = EXIT_FAILED
     except BaseException:
-        log.exception("the %s ends with an unexpected error", role)
+        log.exception("%s failed with an unexpected error", role, extra={"child": role})
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

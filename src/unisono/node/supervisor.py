@@ -17,10 +17,13 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from itertools import count
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_standing
 from unisono.config import Settings
@@ -202,7 +205,7 @@ class Supervisor:
     ) -> Stats | CommandResult:
         link = self._links.get(role)
         if link is None:
-            raise ConnectionError(f"the {role} is gone")
+            raise ConnectionError(f"{role} is gone")
         ticket = next(self._tickets)
         future: asyncio.Future[Stats | CommandResult] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
@@ -225,20 +228,29 @@ class Supervisor:
                     future.set_result(message)
             case PeerFailed():
                 self._given_up.add(message.role)
-                self._fail(f"the {role} gave up {message.role}: {message.reason}")
+                self._fail(
+                    f"{role} gave up {message.role}: {message.reason}",
+                    {"child": message.role, "given_up_by": role, "reason": message.reason},
+                )
             case _:
-                log.error("a node is not told %s by the %s", type(message).__name__, role)
+                unexpected = type(message).__name__
+                log.error(
+                    "node: unexpected message %s from %s",
+                    unexpected,
+                    role,
+                    extra={"message_type": unexpected, "child": role},
+                )
 
     def _lost(self, role: str) -> None:
         self._links.pop(role, None)
         if role == "authority" and not self._stopping:
             self._calls.ended(time.monotonic(), now_ms())
-        self._fail(f"the {role} ended unexpectedly")
+        self._fail(f"{role} ended unexpectedly", {"child": role})
 
-    def _fail(self, why: str) -> None:
-        """Something is wrong that only a new start puts right."""
+    def _fail(self, why: str, fields: Mapping[str, str]) -> None:
+        """End the node with an error: only a new start repairs what happened."""
         if not self._stopping:
-            log.critical("%s; stopping", why)
+            log.critical("%s: stopping the node", why, extra=fields)
             self._failed = True
             self._stopping = True
         self._changed.set()
@@ -250,7 +262,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         if not self._stopping:
-            log.info("stopping: finishing what is queued")
+            log.info("node stopping: finishing queued work")
         self._stopping = True
         self._changed.set()
 
@@ -259,9 +271,13 @@ class Supervisor:
             try:
                 report = await self._reloads.reload(ReloadWish())
             except (TimeoutError, ConnectionError) as error:
-                log.error("reload: no answer from the authority: %s", error)
+                log.error(
+                    "reload failed: no answer from the authority: %s", error, extra={"error": str(error)}
+                )
                 return
-            log.info("reload %s: %s", "done" if report.ok else "refused", report.body.decode())
+            outcome = "done" if report.ok else "refused"
+            fields = {"outcome": outcome, "report": msgspec.json.decode(report.body)}
+            log.info("reload %s: %s", outcome, report.body.decode(), extra=fields)
 
         self._reloading = asyncio.get_running_loop().create_task(reload())
 
@@ -282,14 +298,16 @@ class Supervisor:
         for child in self._children:
             code = await self._exit_code(child)
             if code != 0:
-                log.error("the %s ended with code %d", child.role, code)
+                log.error(
+                    "%s exited with code %d", child.role, code, extra={"child": child.role, "exit_code": code}
+                )
                 self._failed = True
 
     async def _exit_code(self, child: Child) -> int:
         deadline = asyncio.get_running_loop().time() + EXIT_GRACE_S
         while (code := child.poll()) is None:
             if asyncio.get_running_loop().time() > deadline:
-                log.error("the %s does not end; killing it", child.role)
+                log.error("%s does not exit: killing it", child.role, extra={"child": child.role})
                 os.kill(child.pid, signal.SIGKILL)
                 return child.reap()
             await asyncio.sleep(0.01)
@@ -319,7 +337,8 @@ def serve(
     access: Access,
     announce: Callable[[str], None],
 ) -> int:
-    """Run a node until it is told to stop. Everything that can be wrong with the settings was checked."""
+    """Run a node until it is asked to stop. The settings were checked before."""
+    current_process().name = "node"  # the field `process` of log lines
     listening = listen(settings.host, settings.port, settings.fronts)
     (admin_socket,) = listen(settings.host, settings.admin_port, 1)
     Path(settings.data).mkdir(parents=True, exist_ok=True)
@@ -351,7 +370,7 @@ def serve(
             )
     except StartFailed as error:
         nursery.kill()
-        log.error("%s", error)
+        log.error("%s", error, extra={"child": error.role, "exit_code": error.code})
         return error.code
     admin_copy = admin_socket.dup()
     nursery.let_go()

@@ -131,7 +131,7 @@ def test_a_drain_does_not_wait_for_ever(tmp_path: Path) -> None:
             peer.receive()
         assert server.process.wait(timeout=PATIENCE_S) == 1, "what had to be killed is not a clean end"
         expect_nothing_left(server)
-        assert "the authority does not end; killing it" in server.log.read_text()
+        assert "authority does not exit: killing it" in server.log.read_text()
     assert stored(server.data) == {}
 
 
@@ -238,5 +238,6 @@ def test_when_a_child_is_killed_the_node_ends_and_says_so(tmp_path: Path, role: 
         code = server.process.wait(timeout=PATIENCE_S)
         assert code > 0
         expect_nothing_left(server)
-        assert f"the {role}" in server.log.read_text()
+        name = "front 0" if role == "front" else role
+        assert f"{name} ended unexpectedly: stopping the node" in server.log.read_text()
     assert stored(server.data) == {"e1": 1}

@@ -70,7 +70,7 @@ def test_a_front_that_the_reader_gave_up_does_not_leave_its_clients_waiting(tmp_
     with running(tmp_path / "data", *SERVE) as server, ExitStack() as peers:
         clients = ask_more_than_the_channel_holds(server, peers)
         says(server, "channel to front 0 aborted: stalled")
-        says(server, "the reader gave up front 0")
+        says(server, "reader gave up front 0")
         assert not server.is_ready()
         os.kill(list(server.children())[2], signal.SIGCONT)
         for client in clients:
@@ -98,7 +98,7 @@ def test_a_front_that_never_goes_on_is_killed_and_the_node_ends(tmp_path: Path) 
     ):
         ask_more_than_the_channel_holds(server, peers)
         assert server.process.wait(PATIENCE_S) == 1
-        says(server, "the front 0 does not end; killing it")
+        says(server, "front 0 does not exit: killing it")
         assert not server.children()
 
 
@@ -118,7 +118,7 @@ def test_a_front_that_the_authority_gave_up_ends_the_node_and_the_others_are_dra
             heard, code = until_closed(writer)
             assert (set(heard), code) == ({"submit_events_result"}, 1001)
             assert len(heard) == MANY, "what was submitted is answered before the end"
-            says(server, f"the authority gave up front {other}")
+            says(server, f"authority gave up front {other}")
             assert server.process.wait(PATIENCE_S) == 1
 
 

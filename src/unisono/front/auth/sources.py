@@ -27,7 +27,7 @@ from unisono.front.auth.keys import (
 )
 from unisono.protocol.errors import AuthFailed
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("unisono.front.auth")
 
 URL_TIMEOUT_S = 5.0
 """Shorter than any handshake window, so that a hanging key host answers as `auth_failed`, not as a hang."""
@@ -182,7 +182,12 @@ class _KeySet(KeySource):
             self._keys = read_key_set(await self._read(), self._origin)
         except KeySourceError as error:
             self._failure = str(error)
-            log.warning("signing keys not refreshed, %d in use: %s", len(self._keys), error)
+            log.warning(
+                "signing keys not refreshed, %d in use: %s",
+                len(self._keys),
+                error,
+                extra={"key_source": self._origin, "keys": len(self._keys), "error": str(error)},
+            )
         else:
             self._failure = None
 
