@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.pipeline.history import make_record
 from unisono.lake.attempt_files import attempting
 from unisono.lake.columns import to_batch
-from unisono.lake.errors import LakeUnusable, Overtaken
+from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.table import EXPORT, naming
@@ -41,7 +41,7 @@ def test_a_range_is_added_where_the_table_stands(lake: Lake) -> None:
     lake.table(LOG).append(files, 0, 10, {})
     assert lake.table(LOG).head == lake.head() == 10
     for since, upto in ((0, 10), (5, 15), (11, 20)):
-        with pytest.raises(Overtaken, match="stands at 10"):
+        with pytest.raises(CommitConflict, match="stands at 10"):
             lake.table(LOG).append(written(lake, since, upto), since, upto, {})
     assert count(lake) == 10
     assert lake.view().log_files == files
@@ -50,7 +50,7 @@ def test_a_range_is_added_where_the_table_stands(lake: Lake) -> None:
 def test_of_two_at_once_one_is_refused(lake: Lake) -> None:
     one, other = lake.table(LOG), lake.table(LOG)
     one.append(written(lake, 0, 10), 0, 10, {})
-    with pytest.raises(Overtaken):
+    with pytest.raises(CommitConflict):
         other.append(written(lake, 0, 10), 0, 10, {})
     assert count(lake) == 10
 
@@ -63,7 +63,7 @@ def test_racing_writers_add_every_range_once(lake: Lake) -> None:
             try:
                 table.append(written(lake, since, since + 5), since, since + 5, {})
                 won += 1
-            except Overtaken:
+            except CommitConflict:
                 pass
         return won
 
@@ -77,9 +77,9 @@ def test_a_rewrite_beside_an_append_and_beside_another_rewrite(lake: Lake) -> No
     first, second, appending = lake.table(LOG), lake.table(LOG), lake.table(LOG)
     appending.append(written(lake, 10, 20), 10, 20, {})
     first.replace(old, written(lake, 0, 10), {}, same_rows=True)
-    with pytest.raises(Overtaken):
+    with pytest.raises(CommitConflict):
         second.replace(old, written(lake, 0, 10), {}, same_rows=True)
-    with pytest.raises(Overtaken, match="no longer in the table"):
+    with pytest.raises(CommitConflict, match="no longer in the table"):
         lake.table(LOG).replace(old, written(lake, 0, 10), {}, same_rows=True)
     assert count(lake) == 20
     behind = lake.table(LOG)

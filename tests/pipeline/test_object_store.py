@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.lake.s3 import object_store
 from tests.pipeline.history import row_of
-from unisono.lake.errors import LakeUnusable, Overtaken
+from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG, Storage
 from unisono.pipeline.jobs.compact.job import compact, vacuum
@@ -38,7 +38,7 @@ def test_a_lake_in_an_object_store(
         assert vacuum(lake, 0) > 0
         assert all(part.equal for part in verify(context, store, lake))
         one.append([], 3_000, 3_001, {})
-        with pytest.raises(Overtaken):
+        with pytest.raises(CommitConflict):
             other.append([], 3_000, 3_002, {})
 
 

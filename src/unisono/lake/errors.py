@@ -17,7 +17,7 @@ class LakeUnusable(LakeError):
     """There is no lake there, or not one this program can work with."""
 
 
-class Overtaken(LakeError):
+class CommitConflict(LakeError):
     """Another process changed the same table first; plan again from what is there now."""
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
+from unisono.lake.row_groups import Footer
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 
@@ -103,30 +104,28 @@ def opened(storage: Storage, file: DataFile) -> Iterator[Any]:
 
 def require_footer(file: DataFile, metadata: Any) -> None:
     """Refuse a file whose row groups are not, by their statistics, what the table says and in order."""
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    known = [group.column(places["committed_id"]).statistics for group in groups]
-    sound = (
-        bool(groups)
-        and metadata.num_rows == sum(group.num_rows for group in groups) == file.rows
-        and all(each is not None and each.has_min_max for each in known)
-        and (min(each.min for each in known), max(each.max for each in known))
-        == (file.first_id, file.last_id)
-    )
-    if sound and "partition" in places:
-        names = [group.column(places["partition"]).statistics for group in groups]
-        sound = all(each is not None and each.has_min_max for each in names)
-        edges = [edge.encode() for each in names for edge in (each.min, each.max)] if sound else []
+    footer = Footer(metadata)
+    rows = sum(metadata.row_group(number).num_rows for number in range(len(footer)))
+    ids = _edges(footer, "committed_id")
+    sound = bool(ids) and metadata.num_rows == rows == file.rows
+    sound = sound and (min(ids), max(ids)) == (file.first_id, file.last_id)
+    if sound and "partition" in footer:
+        names = [name.encode() for name in _edges(footer, "partition")]
         ends = (file.first_partition or "").encode(), (file.last_partition or "").encode()
-        sound = sound and edges == sorted(edges) and (edges[0], edges[-1]) == ends
+        sound = bool(names) and names == sorted(names) and (names[0], names[-1]) == ends
     elif sound:
-        ids = [edge for each in known for edge in (each.min, each.max)]
         sound = ids == sorted(ids)
     if not sound:
         raise LakeUnusable(
             f"the footer of {file.table}/{file.path} is not what the table says of it: the file is damaged or was "
             "replaced (`unisono lake audit` tells more)"
         )
+
+
+def _edges(footer: Footer, column: str) -> list[Any]:
+    """The smallest and the largest value of each row group, in turn; empty unless all of them have both."""
+    bounds = [footer.bounds(number, column) for number in range(len(footer))]
+    return [] if None in bounds else [edge for each in bounds if each is not None for edge in each]
 
 
 class RowOrder:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS, RowRange, runs_of
 from unisono.lake.storage import Storage
 from unisono.lake.write import FRESH, DataFile
@@ -55,17 +56,15 @@ class Share(msgspec.Struct, frozen=True):
         assert file.first_partition is not None
         assert file.last_partition is not None
         ours = self.buckets is None or file.bucket == FRESH or file.bucket in self.buckets
-        return ours and self.meets(file.first_partition, file.last_partition)
+        return ours and self.meets(file.first_partition.encode(), file.last_partition.encode())
 
-    def meets(self, first: str, last: str) -> bool:
+    def meets(self, first: bytes, last: bytes) -> bool:
         """Whether names from `first` to `last` can be among its names."""
-        return (self.low is None or last.encode() >= self.low) and (
-            self.high is None or first.encode() < self.high
-        )
+        return (self.low is None or last >= self.low) and (self.high is None or first < self.high)
 
-    def holds_range(self, first: str, last: str) -> bool:
+    def holds_range(self, first: bytes, last: bytes) -> bool:
         """Whether all names from `first` to `last` are within its bounds, whatever their buckets."""
-        return self._in_range(first.encode()) and self._in_range(last.encode())
+        return self._in_range(first) and self._in_range(last)
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.column("partition").dictionary_encode()
@@ -124,45 +123,19 @@ def scan_share(
     mixed = file.bucket == FRESH and share.buckets is not None
     order = RowOrder(file)
     with opened(storage, file) as parquet:
-        for group, bounds in row_groups(parquet):
-            if not (bounds.meets(span) and share.meets(bounds.first_name, bounds.last_name)):
+        for group in Footer(parquet.metadata).row_groups():
+            if not (span.may_be_in(group) and share.meets(group.first_name, group.last_name)):
                 continue
-            partly = not bounds.within(span)
-            if partly and not _any_within(parquet, group, span):
+            partly = not group.within(span.since, span.upto)
+            if partly and not _any_within(parquet, group.number, span):
                 continue
-            whole = not mixed and share.holds_range(bounds.first_name, bounds.last_name)
-            for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=read):
+            whole = not mixed and share.holds_range(group.first_name, group.last_name)
+            for batch in parquet.iter_batches(batch_rows, row_groups=[group.number], columns=read):
                 order.follow(batch.column("committed_id"), batch.column("partition"))
                 rows = batch.filter(span.expression()) if partly else batch
                 rows = rows if whole else share.filter(rows)
                 if rows.num_rows:
                     yield rows.select(list(columns))
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """What a row group's statistics tell."""
-
-    first_id: int
-    last_id: int
-    first_name: str
-    last_name: str
-
-    def meets(self, span: RowRange) -> bool:
-        return self.last_id > span.since and self.first_id <= span.upto
-
-    def within(self, span: RowRange) -> bool:
-        return self.first_id > span.since and self.last_id <= span.upto
-
-
-def row_groups(parquet: Any) -> Iterator[tuple[int, Bounds]]:
-    """The row groups of a file sorted by partition, with their bounds."""
-    metadata = parquet.metadata
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        ids = group.column(places["committed_id"]).statistics
-        names = group.column(places["partition"]).statistics
-        yield number, Bounds(ids.min, ids.max, names.min, names.max)
 
 
 def _any_within(parquet: Any, group: int, span: RowRange) -> bool:

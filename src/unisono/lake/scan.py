@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.columns import LOG_SCHEMA, bucket_of
 from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.row_groups import Footer, RowGroup
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import FRESH, DataFile
 
@@ -33,6 +34,12 @@ class RowRange(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> tuple[str, ...]:
         return ("committed_id",) if self.partition is None else ("committed_id", "partition")
+
+    def may_be_in(self, group: RowGroup) -> bool:
+        """Whether a row group can have any of these rows."""
+        return group.overlaps(self.since, self.upto) and (
+            self.partition is None or group.first_name <= self.partition.encode() <= group.last_name
+        )
 
     def expression(self) -> Any:
         wanted = (pc.field("committed_id") > self.since) & (pc.field("committed_id") <= self.upto)
@@ -94,8 +101,10 @@ def scan_file(
     order = RowOrder(file) if file.table == LOG or span.partition is not None else None
     # A row group at a time: from an object store its columns are fetched together, and no more than that.
     with opened(storage, file) as parquet:
-        for group in _groups(parquet.metadata, span):
-            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=read):
+        for group in Footer(parquet.metadata).row_groups():
+            if not span.may_be_in(group):
+                continue
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=read):
                 rows = batch.filter(span.expression())
                 if order is not None:
                     order.follow(rows.column("committed_id"))
@@ -141,33 +150,10 @@ def may_hold(file: DataFile, name: str, buckets: int) -> bool:
     """Whether a file of `by_partition` can have rows of this partition."""
     assert file.first_partition is not None
     assert file.last_partition is not None
-    return file.bucket in (FRESH, bucket_of(name, buckets)) and _between(
-        file.first_partition, name, file.last_partition
+    # Partition names are ordered by their UTF-8 bytes, everywhere.
+    return file.bucket in (FRESH, bucket_of(name, buckets)) and (
+        file.first_partition.encode() <= name.encode() <= file.last_partition.encode()
     )
-
-
-def _groups(metadata: Any, span: RowRange) -> list[int]:
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    return [
-        number
-        for number in range(metadata.num_row_groups)
-        if _group_may_hold(metadata.row_group(number), places, span)
-    ]
-
-
-def _group_may_hold(group: Any, places: dict[str, int], span: RowRange) -> bool:
-    ids = group.column(places["committed_id"]).statistics
-    if ids.max <= span.since or ids.min > span.upto:
-        return False
-    if span.partition is None:
-        return True
-    names = group.column(places["partition"]).statistics
-    return _between(names.min, span.partition, names.max)
-
-
-def _between(first: str, name: str, last: str) -> bool:
-    """Partition names are ordered by their UTF-8 bytes, everywhere."""
-    return first.encode() <= name.encode() <= last.encode()
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,8 @@ from unisono.lake.columns import SNAPSHOT_SCHEMA
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.file_checks import RowOrder, opened
-from unisono.lake.merge import EVERY_ID, Bounds, Share, row_groups
+from unisono.lake.merge import EVERY_ID, Share
+from unisono.lake.row_groups import Footer
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile, FileWriter
 
@@ -128,9 +129,9 @@ class _File:
     def __init__(self, file: DataFile, parquet: Any) -> None:
         self._file = file
         self._parquet = parquet
-        self.groups: list[Bounds] = [bounds for _, bounds in row_groups(parquet)]
-        self.first_names = [bounds.first_name.encode() for bounds in self.groups]
-        self.last_names = [bounds.last_name.encode() for bounds in self.groups]
+        self.groups = list(Footer(parquet.metadata).row_groups())
+        self.first_names = [group.first_name for group in self.groups]
+        self.last_names = [group.last_name for group in self.groups]
         self._keys: tuple[int, list[bytes], list[int]] = (-1, [], [])
         self._rest: tuple[int, Any] = (-1, None)
 
@@ -206,12 +207,12 @@ class Snapshots:
             yield name, [committed_id for _, committed_id in found]
 
     def _stream(self, file: _File, share: Share | None) -> Iterator[tuple[bytes, int]]:
-        for group, bounds in enumerate(file.groups):
-            if bounds.first_id > self._upto:
+        for group in file.groups:
+            if group.first_id > self._upto:
                 continue
-            if share is not None and not share.meets(bounds.first_name, bounds.last_name):
+            if share is not None and not share.meets(group.first_name, group.last_name):
                 continue
-            for name, committed_id in zip(*file.keys(group), strict=True):
+            for name, committed_id in zip(*file.keys(group.number), strict=True):
                 if committed_id <= self._upto and (share is None or share.holds(name.decode())):
                     yield name, committed_id
 

@@ -30,7 +30,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
-from unisono.lake.errors import LakeUnusable, Overtaken, one_line
+from unisono.lake.errors import CommitConflict, LakeUnusable, one_line
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
@@ -234,7 +234,7 @@ class Table:
         notes: Mapping[str, Any],
         origin: Mapping[str, int] = {},
     ) -> None:
-        """Add the events of `(since, upto]`; Overtaken when the table does not stand at `since`.
+        """Add the events of `(since, upto]`; CommitConflict when the table does not stand at `since`.
 
         `origin`: where they come from, see `origins`.
         """
@@ -255,9 +255,9 @@ class Table:
         return [Transaction(name, value) for name, value in origin.items() if self.noted(name) != value]
 
     def require_head(self, since: int) -> None:
-        """Raise Overtaken unless the table stands at `since`."""
+        """Raise CommitConflict unless the table stands at `since`."""
         if self.head != since:
-            raise Overtaken(f"the table {self.name} stands at {self.head}, not at {since}")
+            raise CommitConflict(f"the table {self.name} stands at {self.head}, not at {since}")
 
     def folded(self, model_version: int) -> int:
         """Up to where the snapshots of a model version hold every partition's events; 0 when there are none."""
@@ -276,7 +276,7 @@ class Table:
         *,
         old: Sequence[DataFile] = (),
     ) -> None:
-        """Add snapshots, and take `old` ones away; Overtaken when others came since this version.
+        """Add snapshots, and take `old` ones away; CommitConflict when others came since this version.
 
         `folded`: how far each of these model versions has got by it.
         """
@@ -289,7 +289,7 @@ class Table:
         self._commit(adds, _removes(old, data_change=True), transactions, notes)
 
     def record_erasures(self, files: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
-        """Add records of erasures; Overtaken when others were added since this version."""
+        """Add records of erasures; CommitConflict when others were added since this version."""
         count = self.delta.transaction_version(ERASE) or 0
         transactions = [Transaction(ERASE, count + 1), self._adding(files)]
         self._commit([_add(file, data_change=True) for file in files], [], transactions, notes)
@@ -297,7 +297,7 @@ class Table:
     def replace(
         self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
     ) -> None:
-        """Put `new` in the place of `old`; Overtaken when another rewrite came first.
+        """Put `new` in the place of `old`; CommitConflict when another rewrite came first.
 
         `same_rows`: the rows are the same ones, so who follows the table's changes need not look.
         """
@@ -332,7 +332,7 @@ class Table:
         present = {file.path for file in self.named()}
         gone = [file.path for file in old if file.path not in present]
         if gone:
-            raise Overtaken(f"{gone[0]} is no longer in the table {self.name}")
+            raise CommitConflict(f"{gone[0]} is no longer in the table {self.name}")
         count = Transaction(REWRITE, (self.delta.transaction_version(REWRITE) or 0) + 1)
         return [count, Transaction(DROPPED, self._dropped + dropped)] if dropped else [count]
 
@@ -354,7 +354,7 @@ class Table:
                 ),
             )
         except CommitFailedError as error:
-            raise Overtaken(
+            raise CommitConflict(
                 f"another process changed the table {self.name} first: {one_line(error)}"
             ) from error
         except OSError as error:

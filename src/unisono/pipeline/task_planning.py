@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from unisono.lake.file_checks import opened
-from unisono.lake.merge import Share, row_groups
+from unisono.lake.merge import Share
+from unisono.lake.row_groups import Footer
 from unisono.lake.storage import Storage
 from unisono.lake.write import FRESH, DataFile
 
@@ -77,4 +78,4 @@ def _of_bucket(
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
     """The name that each row group of a file begins with, ascending."""
     with opened(storage, file) as parquet:
-        return [bounds.first_name.encode() for _, bounds in row_groups(parquet)]
+        return [group.first_name for group in Footer(parquet.metadata).row_groups()]

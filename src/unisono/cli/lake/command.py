@@ -173,7 +173,7 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _as_one_line() -> Iterator[None]:
     try:
-        from unisono.lake.errors import LakeError, Overtaken
+        from unisono.lake.errors import CommitConflict, LakeError
         from unisono.pipeline.errors import Mismatch, PipelineError, brief
     except ImportError as error:
         _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
@@ -194,7 +194,7 @@ def _as_one_line() -> Iterator[None]:
         expected = isinstance(error, PipelineError | LakeError)
         if not expected and os.environ.get("UNISONO_TRACEBACK"):
             raise
-        cannot = expected and not isinstance(error, Mismatch | Overtaken)
+        cannot = expected and not isinstance(error, Mismatch | CommitConflict)
         _fail(brief(error), EXIT_CANNOT if cannot else EXIT_NOT_DONE)
 
 

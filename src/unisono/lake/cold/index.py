@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import RowOrder, require_footer
 from unisono.lake.lake import View
+from unisono.lake.row_groups import NO_NAME, Footer, RowGroup
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import FRESH, DataFile
@@ -47,9 +48,6 @@ RECORD_COLUMNS: Final = (
     "committed_id", "id", "client_id", "partitions", "event", "hash", "status_updated_at",
 )  # fmt: skip
 
-EVERYTHING: Final = b""
-"""Stands for the name of the partition in the table `log`, which has none: every row is of it."""
-
 
 class PartitionFile(msgspec.Struct, frozen=True):
     """A file, and the first and last partition in it as bytes, which is how they are ordered."""
@@ -61,7 +59,7 @@ class PartitionFile(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, file: DataFile) -> PartitionFile:
         if file.first_partition is None or file.last_partition is None:
-            return cls(file, EVERYTHING, EVERYTHING)
+            return cls(file, NO_NAME, NO_NAME)
         return cls(file, file.first_partition.encode(), file.last_partition.encode())
 
 
@@ -134,30 +132,18 @@ class Index:
         return self._runs[bucket]
 
 
-class RowGroup(msgspec.Struct, frozen=True):
-    """One row group, as the footer of its file tells."""
-
-    number: int
-    rows: int
-    first_id: int
-    last_id: int
-    first: bytes
-    last: bytes
-    piece_rows: int
-
-
-class Footer(msgspec.Struct, frozen=True):
+class RowGroups(msgspec.Struct, frozen=True):
     """The row groups of a file, in its order."""
 
     groups: list[RowGroup]
-    lasts: list[bytes]
+    last_names: list[bytes]
 
     def of(self, name: bytes, since: int, upto: int) -> Iterator[RowGroup]:
         """The groups that may have rows of a partition with ids in `(since, upto]`."""
-        for group in self.groups[bisect_left(self.lasts, name) :]:
-            if group.first > name:
+        for group in self.groups[bisect_left(self.last_names, name) :]:
+            if group.first_name > name:
                 return
-            if group.last_id > since and group.first_id <= upto:
+            if group.overlaps(since, upto):
                 yield group
 
 
@@ -247,12 +233,12 @@ class Files:
     def close(self) -> None:
         self.keep_only(set())
 
-    def footer(self, file: DataFile) -> Footer:
+    def row_groups(self, file: DataFile) -> RowGroups:
         key = (file.table, file.path)
-        found: Footer | None = self._kept.get(key)
+        found: RowGroups | None = self._kept.get(key)
         if found is None:
-            groups = list(_groups(self._parquet(file).metadata, file.table))
-            found = Footer(groups, [group.last for group in groups])
+            groups = list(Footer(self._parquet(file).metadata).row_groups())
+            found = RowGroups(groups, [group.last_name for group in groups])
             self._kept.put(key, found, len(groups) * GROUP_COST_BYTES)
         return found
 
@@ -266,7 +252,7 @@ class Files:
 
     def piece(self, file: DataFile, group: RowGroup, row: int, share: float) -> Piece:
         """The piece with this row. Of the rest of the group, `share` of all that may be kept is kept too."""
-        number = row // group.piece_rows
+        number = row // _piece_rows(group)
         found: Piece | None = self._kept.get(_piece_key(file, group, number))
         return self._read_pieces(file, group, number, share) if found is None else found
 
@@ -282,7 +268,7 @@ class Files:
 
     def _read_pieces(self, file: DataFile, group: RowGroup, wanted: int, share: float) -> Piece:
         rows = self._read(file, group, RECORD_COLUMNS)
-        count = -(-group.rows // group.piece_rows)
+        count = -(-group.rows // _piece_rows(group))
         fitting = int(share * self._kept.bytes_max * count / rows.nbytes)
         # The wanted one last and the others in the order they will be: the least needed is let go first.
         for after in reversed(range(max(1, min(count, fitting)))):
@@ -315,22 +301,14 @@ def _piece_key(file: DataFile, group: RowGroup, number: int) -> tuple[str, ...]:
 
 def _piece(rows: Any, group: RowGroup, number: int) -> Piece:
     """A copy, so that the rest of the group is not kept with it."""
-    start = number * group.piece_rows
-    end = min(start + group.piece_rows, group.rows)
+    start = number * _piece_rows(group)
+    end = min(start + _piece_rows(group), group.rows)
     own = rows.take(pa.array(np.arange(start, end))).combine_chunks()
     texts = own.column("event").cast(pa.binary())
     return Piece(start, own.set_column(own.column_names.index("event"), "event", texts))
 
 
-def _groups(metadata: Any, table: str) -> Iterator[RowGroup]:
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        ids = group.column(places["committed_id"]).statistics
-        first = last = EVERYTHING
-        if table == BY_PARTITION:
-            names = group.column(places["partition"]).statistics
-            first, last = names.min.encode(), names.max.encode()
-        fitting = group.num_rows * PIECE_BYTES // max(1, group.total_byte_size)
-        piece_rows = max(1, min(PIECE_ROWS_MAX, fitting))
-        yield RowGroup(number, group.num_rows, ids.min, ids.max, first, last, piece_rows)
+def _piece_rows(group: RowGroup) -> int:
+    """How many rows of a row group make up a piece."""
+    fitting = group.rows * PIECE_BYTES // max(1, group.uncompressed_bytes)
+    return max(1, min(PIECE_ROWS_MAX, fitting))

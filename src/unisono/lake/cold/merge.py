@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from unisono.lake.cold.index import RowGroup
+from unisono.lake.row_groups import RowGroup
 from unisono.lake.write import DataFile
 from unisono.store.port import Record
 

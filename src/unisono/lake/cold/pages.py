@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from unisono.lake.cold.index import EVERYTHING, Files, Index
+from unisono.lake.cold.index import Files, Index
 from unisono.lake.cold.merge import CHUNK_ROWS, Chunk, Cursor, RowMerge, RowMerges
 from unisono.lake.errors import LakeError, LakeUnusable
 from unisono.lake.lake import Lake, View
+from unisono.lake.row_groups import NO_NAME
 from unisono.store.port import NO_FLOORS, Page, Record
 
 log = logging.getLogger("unisono.archive")
@@ -144,11 +145,11 @@ class LakePages:
 
     def _walk(self, name: str | None, since: int, upto: int) -> Iterator[tuple[int, Chunk | None]]:
         """A partition's rows in `(since, upto]`, some at a time, each time with what the next id is at least."""
-        own, reached = EVERYTHING if name is None else name.encode(), 0
+        own, reached = NO_NAME if name is None else name.encode(), 0
         for run in self._index.runs(name).within(since, upto):
             yield run.first_id, None
             for place in run.of(own):
-                for group in self._files.footer(place.file).of(own, since, upto):
+                for group in self._files.row_groups(place.file).of(own, since, upto):
                     layout = self._files.layout(place.file, group)
                     first, last = layout.rows(own)
                     start = first + int(np.searchsorted(layout.ids[first:last], since, "right"))

@@ -19,7 +19,7 @@ from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, hol
 from tests.pipeline.history import START_MS, require_exact, row_of
 from tests.pipeline.processes import run as run_command
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
-from unisono.lake.errors import Overtaken
+from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG
 from unisono.lake.table import naming
@@ -226,9 +226,9 @@ def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext,
     for file, content in written.items():
         assert not path_of(lake, file).exists()
         path_of(lake, file).write_bytes(content)  # as if the job had come to it only now
-    with pytest.raises(Overtaken):
+    with pytest.raises(CommitConflict):
         commit(lake, ExportCommit(200, 300, BOTH), [exported])
-    with pytest.raises(Overtaken), naming(lake.storage, joined.files):
+    with pytest.raises(CommitConflict), naming(lake.storage, joined.files):
         table.replace(table.files(), joined.files, {}, same_rows=True)
     require_erased(context, data, lake, records, pruned_to=0)
 

@@ -25,7 +25,7 @@ from tests.pipeline.outline import (
     shipped_outline,
 )
 from unisono.lake import snapshots as tables
-from unisono.lake.errors import LakeUnusable, Overtaken
+from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.scan import side_by_side
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
@@ -370,7 +370,7 @@ def test_of_two_commits_from_one_version_one_is_refused(lake: Lake) -> None:
     Table.make(lake.storage, SNAPSHOTS, BUCKETS)
     one, other = lake.table(SNAPSHOTS), lake.table(SNAPSHOTS)
     one.put_snapshots(_written(lake.storage, ["a"]), {1: 10}, {})
-    with pytest.raises(Overtaken):
+    with pytest.raises(CommitConflict):
         other.put_snapshots(_written(lake.storage, ["a"]), {1: 10}, {})
     assert lake.table(SNAPSHOTS).folded(1) == 10
     assert lake.table(SNAPSHOTS).folded(2) == 0

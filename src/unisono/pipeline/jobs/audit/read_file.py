@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS
 from unisono.lake.storage import Storage
 from unisono.lake.write import FILE_SCHEMAS, DataFile
@@ -67,20 +68,26 @@ def batches(
             if not _has_columns(file, parquet, outcome):
                 seen.complete = False
                 return
-            for number in range(parquet.num_row_groups):
-                yield from _group(file, parquet, number, outcome, seen)
+            footer = Footer(parquet.metadata)
+            for number in range(len(footer)):
+                yield from _group(file, parquet, footer, number, outcome, seen)
     except UNREADABLE as error:
         seen.complete = False
         _cannot_read(file, file.first_id, file.last_id, error, outcome)
 
 
 def _group(
-    file: DataFile, parquet: pq.ParquetFile, number: int, outcome: AuditOutcome, seen: FileStatistics
+    file: DataFile,
+    parquet: pq.ParquetFile,
+    footer: Footer,
+    number: int,
+    outcome: AuditOutcome,
+    seen: FileStatistics,
 ) -> Iterator[pa.RecordBatch]:
     first, last = file.first_id, file.last_id
     extremes = _Extremes()
     try:
-        said = _said(parquet.metadata.row_group(number))
+        said = _said(footer, number)
         if (ids := said.get("committed_id")) is not None:
             first, last = ids
         columns = FILE_SCHEMAS[file.table].names
@@ -120,16 +127,9 @@ class _Extremes:
                 self.found[name] = (min(low, both["min"]), max(high, both["max"]))
 
 
-def _said(group: Any) -> dict[str, tuple[Any, Any]]:
-    said = {}
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema in ("committed_id", "partition"):
-            statistics = column.statistics
-            if statistics is not None and statistics.has_min_max:
-                both = statistics.min, statistics.max
-                said[column.path_in_schema] = (as_bytes(both[0]), as_bytes(both[1]))
-    return said
+def _said(footer: Footer, group: int) -> dict[str, tuple[Any, Any]]:
+    bounds = {name: footer.bounds(group, name) for name in ("committed_id", "partition")}
+    return {name: (as_bytes(both[0]), as_bytes(both[1])) for name, both in bounds.items() if both is not None}
 
 
 def _has_columns(file: DataFile, parquet: pq.ParquetFile, outcome: AuditOutcome) -> bool:

@@ -227,6 +227,7 @@ def _within(task: _Stretch) -> Iterator[pa.RecordBatch]:
     for file in task.files:
         with task.storage.read(file.table, file.path) as source, task.storage.decoding(source) as parquet:
             for number in range(parquet.num_row_groups):
+                # From the rows: another program's statistics may be missing or wrong.
                 ids = pc.min_max(parquet.read_row_group(number, columns=["committed_id"]).column(0)).as_py()
                 if ids["max"] > task.since and ids["min"] <= task.upto:
                     for batch in parquet.iter_batches(

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from unisono.lake.attempt_files import attempting
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
-from unisono.lake.errors import Overtaken
 from unisono.lake.lake import Lake
 from unisono.lake.merge import (
     EVERY_ID,
@@ -44,7 +44,6 @@ from unisono.lake.write import (
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files as mending
 from unisono.pipeline.jobs.compact import snapshot_compaction as thinning
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -128,15 +127,16 @@ def vacuum(lake: Lake, hours: int) -> int:
 
 def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:
     """Join small files of one of the two tables of events."""
-    before, rows, lost = len(lake.table(name).files()), 0, 0
-    while groups := _groups(lake.table(name), rows_per_file):
-        try:
-            for some in _portions(groups, GROUPS_PER_COMMIT):
-                rows += _rewrite(spark, lake.table(name), some, rows_per_file)
-        except Overtaken:
-            lost += 1
-            if lost > OVERTAKEN_MAX:
-                raise
+    before, rows = len(lake.table(name).files()), 0
+
+    def join_all() -> None:
+        nonlocal rows
+        while groups := _groups(lake.table(name), rows_per_file):
+            for start in range(0, len(groups), GROUPS_PER_COMMIT):
+                batch = groups[start : start + GROUPS_PER_COMMIT]
+                rows += _rewrite(spark, lake.table(name), batch, rows_per_file)
+
+    retry_on_conflict(join_all)
     return CompactionResult(name, before, len(lake.table(name).files()), rows)
 
 
@@ -154,11 +154,6 @@ def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], ro
         with naming(table.storage, new):
             table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
     return rows
-
-
-def _portions(groups: list[list[DataFile]], size: int) -> Iterator[list[list[DataFile]]]:
-    for start in range(0, len(groups), size):
-        yield groups[start : start + size]
 
 
 def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.lake.attempt_files import attempting
-from unisono.lake.errors import Overtaken
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import FILES_MERGED_MAX, Share
 from unisono.lake.scan import runs_of
@@ -23,7 +23,6 @@ from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table, naming
 from unisono.lake.write import FRESH, DataFile, memory_given_back
 from unisono.pipeline.errors import Mismatch
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -79,14 +78,8 @@ def work(lake: Lake) -> bool:
 
 def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
     """Join and thin what is worth it; files before, files after, rows rewritten."""
-    before, rows = len(lake.table(SNAPSHOTS).files()), 0
-    for attempt in range(OVERTAKEN_MAX + 1):
-        try:
-            rows += _thin(spark, lake)
-            break
-        except Overtaken:
-            if attempt == OVERTAKEN_MAX:
-                raise
+    before = len(lake.table(SNAPSHOTS).files())
+    rows = retry_on_conflict(lambda: _thin(spark, lake))
     return before, len(lake.table(SNAPSHOTS).files()), rows
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from unisono.lake.errors import Overtaken
+from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remove
@@ -49,7 +49,7 @@ def clear_events(
         if len(stale) < len(traces):
             for name in (BY_PARTITION, LOG):
                 rewrite(spark, lake, name, erased, partitions)
-    raise Overtaken(
+    raise CommitConflict(
         "other jobs keep leaving files with erased events in the lake: run this again when they are done"
     )
 

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unisono.lake.columns import ERASURE_SCHEMA
-from unisono.lake.errors import Overtaken
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import ERASURES, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.erase.select import Chosen
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 
 RECORDS_PER_FILE: Final = 1_000_000
 
@@ -58,7 +57,8 @@ def record(
     A tombstone that stands in the log stays (it was erased through another lake, say), and so its time rules.
     """
     wanted = list(events)
-    for _ in range(OVERTAKEN_MAX):
+
+    def record_new() -> dict[int, int]:
         table = Table.make(lake.storage, ERASURES, 1)
         known = _times(table)
         rows = [
@@ -66,14 +66,13 @@ def record(
             for event in wanted
             if event.committed_id not in known
         ]
-        try:
-            if rows:
-                table.record_erasures(_write(lake.storage, rows), {"events": len(rows), "by": selected_by})
-        except Overtaken:
-            continue
+        if rows:
+            table.record_erasures(_write(lake.storage, rows), {"events": len(rows), "by": selected_by})
         known.update((row.committed_id, row.erased_at) for row in rows)
-        return {event.committed_id: event.erased_at or known[event.committed_id] for event in wanted}
-    raise Overtaken("other erasures keep being recorded first")
+        return known
+
+    times = retry_on_conflict(record_new)
+    return {event.committed_id: event.erased_at or times[event.committed_id] for event in wanted}
 
 
 def _times(table: Table) -> dict[int, int]:

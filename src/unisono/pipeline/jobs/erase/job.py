@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unisono.lake.errors import Overtaken
+from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.pipeline.clock import now_ms
@@ -187,7 +187,7 @@ def _begin(
     own, before = planned.selection, planned.unfinished
     begun = unproved(lake.storage)
     if (begun is None) != (before is None) or (begun is not None and begun.salt != own.salt):
-        raise Overtaken("another erasure was begun or finished meanwhile: run this again")
+        raise CommitConflict("another erasure was begun or finished meanwhile: run this again")
     times: dict[int, int] = {}
     tokens = own.pieces
     if begun is not None and before is not None:

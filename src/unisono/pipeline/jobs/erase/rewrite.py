@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from unisono.lake.attempt_files import attempting
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
-from unisono.lake.errors import Overtaken
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import Lake
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import may_hold
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile, FileWriter
 from unisono.pipeline.errors import Mismatch
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 from unisono.protocol.tombstones import ERASED_TYPE, tombstone
 
 if TYPE_CHECKING:
@@ -87,26 +87,24 @@ def rewrite(
 
     `partitions`: every partition they are in. Safe beside exports, compactions and readers.
     """
-    changed = lost = 0
+    changed = 0
     clean: set[str] = set()
-    while True:
-        table = lake.table(name)
-        jobs = [job for job in _jobs(table, erased, partitions) if job.file.path not in clean][
-            :FILES_PER_COMMIT
-        ]
-        if not jobs:
-            return changed
-        try:
+
+    def rewrite_all() -> None:
+        nonlocal changed
+        while True:
+            table = lake.table(name)
+            jobs = [job for job in _jobs(table, erased, partitions) if job.file.path not in clean]
+            if not jobs:
+                return
             with attempting(lake.storage) as storage:
-                own = [msgspec.structs.replace(job, storage=storage) for job in jobs]
+                own = [msgspec.structs.replace(job, storage=storage) for job in jobs[:FILES_PER_COMMIT]]
                 done = spark.parallelize(own, len(own)).map(rewrite_file).collect()
                 changed += _commit(table, done)
-        except Overtaken:
-            lost += 1
-            if lost > OVERTAKEN_MAX:
-                raise
-            continue
-        clean.update(part.old.path if part.new is None else part.new.path for part in done)
+            clean.update(part.old.path if part.new is None else part.new.path for part in done)
+
+    retry_on_conflict(rewrite_all)
+    return changed
 
 
 def _jobs(table: Table, erased: TombstoneTimes, partitions: Mapping[str, int]) -> list[RewriteTask]:
@@ -140,9 +138,10 @@ def rewrite_file(job: RewriteTask) -> RewriteResult:
     file = job.file
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
     with opened(job.storage, file) as parquet:
-        groups = range(parquet.metadata.num_row_groups)
+        footer = Footer(parquet.metadata)
+        groups = range(len(footer))
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)
-                   for number in groups if touched(parquet.metadata.row_group(number), job.erased)):  # fmt: skip
+                   for number in groups if touched(footer, number, job.erased)):  # fmt: skip
             return RewriteResult(file, None, 0)
         writer = FileWriter(job.storage, file.table, file.bucket)
         read, changed = Digest(), 0
@@ -184,11 +183,7 @@ def differing(rows: pa.Table, erased: TombstoneTimes) -> list[bytes]:
     ]
 
 
-def touched(group: Any, erased: TombstoneTimes) -> bool:
-    """Whether a row group's ids reach over any of these events."""
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema == "committed_id":
-            known = column.statistics
-            return known is None or len(erased.within(known.min, known.max)) > 0
-    return True
+def touched(footer: Footer, group: int, erased: TombstoneTimes) -> bool:
+    """Whether a row group's ids reach over any of these events; it may where its file does not say."""
+    ids = footer.bounds(group, "committed_id")
+    return ids is None or len(erased.within(*ids)) > 0

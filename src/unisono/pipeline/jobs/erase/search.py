@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unisono.lake.row_groups import Footer
 from unisono.pipeline.jobs.erase.all_files import SearchedFile
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, differing, touched
@@ -113,8 +114,9 @@ def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, s
     count = 0
     texts: list[bytes] = []
     with pq.ParquetFile(source) as parquet:
-        for number in range(parquet.metadata.num_row_groups):
-            if touched(parquet.metadata.row_group(number), erased):
+        footer = Footer(parquet.metadata)
+        for number in range(len(footer)):
+            if touched(footer, number, erased):
                 found = differing(parquet.read_row_group(number, columns=["committed_id", "event"]), erased)
                 count += len(found)
                 texts += found[: max(0, PIECES_PER_FILE - len(texts))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import View
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import pertinent
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
@@ -213,7 +214,7 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
     else:
         column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
     with opened(task.storage, task.file) as parquet:
-        for number in _groups(parquet.metadata, column, task.selector):
+        for number in _groups(Footer(parquet.metadata), column, task.selector):
             deciding = parquet.read_row_group(number, columns=[column])
             mine = pc.is_in(deciding.column(column), value_set=wanted)
             if pc.any(mine).as_py():
@@ -221,20 +222,18 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
                 yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
 
 
-def _groups(metadata: Any, column: str, selector: Selector | ByCommittedId) -> Iterator[int]:
+def _groups(footer: Footer, column: str, selector: Selector | ByCommittedId) -> Iterator[int]:
     """Row groups that may hold any of what is looked for, by their statistics where they have some."""
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
     encoded = [] if isinstance(selector, ByCommittedId) else [name.encode() for name in selector.names]
-    for number in range(metadata.num_row_groups):
-        known = metadata.row_group(number).column(places[column]).statistics
-        if isinstance(selector, ByCommittedId):
-            if known is not None and not selector.within(known.min, known.max).ids:
-                continue
-        elif known is not None and known.has_min_max:
-            low, high = known.min.encode(), known.max.encode()
-            if not any(low <= name <= high for name in encoded):
-                continue
-        yield number
+    for number in range(len(footer)):
+        bounds = footer.bounds(number, column)
+        if bounds is None:
+            yield number
+        elif isinstance(selector, ByCommittedId):
+            if selector.within(*bounds).ids:
+                yield number
+        elif any(bounds[0].encode() <= name <= bounds[1].encode() for name in encoded):
+            yield number
 
 
 def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:

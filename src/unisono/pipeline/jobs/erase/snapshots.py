@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from unisono.lake.errors import Overtaken
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import EVERY_ID
 from unisono.lake.scan import pertinent
 from unisono.lake.snapshots import Snapshots, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.job_model import ShippedModel, stored_digest
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX
 from unisono.pipeline.jobs.snapshot.job import forget, snapshot
 from unisono.store.port import Snapshot
 
@@ -34,18 +33,17 @@ def forget_states(lake: Lake, names: Sequence[str]) -> int:
     A run that folds at this moment has perhaps read what was erased. There is a commit in any case, so that its own
     is refused.
     """
-    for _ in range(OVERTAKEN_MAX):
+
+    def forget_all() -> int:
         table = lake.find(SNAPSHOTS)
         if table is None:
             return 0
-        try:
-            gone = forget(lake, names)
-            if not gone:
-                table.put_snapshots([], {}, {"forgotten": 0})
-        except Overtaken:
-            continue
+        gone = forget(lake, names)
+        if not gone:
+            table.put_snapshots([], {}, {"forgotten": 0})
         return gone
-    raise Overtaken("another process keeps changing the lake's snapshots first")
+
+    return retry_on_conflict(forget_all)
 
 
 def fold_again(

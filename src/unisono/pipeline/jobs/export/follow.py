@@ -21,8 +21,8 @@ from pyspark.sql import functions as f
 
 from unisono.lake.attempt_files import attempting
 from unisono.lake.columns import LOG_SCHEMA
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
-from unisono.lake.errors import Overtaken
 from unisono.lake.lake import Lake
 from unisono.lake.storage import Storage
 from unisono.lake.write import Written, write_runs
@@ -30,7 +30,6 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.export.job import (
     BOTH,
     EVENTS_PER_FILE,
-    OVERTAKEN_MAX,
     ExportCommit,
     ExportResult,
     commit,
@@ -121,26 +120,22 @@ class Follower:
 
     def _copy(self, rows: DataFrame) -> None:
         """Add to the lake what it lacks of this batch; what came in from elsewhere meanwhile is left out."""
-        context = self._spark.sparkContext
-        for _ in range(OVERTAKEN_MAX):
-            began = time.monotonic()
-            try:
-                head = level(context, self._store, self._lake)
-                with attempting(self._lake.storage) as storage:
-                    written = self._write(rows.where(f.col("committed_id") > head), storage)
-                    log = total([part.log for part in written])
-                    if log.rows == 0:
-                        return
-                    if (
-                        log.first > head + 1
-                    ):  # the lake was put back to an earlier state: fill in what is between
-                        head = export(context, self._store, self._lake, to=log.first - 1).upto
-                    commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
-            except Overtaken:
-                continue
-            self._told(ExportResult(head, log.last, log.rows, time.monotonic() - began, log))
-            return
-        raise Overtaken("another process keeps changing the lake first")
+        done = retry_on_conflict(lambda: self._add(rows))
+        if done is not None:
+            self._told(done)
+
+    def _add(self, rows: DataFrame) -> ExportResult | None:
+        context, began = self._spark.sparkContext, time.monotonic()
+        head = level(context, self._store, self._lake)
+        with attempting(self._lake.storage) as storage:
+            written = self._write(rows.where(f.col("committed_id") > head), storage)
+            log = total([part.log for part in written])
+            if log.rows == 0:
+                return None
+            if log.first > head + 1:  # the lake was put back to an earlier state: fill in what is between
+                head = export(context, self._store, self._lake, to=log.first - 1).upto
+            commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
+        return ExportResult(head, log.last, log.rows, time.monotonic() - began, log)
 
     def _write(self, rows: DataFrame, storage: Storage) -> list[Written]:
         writing = _Writing(storage, self._lake.view().buckets)

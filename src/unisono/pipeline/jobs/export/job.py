@@ -18,8 +18,8 @@ import msgspec
 
 from unisono.lake.attempt_files import attempting
 from unisono.lake.columns import to_batch
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, total
-from unisono.lake.errors import Overtaken
 from unisono.lake.lake import Lake
 from unisono.lake.origin import Origin
 from unisono.lake.scan import scan_log
@@ -41,9 +41,6 @@ TASK_EVENTS_MIN: Final = 20_000
 
 TASKS_PER_CORE: Final = 4
 """Ranges of one stage for each core: what a kill can cost, against commits that wait for the slowest task."""
-
-OVERTAKEN_MAX: Final = 20
-"""Another export at work on the same lake wins a race now and then; after this many something else is wrong."""
 
 BOTH: Final = frozenset((LOG, BY_PARTITION))
 
@@ -121,19 +118,19 @@ def export(
     start = min(lake.table(LOG).head, lake.table(BY_PARTITION).head)
     upto = extent(store).head if to is None else to
     digests: list[Digest] = []
-    done = lost = 0
-    while stages := plan(store, lake, upto):
-        wanted = done + sum(stage.upto - stage.since for stage in stages)
-        try:
+    done = 0
+
+    def export_all() -> None:
+        nonlocal done
+        while stages := plan(store, lake, upto):
+            wanted = done + sum(stage.upto - stage.since for stage in stages)
             for stage in _cut(stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)):
                 digests.append(export_stage(spark, store, lake, stage, events_per_file))
                 done += stage.upto - stage.since
                 if progress is not None:
                     progress(done, wanted)
-        except Overtaken:
-            lost += 1
-            if lost > OVERTAKEN_MAX:
-                raise
+
+    retry_on_conflict(export_all)
     return ExportResult(start, lake.head(), done, time.monotonic() - began, total(digests))
 
 
@@ -185,7 +182,7 @@ def run_task(task: ExportTask) -> Written:
 
 
 def commit(lake: Lake, stage: ExportCommit, written: list[Written], origin: Origin | None = None) -> Digest:
-    """Name the files of a stage in the tables that miss it; Overtaken when a table stands elsewhere by now.
+    """Name the files of a stage in the tables that miss it; CommitConflict when a table stands elsewhere by now.
 
     `origin`: the log they come from, noted with what is added to `log`.
     """

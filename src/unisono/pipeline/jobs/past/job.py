@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import Share
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import pertinent
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS
@@ -218,11 +219,10 @@ def _last_by(view: View, when_ms: int) -> int | None:
     """The last event committed by a time, found by the statistics of row groups, from the newest back."""
     for file in reversed(view.log_files):
         with opened(view.storage, file) as parquet:
-            metadata = parquet.metadata
-            places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-            for group in reversed(range(metadata.num_row_groups)):
-                times = metadata.row_group(group).column(places["status_updated_at"]).statistics
-                if times.min > when_ms:
+            footer = Footer(parquet.metadata)
+            for group in reversed(range(len(footer))):
+                times = footer.bounds(group, "status_updated_at")
+                if times is not None and times[0] > when_ms:
                     continue
                 rows = parquet.read_row_group(group, columns=["committed_id", "status_updated_at"])
                 early = rows.filter(pc.less_equal(rows.column("status_updated_at"), when_ms))

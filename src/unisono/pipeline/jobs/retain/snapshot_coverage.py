@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.file_checks import opened
 from unisono.lake.lake import View
+from unisono.lake.row_groups import Footer
 from unisono.lake.scan import RowRange, scan_file
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
@@ -134,13 +135,10 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
 def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
     """Bytes of event text, row group by row group, from the file's footer."""
     with opened(part.storage, part.file) as parquet:
-        metadata = parquet.metadata
-        places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            ids = group.column(places["committed_id"]).statistics
-            if ids.max > part.since and ids.min <= part.upto:
-                yield ids.min, ids.max, group.column(places["event"]).total_uncompressed_size
+        footer = Footer(parquet.metadata)
+        for group in footer.row_groups():
+            if group.overlaps(part.since, part.upto):
+                yield group.first_id, group.last_id, footer.uncompressed_bytes(group.number, "event")
 
 
 def _fewer(blockers: dict[str, LaggingSnapshot]) -> dict[str, LaggingSnapshot]:

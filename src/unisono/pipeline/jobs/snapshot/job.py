@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.lake.attempt_files import attempting
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
-from unisono.lake.errors import LakeUnusable, Overtaken
+from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import Share
 from unisono.lake.scan import pertinent, side_by_side
@@ -32,7 +33,7 @@ from unisono.pipeline.fold import FoldResult, FoldTask, make_snapshots, named
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
-from unisono.pipeline.jobs.export.job import OVERTAKEN_MAX, require_present
+from unisono.pipeline.jobs.export.job import require_present
 from unisono.pipeline.task_planning import cut
 
 if TYPE_CHECKING:
@@ -83,13 +84,7 @@ def snapshot(
         _remove(lake, model.version)
     done: list[FoldResult] = []
     start = reached(lake, model)
-    for attempt in range(OVERTAKEN_MAX + 1):
-        try:
-            upto = _run(spark, lake, model, partitions, done, progress)
-            break
-        except Overtaken:
-            if attempt == OVERTAKEN_MAX:
-                raise
+    upto = retry_on_conflict(lambda: _run(spark, lake, model, partitions, done, progress))
     return SnapshotResult(
         model.version,
         start,
@@ -298,7 +293,7 @@ def _commit(table: Table, made: Sequence[FoldResult], model: ShippedModel, folde
         table.put_snapshots(files, folded, notes)
     now = Table.open(table.storage, SNAPSHOTS)
     if now is None or now.snapshot_commits != commits + 1:
-        raise Overtaken("another process adds snapshots of the same lake")
+        raise CommitConflict("another process adds snapshots of the same lake")
     return now
 
 
