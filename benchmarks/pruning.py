@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.behaviour.server.harness import Server, running, set_event
 
-from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_maintainer
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -71,7 +71,7 @@ class Client(threading.Thread):
                     self.latencies[beside].append(took)
 
 
-def take_turns(keeper: LogMaintainer, clients: list[Client], upto: int, turn_s: float) -> float:
+def take_turns(maintainer: LogMaintainer, clients: list[Client], upto: int, turn_s: float) -> float:
     """Prune and rest, a turn each, until all have left; the seconds of pruning."""
     pruned_s = 0.0
     left = True
@@ -80,7 +80,7 @@ def take_turns(keeper: LogMaintainer, clients: list[Client], upto: int, turn_s: 
         for client in clients:
             client.pruning = True
         started = time.perf_counter()
-        while time.perf_counter() - started < turn_s and (left := keeper.prune(upto) > 0):
+        while time.perf_counter() - started < turn_s and (left := maintainer.prune(upto) > 0):
             pass
         pruned_s += time.perf_counter() - started
         for client in clients:
@@ -111,13 +111,13 @@ def main() -> None:
         data = Path(place) / "data"
         build(data, options.events)
         arguments = ("--model", "open", "--access-default", "allow", "--heartbeat-timeout-s", "36000")
-        with running(data, *arguments) as server, closing(open_keeper(str(data))) as keeper:
-            keeper.set_archive(str(Path(place) / "lake"))
+        with running(data, *arguments) as server, closing(open_maintainer(str(data))) as maintainer:
+            maintainer.set_archive(str(Path(place) / "lake"))
             clients = [Client(server, number) for number in range(options.clients)]
             started = time.perf_counter()
             for client in clients:
                 client.start()
-            pruned_s = take_turns(keeper, clients, options.prune, options.turn_s)
+            pruned_s = take_turns(maintainer, clients, options.prune, options.turn_s)
             took = time.perf_counter() - started
             for client in clients:
                 client.stop = True
@@ -130,7 +130,7 @@ def main() -> None:
                 show("beside pruning" if pruning else "without", told, seconds)
             before = size(data)
             started = time.perf_counter()
-            keeper.reclaim()
+            maintainer.reclaim()
             print(f"space: {before} → {size(data)} in {time.perf_counter() - started:.1f} s of reclaiming")
 
 

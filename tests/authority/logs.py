@@ -11,7 +11,7 @@ from typing import Self
 
 from tests.waiting import PATIENCE_S
 from unisono.protocol.canonical import canonical, content_hash
-from unisono.store.port import NO_FLOORS, Page, Record
+from unisono.store.port import NO_SNAPSHOT_STARTS, Page, Record
 from unisono.store.sqlite import files
 from unisono.store.sqlite.log import SqliteLog
 from unisono.vocabulary import JsonObject
@@ -82,9 +82,11 @@ class CountingLog(SqliteLog):
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        page = super().page(partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
+        page = super().page(
+            partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+        )
         self.records_read += len(page.records)
         return page
 

@@ -16,7 +16,7 @@ from unisono.authority.maintenance_commands import KeepingOrders
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResult
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import News
-from unisono.store.maintenance import KeepRefused, Tombstone
+from unisono.store.maintenance import MaintenanceRefused, Tombstone
 from unisono.store.port import Snapshot
 from unisono.store.sqlite.log import SqliteLog
 
@@ -90,7 +90,7 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     answers = [orders.obey(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
     assert answers == [None, None, None, {}]
     assert stored == [64, 64, 22]
-    with pytest.raises(KeepRefused, match="fold them anew"):
+    with pytest.raises(MaintenanceRefused, match="fold them anew"):
         orders.obey(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
     log.close()
 

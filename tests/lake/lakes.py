@@ -54,7 +54,7 @@ def export_to(
 def spreading() -> Iterator[None]:
     """Compaction spreads runs over the buckets however small they are, as it does in a long history."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "FRESH_ROWS_MAX", 0)
+        patch.setattr(compaction, "UNBUCKETED_ROWS_MAX", 0)
         yield
 
 

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.pipeline.history import make_record
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import to_batch
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
-from unisono.lake.table import EXPORT, naming
+from unisono.lake.table import EXPORT
 from unisono.lake.write import DataFile, write_runs
 
 
@@ -125,7 +125,7 @@ def test_of_a_commit_that_does_not_fit_nothing_is_left(lake: Lake) -> None:
             pytest.raises(
                 OSError, match=r"a commit could not be written to .*/log/_delta_log: .*File too large"
             ),
-            naming(lake.storage, files),
+            removed_unless_committed(lake.storage, files),
         ):
             lake.table(LOG).append(files, 0, 100, {})
     finally:
@@ -142,7 +142,7 @@ def test_what_a_failed_attempt_wrote_goes_unless_a_table_names_it(lake: Lake) ->
     unnamed: list[DataFile] = []
 
     def fail() -> None:
-        with attempting(lake.storage) as storage:
+        with job_attempt(lake.storage) as storage:
             own = Lake(storage)
             named.extend(written(own, 0, 10))
             unnamed.extend(written(own, 10, 20))

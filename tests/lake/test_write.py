@@ -14,7 +14,7 @@ from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.scan import runs_of, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
-from unisono.lake.write import FRESH, GROUP_BYTES, GROUP_ROWS, DataFile, cuts, write_runs
+from unisono.lake.write import GROUP_BYTES, GROUP_ROWS, UNBUCKETED, DataFile, cuts, write_runs
 from unisono.store.port import Record
 
 BUCKETS = 4
@@ -39,7 +39,7 @@ def files_of(written: list[DataFile], table: str) -> list[DataFile]:
 
 
 def test_a_run_spread_over_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "FRESH_ROWS_MAX", 1)
+    monkeypatch.setattr(runs, "UNBUCKETED_ROWS_MAX", 1)
     monkeypatch.setattr(runs, "GROUP_ROWS", 50)
     events = history(900)
     storage = Storage.at(str(tmp_path))
@@ -70,7 +70,7 @@ def test_a_run_spread_over_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_small_run_is_one_fresh_file(tmp_path: Path) -> None:
     storage = Storage.at(str(tmp_path))
     written = write_runs(storage, [to_batch(history(30))], buckets=BUCKETS, events_per_file=400)
-    assert [file.bucket for file in files_of(written.files, BY_PARTITION)] == [FRESH]
+    assert [file.bucket for file in files_of(written.files, BY_PARTITION)] == [UNBUCKETED]
     assert write_runs(storage, [], buckets=BUCKETS, events_per_file=9).files == []
 
 
@@ -86,7 +86,7 @@ def test_large_events_make_shorter_runs(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("fresh_rows", [1, 100_000])
 def test_scans_find_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_rows: int) -> None:
     """Any partitions, any range, any limit: the answer a log would give (SYNC-01)."""
-    monkeypatch.setattr(runs, "FRESH_ROWS_MAX", fresh_rows)
+    monkeypatch.setattr(runs, "UNBUCKETED_ROWS_MAX", fresh_rows)
     monkeypatch.setattr(runs, "GROUP_ROWS", 40)
     events, chance = history(1_200), random.Random(5)
     storage = Storage.at(str(tmp_path))

@@ -17,7 +17,7 @@ from tests.pipeline.history import START_MS
 from tests.pipeline.planting import Held, Planter, Row
 from unisono.lake.columns import ERASURE_SCHEMA, bucket_of
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
-from unisono.lake.write import FRESH
+from unisono.lake.write import UNBUCKETED
 from unisono.model.pack import pack, unpack
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import tombstone
@@ -128,7 +128,7 @@ EVENTS: dict[str, Case] = {
 
 def _spread(planter: Planter, nth: int) -> tuple[Held, Row]:
     """A file of one bucket, and a row of it."""
-    files = [held for held in planter.files(BY_PARTITION) if held.file.bucket != FRESH]
+    files = [held for held in planter.files(BY_PARTITION) if held.file.bucket != UNBUCKETED]
     held = files[nth % len(files)]
     held.dirty = True
     return held, held.rows[20 + 7 * nth]
@@ -191,7 +191,9 @@ def wrong_bucket(planter: Planter, _: Path) -> Found:
     held, row = _spread(planter, 5)
     held.rows.remove(row)
     other = next(
-        other for other in planter.files(BY_PARTITION) if other.file.bucket not in (FRESH, held.file.bucket)
+        other
+        for other in planter.files(BY_PARTITION)
+        if other.file.bucket not in (UNBUCKETED, held.file.bucket)
     )
     assert bucket_of(row["partition"], BUCKETS) != other.file.bucket
     _insert(other, row)

@@ -45,7 +45,7 @@ class Planter:
                     file,
                     pq.read_table(self.lake.storage.uri(table, file.path), partitioning=None).to_pylist(),
                 )
-                for file in self.lake.table(table).named()
+                for file in self.lake.table(table).listed_files()
             ]
         return self.held[table]
 
@@ -90,7 +90,9 @@ class Planter:
                 old, new = [held.file for held in dirty], [self.write(held) for held in dirty]
                 dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
                 adds = [_add(file, data_change=True) for file in new]
-                table._commit(adds, _removes(old, data_change=True), table._rewriting(old, dropped), {})
+                table._commit(
+                    adds, _removes(old, data_change=True), table._rewrite_transactions(old, dropped), {}
+                )
         self.held = {}
 
     def write(self, held: Held) -> DataFile:

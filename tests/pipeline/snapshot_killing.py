@@ -23,7 +23,7 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import job as snapshots
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.store.port import Record
 
@@ -84,12 +84,12 @@ def _kill_one(lake: Lake, store: str, number: int, chance: random.Random, tally:
 def _published(lake: Lake, store: str) -> bool:
     """Whether the store has snapshots as new as the lake."""
     time.sleep(0.02)
-    keeper = open_keeper(store)
+    maintainer = open_maintainer(store)
     try:
         model = shipped_outline()
-        return lake.head() in keeper.watermarks(model.version, model.digest).values()
+        return lake.head() in maintainer.watermarks(model.version, model.digest).values()
     finally:
-        keeper.close()
+        maintainer.close()
 
 
 def _require_sound_so_far(lake: Lake, records: Sequence[Record]) -> None:

@@ -19,7 +19,7 @@ from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.lake import Lake
 from unisono.lake.merge import EVERY_ID, Share, in_file_order, in_order, pieces, scan_share
 from unisono.lake.storage import BY_PARTITION, Storage
-from unisono.lake.write import FRESH, DataFile, write_runs
+from unisono.lake.write import UNBUCKETED, DataFile, write_runs
 from unisono.pipeline import task_planning as shares
 from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_share
 from unisono.pipeline.job_model import ShippedModel
@@ -57,7 +57,7 @@ def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, li
     records = Outlines(5, 30, skewed=True).records(2_000)
     files: list[DataFile] = []
     for since, upto, fresh in ((0, 1_400, 1), (1_400, 1_900, 1_000_000), (1_900, 2_000, 1_000_000)):
-        monkeypatch.setattr(runs, "FRESH_ROWS_MAX", fresh)
+        monkeypatch.setattr(runs, "UNBUCKETED_ROWS_MAX", fresh)
         batch = to_batch(records[since:upto])
         written = write_runs(
             storage, [batch], buckets=BUCKETS, events_per_file=10_000, tables=frozenset((BY_PARTITION,))
@@ -77,7 +77,7 @@ def test_however_the_work_is_cut_the_states_are_the_same(
 ) -> None:
     storage, records, files = spread
     monkeypatch.setattr(shares, "TASK_ROWS_MIN", 40)
-    assert {file.bucket for file in files} == {FRESH, *range(BUCKETS)}
+    assert {file.bucket for file in files} == {UNBUCKETED, *range(BUCKETS)}
     model = outline_model()
     expected = {name: replayed(model, history) for name, history in by_partition(records).items()}
     for cores, events in ((1, 1), (2, 10_000), (3, 100_000), (64, 100_000)):

@@ -44,7 +44,7 @@ def test_a_restored_log_is_adopted_or_refused(context: SparkContext, lake: Lake,
     export(context, store, lake)
     noted = lake.table(LOG)
     own = origin_of(store)
-    assert (noted.noted(LOG_ID), noted.noted(LOG_EPOCH)) == (number(own.log.log_id), 1)
+    assert (noted.read_note(LOG_ID), noted.read_note(LOG_EPOCH)) == (number(own.log.log_id), 1)
     restored = sqlite_uri(tmp_path / "backup")
     with pytest.raises(LakeUnusable, match=f"a copy of the log {own.log.log_id[:12]}.*export --adopt"):
         plan(restored, lake)
@@ -98,7 +98,7 @@ def test_after_a_new_epoch_the_same_history_goes_on(
         epoch = log.new_epoch().log_epoch
         append(log, 10, seed=3)
     export(context, store, lake)
-    assert (lake.head(), lake.table(LOG).noted(LOG_EPOCH)) == (210, epoch)
+    assert (lake.head(), lake.table(LOG).read_note(LOG_EPOCH)) == (210, epoch)
 
 
 def asked(command: str, lake: Lake, *arguments: str) -> Result:

@@ -29,7 +29,7 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteReader
@@ -73,9 +73,9 @@ def ready(context: SparkContext, tmp_path_factory: pytest.TempPathFactory) -> tu
         export(context, store, lake, to=upto)
         snapshot(context, lake, OPEN)
     publish(lake, store, 0)
-    with closing(open_keeper(store)) as keeper:
-        keeper.set_archive(lake.storage.location)
-        while keeper.prune(100):
+    with closing(open_maintainer(store)) as maintainer:
+        maintainer.set_archive(lake.storage.location)
+        while maintainer.prune(100):
             pass
     for upto in (800, 900, EVENTS):
         export(context, store, lake, to=upto)
@@ -87,8 +87,8 @@ def place(ready: tuple[Path, list[Record]], tmp_path: Path) -> Place:
     folder, records = ready
     shutil.copytree(folder, tmp_path / "copy")
     made = Place(tmp_path / "copy", records)
-    with closing(open_keeper(sqlite_uri(made.data))) as keeper:
-        keeper.set_archive(made.lake.storage.location)
+    with closing(open_maintainer(sqlite_uri(made.data))) as maintainer:
+        maintainer.set_archive(made.lake.storage.location)
     return made
 
 

@@ -18,7 +18,7 @@ from unisono.ipc.stats import parse
 from unisono.lake.cold.archive import Archive, ArchivedReader
 from unisono.lake.lake import Lake
 from unisono.reader.process import Reader
-from unisono.store.port import NO_FLOORS, LogExtent, Page
+from unisono.store.port import NO_SNAPSHOT_STARTS, LogExtent, Page
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 
@@ -68,11 +68,13 @@ class SlowArchive(Archive):
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         self.asked.set()
         assert self.let_go.wait(PATIENCE_S)
-        return super().page(held, partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
+        return super().page(
+            held, partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+        )
 
 
 class Served:

@@ -71,7 +71,7 @@ def test_pages_hold_what_is_above_the_floors(
     got: list[Record] = []
     more = True
     while more:
-        page = reader.page(asked, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
+        page = reader.page(asked, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=floors)
         assert len(page.records) <= limit
         assert len(page.records) <= 1 or sum(len(each.event) for each in page.records) <= bytes_max
         got += page.records

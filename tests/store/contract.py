@@ -199,16 +199,21 @@ class LogContract:
         log, reader = place.writer(), place.reader()
         history = append(log, sets)
         asked = sorted([*dense[:3], *rare[:300], *(f"{n:0120}-absent" for n in range(697))])
-        for floors in ({}, {name: chance.randint(0, 1_300) for name in chance.sample(asked, 500)}):
+        for snapshot_starts in ({}, {name: chance.randint(0, 1_300) for name in chance.sample(asked, 500)}):
             due = [
                 each
                 for each in history
-                if any(name in asked and each.committed_id > floors.get(name, 0) for name in each.partitions)
+                if any(
+                    name in asked and each.committed_id > snapshot_starts.get(name, 0)
+                    for name in each.partitions
+                )
             ]
             got: list[Record] = []
             since, more = 0, True
             while more:
-                page = reader.page(asked, since, 1_200, limit=limit, bytes_max=1 << 20, floors=floors)
+                page = reader.page(
+                    asked, since, 1_200, limit=limit, bytes_max=1 << 20, snapshot_starts=snapshot_starts
+                )
                 assert len(page.records) <= limit
                 got += page.records
                 since, more = got[-1].committed_id, page.has_more

@@ -51,16 +51,16 @@ def read(index: Index, after: Mapping[int, int], upto: int, limit: int) -> list[
     partitions=st.dictionaries(
         st.integers(0, 9), st.sets(st.integers(1, 200), max_size=60).map(sorted), min_size=1
     ),
-    floors=st.dictionaries(st.integers(0, 9), st.integers(0, 220)),
+    snapshot_starts=st.dictionaries(st.integers(0, 9), st.integers(0, 220)),
     since=st.integers(0, 200),
     upto=st.integers(0, 220),
     limit=st.integers(1, 40),
 )
 def test_every_id_that_is_due_comes_once_and_in_order(
-    partitions: dict[int, list[int]], floors: dict[int, int], since: int, upto: int, limit: int
+    partitions: dict[int, list[int]], snapshot_starts: dict[int, int], since: int, upto: int, limit: int
 ) -> None:
     index = Index(partitions)
-    after = {number: max(since, floors.get(number, 0)) for number in partitions}
+    after = {number: max(since, snapshot_starts.get(number, 0)) for number in partitions}
     assert read(index, after, upto, limit) == index.due(after, upto)
 
 

@@ -14,7 +14,7 @@ from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResu
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model
 from unisono.store.cluster import ModelRefused
-from unisono.store.maintenance import KeepRefused, MaintainedLog
+from unisono.store.maintenance import MaintainedLog, MaintenanceRefused
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class AdminCommands:
                     body = kept
                 case _:
                     raise OrderRefused(f"there is no order {order.command!r}")
-        except (OrderRefused, KeepRefused, ModelError, ModelRefused) as error:
+        except (OrderRefused, MaintenanceRefused, ModelError, ModelRefused) as error:
             log.warning("order %s refused: %s", order.command, error)
             return CommandResult(order.ticket, False, msgspec.json.encode({"error": str(error)}))
         return CommandResult(order.ticket, True, msgspec.json.encode(body))

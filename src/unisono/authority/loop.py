@@ -60,7 +60,7 @@ from unisono.ipc.messages import (
 )
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
 from unisono.protocol.codec import encode_event
-from unisono.store.batching import in_portions
+from unisono.store.batching import in_batches
 from unisono.store.cluster import StoreLost
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId, StorageError
 
@@ -434,7 +434,7 @@ class Authority:
 
     def _learn_and_tell(self, records: Sequence[Record]) -> None:
         """As much at a time as a group has: neither memory nor frames grow with how far behind this node is."""
-        for portion in in_portions(
+        for portion in in_batches(
             records, lambda record: len(record.event), count_max=GROUP_EVENTS_MAX, bytes_max=GROUP_BYTES_MAX
         ):
             self._learn(portion, ())

@@ -13,13 +13,13 @@ import msgspec
 from unisono.ipc.messages import AdminCommand
 from unisono.store.maintenance import (
     PRUNE_EVENTS_MAX,
-    EraseOrder,
-    KeepRefused,
+    EraseRequest,
     MaintainedLog,
+    MaintenanceRefused,
     Publication,
-    portions,
     require_publishable,
     require_unerased,
+    snapshot_batches,
 )
 from unisono.store.port import Snapshot
 from unisono.vocabulary import JsonObject
@@ -47,11 +47,11 @@ class KeepingOrders:
     def obey(self, authority: Authority, order: AdminCommand) -> JsonObject | None:
         """What came of it; None: not done yet, ask again after the next group."""
         if self._log is None:
-            raise KeepRefused("this server's log is shared: it is kept over the database itself")
+            raise MaintenanceRefused("this server's log is shared: it is kept over the database itself")
         try:
             return self._obey(authority, self._log, order)
         except msgspec.MsgspecError as error:
-            raise KeepRefused(f"what the order carries cannot be read: {error}") from error
+            raise MaintenanceRefused(f"what the order carries cannot be read: {error}") from error
 
     def _obey(self, authority: Authority, log: MaintainedLog, order: AdminCommand) -> JsonObject | None:
         match order.command:
@@ -64,7 +64,7 @@ class KeepingOrders:
             case "snapshots":
                 return self._publish(authority, log, order)
             case "erase":
-                asked = msgspec.msgpack.decode(order.body, type=EraseOrder)
+                asked = msgspec.msgpack.decode(order.body, type=EraseRequest)
                 erased = log.erase(asked.tombstones, asked.partitions)
                 authority.states.forget(erased.partitions)
                 return {"events": erased.events, "erasures": erased.erasures}
@@ -72,7 +72,7 @@ class KeepingOrders:
                 told: JsonObject = msgspec.to_builtins(log.reclaim())
                 return told
             case _:
-                raise KeepRefused(f"there is no order {order.command!r}")
+                raise MaintenanceRefused(f"there is no order {order.command!r}")
 
     def _prune(self, log: MaintainedLog, upto: int) -> int:
         """As many as the last times took about PRUNE_S, which depends on the disk and on how ids are spread."""
@@ -99,6 +99,6 @@ class KeepingOrders:
 
 
 def _stored(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
-    for portion in portions(snapshots):
-        log.put_snapshots(portion)
+    for batch in snapshot_batches(snapshots):
+        log.put_snapshots(batch)
         yield

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from unisono.cli.store_option import needing_driver, store_option, telling
-from unisono.store.copy import Copied, copy_log
+from unisono.store.copy import CopyResult, copy_log
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.sqlite.restore import restore_log
 from unisono.vocabulary import LogIdentity
@@ -215,7 +215,7 @@ def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         finish()
 
 
-def _outcome(done: Copied) -> str:
+def _outcome(done: CopyResult) -> str:
     lines = [
         f"copied {done.events} events and {done.snapshots} snapshots"
         + (f" ({done.present} events were there)" if done.present else "")

@@ -26,7 +26,7 @@ from unisono.lake.write import DataFile
 
 _OWN_NAME: Final = re.compile(r"(?:[\w=-]+/)*(\d{12,})-(\d{12,})-[0-9a-f]{32}\.parquet")
 
-_ANEW: Final = {
+_REMEDIES: Final = {
     LOG: "put the table back from a backup of the lake, or, while the server's log has all events, remove the lake "
     "and export again",
     BY_PARTITION: f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew from {LOG}",
@@ -41,9 +41,9 @@ def has_own_name(file: DataFile) -> bool:
 
 def is_own(file: DataFile) -> bool:
     """Whether this program wrote a file: its name tells what the table's statistics tell of it."""
-    told = _OWN_NAME.fullmatch(file.path)
+    name = _OWN_NAME.fullmatch(file.path)
     return (
-        told is not None and (int(told[1]), int(told[2])) == (file.first_id, file.last_id) and file.rows > 0
+        name is not None and (int(name[1]), int(name[2])) == (file.first_id, file.last_id) and file.rows > 0
     )
 
 
@@ -54,7 +54,7 @@ def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
         return
     more = f" and {len(strange) - 1} more files" if len(strange) > 1 else ""
     remedy = (
-        _ANEW[table]
+        _REMEDIES[table]
         if table == ERASURES
         else "`unisono lake compact` checks what it holds and writes it anew, in order"
     )
@@ -70,12 +70,12 @@ def require_all_rows(table: str, uri: str, files: Sequence[DataFile], head: int,
     if rows is not None and present != rows:
         raise LakeUnusable(
             f"{uri} names files with {present} rows and {rows} were committed: another program changed the table, or "
-            f"a commit has lost a line; {_ANEW[table]}"
+            f"a commit has lost a line; {_REMEDIES[table]}"
         )
     if table in (LOG, BY_PARTITION) and (beyond := [file for file in files if file.last_id > head]):
         raise LakeUnusable(
             f"{uri} ends at event {head} by its transactions and {beyond[0].path} goes on to {beyond[0].last_id}: "
-            f"another program changed the table; {_ANEW[table]}"
+            f"another program changed the table; {_REMEDIES[table]}"
         )
     if table == LOG:
         _require_each_id_once(uri, files, head)
@@ -90,14 +90,14 @@ def _require_each_id_once(uri: str, files: Sequence[DataFile], head: int) -> Non
     if reached != head:
         raise LakeUnusable(
             f"{uri} does not have each event up to {head} once, first after {reached}: another program changed the "
-            f"table, or a commit has lost a line; {_ANEW[LOG]}"
+            f"table, or a commit has lost a line; {_REMEDIES[LOG]}"
         )
 
 
 @contextmanager
-def opened(storage: Storage, file: DataFile) -> Iterator[Any]:
+def open_checked(storage: Storage, file: DataFile) -> Iterator[Any]:
     """A data file, its footer held against what the table says of it; damage in what is read is an error."""
-    with storage.read(file.table, file.path) as source, storage.decoding(source) as parquet:
+    with storage.read(file.table, file.path) as source, storage.open_parquet(source) as parquet:
         require_footer(file, parquet.metadata)
         yield parquet
 

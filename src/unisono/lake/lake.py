@@ -23,9 +23,9 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.scan import COLUMNS, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.table import BUCKETS, BUCKETS_MAX, Table
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 
-__all__ = ["FRESH", "Lake", "View", "bucket_of"]
+__all__ = ["UNBUCKETED", "Lake", "View", "bucket_of"]
 
 
 class Lake:
@@ -95,7 +95,7 @@ class View:
         self.log = log
         self.by_partition = by_partition
         self.head = log.head
-        self.buckets = by_partition.described().buckets
+        self.buckets = by_partition.description().buckets
 
     def require_whole(self) -> None:
         """Refuse a lake that another program changed, or that has lost rows."""

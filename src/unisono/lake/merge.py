@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import bucket_of
-from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS, RowRange, runs_of
 from unisono.lake.storage import Storage
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 
 FILES_MERGED_MAX: Final = 256
 """Files open at once, each with a batch of rows in memory."""
 
-ROWS_HELD: Final = 32 * 1_024
+MERGE_ROWS_MAX: Final = 32 * 1_024
 BATCH_ROWS_MIN: Final = 512
 """Rows in memory, over all files that are read side by side. More make a worker larger and no faster."""
 
@@ -55,7 +55,7 @@ class Share(msgspec.Struct, frozen=True):
         """Whether a file can have rows of this share."""
         assert file.first_partition is not None
         assert file.last_partition is not None
-        ours = self.buckets is None or file.bucket == FRESH or file.bucket in self.buckets
+        ours = self.buckets is None or file.bucket == UNBUCKETED or file.bucket in self.buckets
         return ours and self.meets(file.first_partition.encode(), file.last_partition.encode())
 
     def meets(self, first: bytes, last: bytes) -> bool:
@@ -85,9 +85,9 @@ def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
     return [file for run in runs_of(files) for file in sorted(run, key=place)]
 
 
-def rows_at_a_time(files: int) -> int:
+def batch_rows_for(files: int) -> int:
     """Rows in a batch of one file, when so many are read side by side."""
-    return max(BATCH_ROWS_MIN, min(BATCH_ROWS, ROWS_HELD // max(1, files)))
+    return max(BATCH_ROWS_MIN, min(BATCH_ROWS, MERGE_ROWS_MAX // max(1, files)))
 
 
 def in_order(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
@@ -120,9 +120,9 @@ def scan_share(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file that are of this share and in this span of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
-    mixed = file.bucket == FRESH and share.buckets is not None
+    mixed = file.bucket == UNBUCKETED and share.buckets is not None
     order = RowOrder(file)
-    with opened(storage, file) as parquet:
+    with open_checked(storage, file) as parquet:
         for group in Footer(parquet.metadata).row_groups():
             if not (span.may_be_in(group) and share.meets(group.first_name, group.last_name)):
                 continue

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import LOG_SCHEMA, bucket_of
-from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer, RowGroup
 from unisono.lake.storage import LOG, Storage
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 
 BATCH_ROWS: Final = 8_192
 COLUMNS: Final = tuple(LOG_SCHEMA.names)
@@ -72,18 +72,18 @@ def scan_partitions(
     wanted = sorted(set(names))
     read = list(dict.fromkeys((*columns, "committed_id")))
     left = limit
-    for run in runs_of(pertinent(files, buckets, wanted, since, upto)):
+    for run in runs_of(files_with(files, buckets, wanted, since, upto)):
         if left == 0:
             return
         parts = [
             batch
             for file in run
             for name in wanted
-            if may_hold(file, name, buckets)
+            if file_may_contain(file, name, buckets)
             for batch in _first(scan_file(storage, file, RowRange(since, upto, name), read), left)
         ]
         if parts:
-            rows = _each_once(pa.Table.from_batches(parts))
+            rows = _distinct_by_id(pa.Table.from_batches(parts))
             if left is not None:
                 rows = rows.slice(0, left)
                 left -= rows.num_rows
@@ -100,7 +100,7 @@ def scan_file(
     read = list(dict.fromkeys((*columns, *span.columns)))
     order = RowOrder(file) if file.table == LOG or span.partition is not None else None
     # A row group at a time: from an object store its columns are fetched together, and no more than that.
-    with opened(storage, file) as parquet:
+    with open_checked(storage, file) as parquet:
         for group in Footer(parquet.metadata).row_groups():
             if not span.may_be_in(group):
                 continue
@@ -126,14 +126,14 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
-def side_by_side(files: Iterable[DataFile]) -> int:
+def open_files_needed(files: Iterable[DataFile]) -> int:
     """How many of these files may have to be open at once to read a partition, or a bucket, in order."""
     counts = Counter(file.bucket for file in files)
-    fresh = counts.pop(FRESH, 0)
+    fresh = counts.pop(UNBUCKETED, 0)
     return fresh + max(counts.values(), default=0)
 
 
-def pertinent(
+def files_with(
     files: Iterable[DataFile], buckets: int, names: Sequence[str], since: int, upto: int
 ) -> list[DataFile]:
     """The files of `by_partition` that may hold rows of `names` in `(since, upto]`."""
@@ -142,16 +142,16 @@ def pertinent(
         for file in files
         if file.last_id > since
         and file.first_id <= upto
-        and any(may_hold(file, name, buckets) for name in names)
+        and any(file_may_contain(file, name, buckets) for name in names)
     ]
 
 
-def may_hold(file: DataFile, name: str, buckets: int) -> bool:
+def file_may_contain(file: DataFile, name: str, buckets: int) -> bool:
     """Whether a file of `by_partition` can have rows of this partition."""
     assert file.first_partition is not None
     assert file.last_partition is not None
     # Partition names are ordered by their UTF-8 bytes, everywhere.
-    return file.bucket in (FRESH, bucket_of(name, buckets)) and (
+    return file.bucket in (UNBUCKETED, bucket_of(name, buckets)) and (
         file.first_partition.encode() <= name.encode() <= file.last_partition.encode()
     )
 
@@ -169,7 +169,7 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
             return
 
 
-def _each_once(rows: pa.Table) -> pa.Table:
+def _distinct_by_id(rows: pa.Table) -> pa.Table:
     """In committed_id order; an event in several of the partitions asked for came once for each."""
     ids = np.asarray(rows.column("committed_id"))
     _, places = np.unique(ids, return_index=True)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from unisono.lake.columns import SNAPSHOT_SCHEMA
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.file_checks import RowOrder, opened
+from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.merge import EVERY_ID, Share
 from unisono.lake.row_groups import Footer
 from unisono.lake.storage import SNAPSHOTS, Storage
@@ -181,7 +181,7 @@ class Snapshots:
             held = []
             for file in sorted(files, key=lambda file: (file.first_id, file.last_id)):
                 if file.first_id <= upto:
-                    held.append(_File(file, stack.enter_context(opened(storage, file))))
+                    held.append(_File(file, stack.enter_context(open_checked(storage, file))))
             yield cls(held, upto)
 
     def latest(self, name: bytes) -> StateRow | None:

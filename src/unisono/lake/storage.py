@@ -95,11 +95,11 @@ class Storage(msgspec.Struct, frozen=True):
         else:
             DeltaStorageHandler(self.location, self.options).delete_file(path)
 
-    def decoding(self, source: Any) -> pq.ParquetFile:
+    def open_parquet(self, source: Any) -> pq.ParquetFile:
         """What decodes a data file that was opened: damage in what it reads is an error, and never other rows."""
         return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
 
-    def settle_commits(self, table: str) -> None:
+    def sync_commits(self, table: str) -> None:
         """Make a directory's newest commits survive power loss; an object store's do when it answers."""
         if self.is_local:
             folder = Path(self.table(table)) / "_delta_log"
@@ -108,7 +108,7 @@ class Storage(msgspec.Struct, frozen=True):
             for path in (*newest, *checkpoints, *folder.glob("_last_checkpoint"), folder):
                 _sync(path)
 
-    def settle_folders(self, table: str) -> None:
+    def sync_directories(self, table: str) -> None:
         """Make a new table's directories survive power loss, and those above that were made for it."""
         if self.is_local:
             folder = Path(self.table(table))

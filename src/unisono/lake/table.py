@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -109,8 +108,8 @@ class Table:
         except (DeltaError, OSError, ValueError) as error:
             raise LakeUnusable(f"{storage.table(name)} cannot be opened: {one_line(error)}") from error
         found = cls(storage, name, delta)
-        found.described()  # refuses a table that is somebody else's
-        found.require_plain()
+        found.description()  # refuses a table that is somebody else's
+        found.require_reader_version()
         return found
 
     @classmethod
@@ -135,8 +134,8 @@ class Table:
             found = cls.open(storage, name)
             if found is None:
                 raise LakeUnusable(f"{storage.table(name)} cannot be made: {one_line(error)}") from error
-        storage.settle_commits(name)
-        storage.settle_folders(name)
+        storage.sync_commits(name)
+        storage.sync_directories(name)
         made = cls.open(storage, name)
         assert made is not None
         return made
@@ -150,7 +149,7 @@ class Table:
         """The last committed_id exported: the table holds every event up to it, once."""
         return self.delta.transaction_version(EXPORT) or 0
 
-    def described(self) -> TableDescription:
+    def description(self) -> TableDescription:
         try:
             described = msgspec.json.decode(self.delta.metadata().description or "", type=TableDescription)
         except msgspec.DecodeError:
@@ -166,7 +165,7 @@ class Table:
             )
         return described
 
-    def require_plain(self) -> None:
+    def require_reader_version(self) -> None:
         """Refuse a table in which another program switched on what this one does not read."""
         protocol = self.delta.protocol()
         if protocol.min_reader_version > READER_VERSION:
@@ -180,16 +179,16 @@ class Table:
     def files(self) -> list[DataFile]:
         """The files of this version, by first committed_id; LakeUnusable unless all of them are ours and all are
         there."""
-        files, uri = self.named(), self.storage.table(self.name)
+        files, uri = self.listed_files(), self.storage.table(self.name)
         require_own(self.name, uri, files)
         require_all_rows(self.name, uri, files, self.head, self.rows)
         return files
 
-    def strange(self) -> list[DataFile]:
+    def foreign_files(self) -> list[DataFile]:
         """Those that another program wrote, or of which the table no longer says what they hold."""
-        return [file for file in self.named() if not is_own(file)]
+        return [file for file in self.listed_files() if not is_own(file)]
 
-    def named(self) -> list[DataFile]:
+    def listed_files(self) -> list[DataFile]:
         """The files of this version as the table's log names them, nothing checked; 0 for what it does not say."""
         files = [
             DataFile(
@@ -221,7 +220,7 @@ class Table:
     def _dropped(self) -> int:
         return self.delta.transaction_version(DROPPED) or 0
 
-    def _adding(self, new: Sequence[DataFile]) -> Transaction:
+    def _rows_transaction(self, new: Sequence[DataFile]) -> Transaction:
         """What a commit carries that adds these files; LakeUnusable when the table is not whole."""
         present = sum(file.rows for file in self.files())
         return Transaction(ROWS, present + self._dropped + sum(file.rows for file in new))
@@ -240,26 +239,30 @@ class Table:
         """
         self.require_head(since)
         adds = [_add(file, data_change=True) for file in files]
-        transactions = [Transaction(EXPORT, upto), self._adding(files), *self._noting(origin)]
+        transactions = [
+            Transaction(EXPORT, upto),
+            self._rows_transaction(files),
+            *self._note_transactions(origin),
+        ]
         self._commit(adds, [], transactions, {"from": since, "to": upto, **notes})
 
-    def noted(self, name: str) -> int | None:
+    def read_note(self, name: str) -> int | None:
         """What an export noted under this name; None when nothing was."""
         return self.delta.transaction_version(name)
 
-    def note(self, origin: Mapping[str, int]) -> None:
+    def write_notes(self, origin: Mapping[str, int]) -> None:
         """Note where the events come from, without adding any."""
-        self._commit([], [], self._noting(origin), dict(origin))
+        self._commit([], [], self._note_transactions(origin), dict(origin))
 
-    def _noting(self, origin: Mapping[str, int]) -> list[Transaction]:
-        return [Transaction(name, value) for name, value in origin.items() if self.noted(name) != value]
+    def _note_transactions(self, origin: Mapping[str, int]) -> list[Transaction]:
+        return [Transaction(name, value) for name, value in origin.items() if self.read_note(name) != value]
 
     def require_head(self, since: int) -> None:
         """Raise CommitConflict unless the table stands at `since`."""
         if self.head != since:
             raise CommitConflict(f"the table {self.name} stands at {self.head}, not at {since}")
 
-    def folded(self, model_version: int) -> int:
+    def folded_upto(self, model_version: int) -> int:
         """Up to where the snapshots of a model version hold every partition's events; 0 when there are none."""
         return self.delta.transaction_version(f"{SNAPSHOT}.{model_version}") or 0
 
@@ -282,16 +285,16 @@ class Table:
         """
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
-        transactions.append(self._adding(new))
+        transactions.append(self._rows_transaction(new))
         if old:
-            transactions += self._rewriting(old, sum(file.rows for file in old))
+            transactions += self._rewrite_transactions(old, sum(file.rows for file in old))
         adds = [_add(file, data_change=True) for file in new]
         self._commit(adds, _removes(old, data_change=True), transactions, notes)
 
     def record_erasures(self, files: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
         """Add records of erasures; CommitConflict when others were added since this version."""
         count = self.delta.transaction_version(ERASE) or 0
-        transactions = [Transaction(ERASE, count + 1), self._adding(files)]
+        transactions = [Transaction(ERASE, count + 1), self._rows_transaction(files)]
         self._commit([_add(file, data_change=True) for file in files], [], transactions, notes)
 
     def replace(
@@ -304,17 +307,19 @@ class Table:
         self.files()  # of a table that is not whole nothing is carried on
         self._replace(old, new, notes, same_rows=same_rows)
 
-    def mend(self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
+    def replace_foreign_files(
+        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any]
+    ) -> None:
         """As `replace` with the same rows, where some of `old` are files of another program."""
         self._replace(old, new, notes, same_rows=True)
 
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
         """Remove all snapshots, those in files of other programs too; nothing counts as folded any more."""
-        old = self.named()
+        old = self.listed_files()
         versions = {file.model_version for file in old}
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), Transaction(ROWS, self._dropped)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
-        transactions += self._rewriting(old, 0)
+        transactions += self._rewrite_transactions(old, 0)
         self._commit([], _removes(old, data_change=True), transactions, notes)
 
     def _replace(
@@ -323,13 +328,13 @@ class Table:
         dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
         if dropped and (same_rows or self.name != SNAPSHOTS):
             raise LakeUnusable(f"{len(new)} files of the table {self.name} would have lost {dropped} rows")
-        transactions = self._rewriting(old, dropped)
+        transactions = self._rewrite_transactions(old, dropped)
         adds = [_add(file, data_change=not same_rows) for file in new]
         self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
 
-    def _rewriting(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
+    def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
         """What a commit carries that takes these files away, which must be there, and so many rows."""
-        present = {file.path for file in self.named()}
+        present = {file.path for file in self.listed_files()}
         gone = [file.path for file in old if file.path not in present]
         if gone:
             raise CommitConflict(f"{gone[0]} is no longer in the table {self.name}")
@@ -360,26 +365,7 @@ class Table:
         except OSError as error:
             place = f"{self.storage.table(self.name)}/_delta_log"
             raise OSError(f"a commit could not be written to {place}: {one_line(error)}") from error
-        self.storage.settle_commits(self.name)
-
-
-@contextmanager
-def naming(storage: Storage, files: Sequence[DataFile]) -> Iterator[None]:
-    """Commits in here are to name these new files. When none does, those that no table names go at once: they take
-    room, and whoever wrote them may have read text that was erased meanwhile. They stay where an object store may
-    have taken a commit and its answer was lost."""
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, OSError | DeltaError) and not storage.is_local:
-            raise
-        for name in {file.table for file in files}:
-            table = Table.open(storage, name)
-            named = set() if table is None else {file.path for file in table.named()}
-            for file in files:
-                if file.table == name and file.path not in named:
-                    storage.remove(f"{name}/{file.path}")
-        raise
+        self.storage.sync_commits(self.name)
 
 
 def _add(file: DataFile, *, data_change: bool) -> AddAction:

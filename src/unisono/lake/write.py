@@ -22,10 +22,10 @@ from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA, 
 from unisono.lake.digests import Digest, digest
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 
-FRESH: Final = -1
+UNBUCKETED: Final = -1
 """The bucket of runs too small to be spread: one file that holds all partitions, until it is compacted."""
 
-FRESH_ROWS_MAX: Final = 16_384
+UNBUCKETED_ROWS_MAX: Final = 16_384
 """Below this a run spread over the buckets would leave about a thousand rows in each file."""
 
 RUN_BYTES_MAX: Final = 192 << 20
@@ -77,7 +77,7 @@ def _writing(table: str) -> dict[str, Any]:
 
 
 @contextmanager
-def memory_given_back() -> Iterator[None]:
+def release_arrow_memory() -> Iterator[None]:
     """Around a task: Arrow keeps what was freed for later, 100 MB after a run, and workers may rest for hours."""
     try:
         yield
@@ -101,7 +101,7 @@ class DataFile(msgspec.Struct, frozen=True):
     model_digest: str | None = None
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenFiles(msgspec.Struct, frozen=True):
     """What a task leaves behind: files that no table names yet, and digests of the rows in them."""
 
     files: list[DataFile]
@@ -180,7 +180,7 @@ def write_runs(
     buckets: int,
     events_per_file: int,
     tables: frozenset[str] = frozenset((LOG, BY_PARTITION)),
-) -> Written:
+) -> WrittenFiles:
     """Write rows, which come in committed_id order, as runs of at most `events_per_file` events."""
     files: list[DataFile] = []
     log, by_partition = Digest(), Digest()
@@ -198,7 +198,7 @@ def write_runs(
                     writer.add(group)
                 files.append(writer.close())
                 by_partition += writer.digest
-    return Written(files, log, by_partition)
+    return WrittenFiles(files, log, by_partition)
 
 
 def _runs(batches: Iterable[pa.RecordBatch], events_per_file: int) -> Iterator[pa.Table]:
@@ -235,7 +235,7 @@ def _spread(run: pa.Table, buckets: int) -> Iterator[tuple[int, Iterator[pa.Tabl
     parents = np.asarray(pc.list_parent_indices(lists))
     encoded = pc.list_flatten(lists).dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    homes = [FRESH if len(parents) < FRESH_ROWS_MAX else bucket_of(name, buckets) for name in names]
+    homes = [UNBUCKETED if len(parents) < UNBUCKETED_ROWS_MAX else bucket_of(name, buckets) for name in names]
     placed = sorted(range(len(names)), key=lambda number: (homes[number], names[number].encode()))
     ranks = np.empty(len(names), np.int32)
     ranks[placed] = np.arange(len(names), dtype=np.int32)

@@ -213,7 +213,7 @@ def run_authority(
     gc.set_threshold(*GC_THRESHOLDS)
     store, cluster = open_log(settings)
     archive = open_archive(settings, AUTHORITY_ARCHIVE_CACHE_BYTES)
-    archive.require_of(store)
+    archive.require_same_log(store)
     kept = store if isinstance(store, SqliteLog) else None
     record = None if kept is None else partial(kept.record_model, replace=settings.allow_model_edits)
     neighbours = ClusterView(cluster, accept_init=settings.accept_init, record=record)
@@ -251,7 +251,7 @@ def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[sock
     """The reader process."""
     log_reader = open_reader(settings)
     archive = open_archive(settings, settings.max_archive_cache_bytes)
-    archive.require(log_reader.extent())
+    archive.last_pruned_event(log_reader.extent())
     Reader(
         log_reader,
         Channel(control, "node", settings.stall_timeout_s),

@@ -27,16 +27,16 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import (
     Piece,
     Share,
+    batch_rows_for,
     in_file_order,
     in_order,
     pieces,
-    rows_at_a_time,
     scan_share,
 )
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import Storage
-from unisono.lake.write import DataFile, memory_given_back
+from unisono.lake.write import DataFile, release_arrow_memory
 from unisono.model.model import Model
 from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
@@ -99,7 +99,7 @@ class FoldResult(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
-@memory_given_back()
+@release_arrow_memory()
 def make_snapshots(work: FoldTask) -> FoldResult:
     """On an executor: fold, and write the states that changed. Names are new each time: a retry disturbs nothing."""
     version, digest = work.model.version, work.model.digest
@@ -253,7 +253,7 @@ def _sources(work: FoldTask, share: Share, since: int) -> list[Iterator[Piece]]:
         for file in in_file_order(work.events)
         if file.last_id > since and file.first_id <= work.upto and share.may_be_in(file)
     ]
-    batch_rows = rows_at_a_time(len(files))
+    batch_rows = batch_rows_for(len(files))
     return [
         pieces(number, scan_share(work.storage, file, share, span, COLUMNS, batch_rows), _lists)
         for number, file in enumerate(files)

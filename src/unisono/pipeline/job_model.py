@@ -85,13 +85,13 @@ def choose(directory: str | None, store: str | None) -> ShippedModel:
 
 def in_force(store: str) -> ShippedModel:
     """The model that the authority of this log judges by."""
-    from unisono.pipeline.maintain.embedded import open_keeper
+    from unisono.pipeline.maintain.embedded import open_maintainer
 
-    keeper = open_keeper(store)
+    maintainer = open_maintainer(store)
     try:
-        bundle = keeper.model_in_force()
+        bundle = maintainer.model_in_force()
     finally:
-        keeper.close()
+        maintainer.close()
     if bundle is None:
         return ShippedModel.open()
     return ShippedModel(bundle.version, bundle.digest, dict(bundle.files))

@@ -9,7 +9,7 @@ from unisono.lake.scan import runs_of
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.lake.table import Table
-from unisono.lake.write import FRESH
+from unisono.lake.write import UNBUCKETED
 from unisono.pipeline.open_log import extent
 
 
@@ -91,7 +91,7 @@ def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
         SnapshotsInfo(
             version,
             own[0].model_digest or "",
-            table.folded(version),
+            table.folded_upto(version),
             sum(file.rows for file in own),
             len(own),
             sum(file.bytes for file in own),
@@ -110,6 +110,6 @@ def _table(table: Table) -> TableInfo:
         sum(file.rows for file in files),
         sum(1 for _ in runs_of(files)),
         len(files),
-        sum(file.bucket == FRESH for file in files),
+        sum(file.bucket == UNBUCKETED for file in files),
         sum(file.bytes for file in files),
     )

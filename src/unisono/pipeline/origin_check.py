@@ -50,7 +50,7 @@ def require_same_log(store: str, lake: Lake, head: int, held: LogExtent, *, adop
     try:
         _compare(reader, lake, max(held.pruned_to, head - 1), head)
         log, table = reader.identity(), lake.table(LOG)
-        noted, epoch = table.noted(LOG_ID), table.noted(LOG_EPOCH)
+        noted, epoch = table.read_note(LOG_ID), table.read_note(LOG_EPOCH)
         if noted not in (None, number(log.log_id)) and not adopting:
             raise LakeUnusable(
                 ANOTHER.format(lake=shown_note(noted or 0), store=shown(store), log=log.log_id)
@@ -65,13 +65,13 @@ def adopt(store: str, lake: Lake) -> int:
     """Make this log the one the lake is a copy of, if what both have is equal; the events that were compared."""
     head, held = lake.head(), extent(store)
     require_same_log(store, lake, head, held, adopting=True)
-    lake.table(LOG).note(origin_of(store).notes())
+    lake.table(LOG).write_notes(origin_of(store).notes())
     return max(0, head - held.pruned_to)
 
 
 def require_known_content(lake: Lake, model: ShippedModel) -> None:
     """Refuse another content of a model version than the one the lake's log was judged by."""
-    noted = lake.table(LOG).noted(f"{MODEL}.{model.version}") if model.files else None
+    noted = lake.table(LOG).read_note(f"{MODEL}.{model.version}") if model.files else None
     if noted not in (None, number(model.digest)):
         raise ModelContentChanged(
             f"model version {model.version} has another content here (digest {model.digest[:12]}) than at the log "

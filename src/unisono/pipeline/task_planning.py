@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.merge import Share
 from unisono.lake.row_groups import Footer
 from unisono.lake.storage import Storage
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 
 FEW_EVENTS: Final = 16_384
 """Up to so many events, a file for each bucket would hold a handful of states: a task takes several buckets."""
@@ -42,12 +42,12 @@ def cut(storage: Storage, files: Sequence[DataFile], buckets: int, events: int, 
     if events <= FEW_EVENTS:
         count = min(cores, buckets, max(1, events // TASK_EVENTS_MIN))
         return [
-            Planned(Share(buckets, tuple(range(number, buckets, count))), events // count, FRESH)
+            Planned(Share(buckets, tuple(range(number, buckets, count))), events // count, UNBUCKETED)
             for number in range(count)
         ]
     rows = Counter(dict.fromkeys(range(buckets), 0))
     for file in files:
-        if file.bucket == FRESH:
+        if file.bucket == UNBUCKETED:
             rows.update(dict.fromkeys(range(buckets), -(-file.rows // buckets)))
         else:
             rows[file.bucket or 0] += file.rows
@@ -77,5 +77,5 @@ def _of_bucket(
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
     """The name that each row group of a file begins with, ascending."""
-    with opened(storage, file) as parquet:
+    with open_checked(storage, file) as parquet:
         return [group.first_name for group in Footer(parquet.metadata).row_groups()]

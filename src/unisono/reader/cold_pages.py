@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
 from unisono.ipc.messages import AskPage, PageFailed, PageResult
-from unisono.lake.cold.archive import ColdSets
+from unisono.lake.cold.archive import ColdWatermarks
 
 RINGS_READ_MAX: Final = 4_096
 """Several rings are as good as one; what is not read now rings again."""
@@ -45,7 +45,7 @@ class ColdPages(Generic[Whose]):
         self._closed = False
         self._answered: deque[tuple[Whose, Answer]] = deque()
         self._failure: BaseException | None = None
-        self._sets = ColdSets()
+        self._sets = ColdWatermarks()
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="cold pages", daemon=True)

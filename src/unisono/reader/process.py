@@ -47,7 +47,9 @@ def page_of(log: LogReader, ask: AskPage) -> PageResult:
             for each in snapshots
         )
         bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, told))))
-    page = log.page(ask.partitions, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max, floors=floors)
+    page = log.page(
+        ask.partitions, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max, snapshot_starts=floors
+    )
     events = tuple(
         encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
         for r in page.records

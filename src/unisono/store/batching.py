@@ -1,4 +1,4 @@
-"""Long sequences in portions that fit into one transaction, or one message, each."""
+"""Long sequences in batches that fit into one transaction, or one message, each."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_portions(
+def in_batches(
     items: Iterable[T], size_of: Callable[[T], int], *, count_max: int, bytes_max: int
 ) -> Iterator[list[T]]:
     """`items` in their order, so many and so large at a time; one that is larger than that goes alone."""
-    portion: list[T] = []
+    batch: list[T] = []
     size = 0
     for item in items:
         own = size_of(item)
-        if portion and (len(portion) >= count_max or size + own > bytes_max):
-            yield portion
-            portion, size = [], 0
-        portion.append(item)
+        if batch and (len(batch) >= count_max or size + own > bytes_max):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
         size += own
-    if portion:
-        yield portion
+    if batch:
+        yield batch

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import apsw
 import msgspec
 
-from unisono.store.batching import in_portions
+from unisono.store.batching import in_batches
 from unisono.store.copy import directory_of, is_dsn
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId, StoreUnusable
 from unisono.store.sqlite import files
@@ -148,7 +148,7 @@ def groups(
     rows: Iterator[UnnumberedEvent], rows_max: int = GROUP_ROWS_MAX
 ) -> Iterator[list[UnnumberedEvent]]:
     """Rows in transactions of a bounded size."""
-    return in_portions(rows, lambda row: len(row.event), count_max=rows_max, bytes_max=GROUP_BYTES_MAX)
+    return in_batches(rows, lambda row: len(row.event), count_max=rows_max, bytes_max=GROUP_BYTES_MAX)
 
 
 def open_log(store: str) -> CommitLog:
@@ -187,7 +187,7 @@ class SqliteIds:
         asked, queries = msgspec.json.encode(ids).decode(), load_queries("sqlite")
         return {
             row[0]: RememberedId(*row[1:])
-            for query in ("known", "known_pruned")
+            for query in ("find_ids", "find_pruned_ids")
             for row in self._connection.execute(queries[query], (asked,))
         }
 

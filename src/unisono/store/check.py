@@ -57,9 +57,9 @@ def check_directory(directory: Path, progress: Progress | None = None) -> CheckR
 def check_database(dsn: str, progress: Progress | None = None) -> CheckReport:
     """The same for the log of a PostgreSQL database; also StoreUnusable when the way to it is lost."""
     from unisono.store.postgres.check import open_database
-    from unisono.store.postgres.connect import shown
+    from unisono.store.postgres.connect import describe_dsn
 
-    return _check(shown(dsn), LogAuditor(lambda: open_database(dsn), progress))
+    return _check(describe_dsn(dsn), LogAuditor(lambda: open_database(dsn), progress))
 
 
 def _check(place: str, auditor: LogAuditor) -> CheckReport:

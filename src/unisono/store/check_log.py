@@ -76,7 +76,7 @@ class OpenedLog(Protocol):
 
     def pruned_to(self) -> int: ...
 
-    def keeping(self) -> tuple[str | None, bool] | None:
+    def maintenance_row(self) -> tuple[str | None, bool] | None:
         """The archive that is named, and whether the model in force is there."""
         ...
 
@@ -147,7 +147,7 @@ class LogAuditor:
     def _all_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         yield from log.form_findings()
         yield from self._head_findings(log)
-        yield from self._keeping_findings(log)
+        yield from self._maintenance_findings(log)
         self._total = self._last - self._first + self.pruned_to + log.places_about()
         yield from self._event_findings(log)
         if not log.finds_by_id:
@@ -172,12 +172,12 @@ class LogAuditor:
         self._first = self.pruned_to if head.first is None else min(head.first - 1, self.pruned_to)
         self._last = self.pruned_to if head.last is None else head.last
 
-    def _keeping_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
-        keeping = log.keeping()
-        if keeping is None:
+    def _maintenance_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
+        row = log.maintenance_row()
+        if row is None:
             yield LogFinding("keeping", "the row that names the archive is missing")
             return
-        archive, has_model = keeping
+        archive, has_model = row
         if self.pruned_to and archive is None:
             yield LogFinding("keeping", f"events have left up to {self.pruned_to}, and no archive is named")
         if not has_model:

@@ -42,7 +42,7 @@ class CopyRefused(Exception):
     """The copy cannot be made, or is not what it should be; the text says why. The source is untouched."""
 
 
-class Copied(msgspec.Struct, frozen=True):
+class CopyResult(msgspec.Struct, frozen=True):
     """What was done. `events` were copied by this run, `present` were there; `behind` came up meanwhile."""
 
     events: int
@@ -56,25 +56,25 @@ class Copied(msgspec.Struct, frozen=True):
 
 def copy_log(
     source: Place, target: Place, progress: Progress | None = None, *, restoring: bool = False
-) -> Copied:
+) -> CopyResult:
     """Copy the log at `source` to `target` and verify it. Raises CopyRefused, StoreUnusable or StorageError.
 
     `restoring`: the source is a backup, so the copy becomes a log of its own.
     """
     tell = progress or (lambda _what, _done, _total: None)
-    if shown_place(source) == shown_place(target):
-        raise CopyRefused(f"source and target are the same: {shown_place(source)}")
+    if describe_place(source) == describe_place(target):
+        raise CopyRefused(f"source and target are the same: {describe_place(source)}")
     with ExitStack() as stack:
         reading = stack.enter_context(closing(open_source(source)))
         writing = stack.enter_context(closing(open_target(target)))
-        copy = _Copy(reading, writing, shown_place(target), tell)
+        copy = _Copy(reading, writing, describe_place(target), tell)
         present = copy.compare()
         events = copy.append()
         snapshots = copy.snapshots()
         copy.verify()
         identity = copy.identify(restoring=restoring)
         behind = reading.extent().head - copy.upto
-        return Copied(events, present, snapshots, copy.upto, copy.digest, behind, identity)
+        return CopyResult(events, present, snapshots, copy.upto, copy.digest, behind, identity)
 
 
 class HeadRow(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Target(PrunedTarget, Protocol):
         """Make an empty log begin after `pruned_to`; what it remembers of the events before has been put there."""
         ...
 
-    def count_places(self, since: int) -> int:
+    def count_event_partitions(self, since: int) -> int:
         """How many rows the index of partitions has for events after `since`."""
         ...
 
@@ -250,7 +250,7 @@ class _Copy:
                 f"the copy remembers {remembered[1][0]} of the events that left and the source {remembered[0][0]}, "
                 "or they are not the same. Do not use it; empty the target and copy again"
             )
-        found = (back.count, back.digest(), self._target.count_places(self._base), there.head)
+        found = (back.count, back.digest(), self._target.count_event_partitions(self._base), there.head)
         wanted = (self._sum.count, self._sum.digest(), self._sum.places, self.upto)
         if found != wanted:
             raise CopyRefused(
@@ -316,10 +316,10 @@ def directory_of(place: Place) -> Path:
     return Path(place.removeprefix("sqlite:")) if isinstance(place, str) else place
 
 
-def shown_place(place: Place) -> str:
+def describe_place(place: Place) -> str:
     """The place as it can be told to anybody, without its secrets."""
     if is_dsn(place):
-        from unisono.store.postgres.connect import shown
+        from unisono.store.postgres.connect import describe_dsn
 
-        return shown(str(place))
+        return describe_dsn(str(place))
     return f"sqlite:{directory_of(place).absolute()}"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
-import apsw
 import msgspec
 
 from unisono.store.port import RememberedId
@@ -78,52 +77,3 @@ def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
     left = iter(rows)
     while batch := list(islice(left, BATCH_ROWS)):
         yield batch
-
-
-# -- the embedded log ----------------------------------------------------------------------------------------
-
-_PRUNED: Final = (
-    "SELECT id, committed_id, hash, client_id, status_updated_at FROM pruned "
-    "WHERE id > ?1 AND committed_id <= ?2 ORDER BY id LIMIT ?3"
-)
-_PARTITIONS: Final = (
-    "SELECT number, name, pruned_to FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2"
-)
-_PUT_PRUNED: Final = (
-    "INSERT INTO pruned (id, committed_id, hash, client_id, status_updated_at) VALUES (?1, ?2, ?3, ?4, ?5) "
-    "ON CONFLICT (id) DO NOTHING"
-)
-_PUT_PARTITION: Final = (
-    "INSERT INTO partitions (name, pruned_to) VALUES (?1, ?2) "
-    "ON CONFLICT (name) DO UPDATE SET pruned_to = max(pruned_to, excluded.pruned_to)"
-)
-
-
-def read_pruned(connection: apsw.Connection, upto: int) -> Iterator[Remembered]:
-    after = ""
-    while rows := connection.execute(_PRUNED, (after, upto, READ_ROWS)).fetchall():
-        for id, committed_id, hash, client_id, time in msgspec.convert(
-            rows, list[tuple[str, int, bytes, str, int]]
-        ):
-            yield id, RememberedId(committed_id, hash, client_id, time)
-            after = id
-
-
-def read_partitions(connection: apsw.Connection) -> Iterator[Place]:
-    after = -(2**63)
-    while rows := connection.execute(_PARTITIONS, (after, READ_ROWS)).fetchall():
-        places = msgspec.convert(rows, list[tuple[int, str, int]])
-        yield from ((name, pruned_to) for _, name, pruned_to in places if pruned_to)
-        after = places[-1][0]
-
-
-def write_pruned(connection: apsw.Connection, rows: Sequence[Remembered]) -> None:
-    with connection:
-        connection.executemany(
-            _PUT_PRUNED, [(id, k.committed_id, k.hash, k.client_id, k.status_updated_at) for id, k in rows]
-        )
-
-
-def write_partitions(connection: apsw.Connection, rows: Sequence[Place]) -> None:
-    with connection:
-        connection.executemany(_PUT_PARTITION, rows)

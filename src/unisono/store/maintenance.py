@@ -17,7 +17,7 @@ import msgspec
 
 from unisono.protocol.canonical import SAFE_INTEGER_MAX
 from unisono.protocol.tombstones import is_tombstone
-from unisono.store.batching import in_portions
+from unisono.store.batching import in_batches
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogExtent, Snapshot
 
@@ -36,7 +36,7 @@ PUBLISH_BYTES_MAX: Final = 1 << 20
 """Snapshots stored in one transaction, so many or so many bytes; one that is larger goes alone."""
 
 
-class KeepRefused(Exception):
+class MaintenanceRefused(Exception):
     """This cannot be done to the log as asked; nothing has changed. The text says why."""
 
 
@@ -47,7 +47,7 @@ class Tombstone(msgspec.Struct, frozen=True, array_like=True):
     event: bytes
 
 
-class EraseOrder(msgspec.Struct, frozen=True, array_like=True):
+class EraseRequest(msgspec.Struct, frozen=True, array_like=True):
     """What to erase: these events, and the snapshots of their partitions and of `partitions`."""
 
     tombstones: list[Tombstone]
@@ -70,7 +70,7 @@ class EraseResult(msgspec.Struct, frozen=True):
     erasures: int
 
 
-class Reclaimed(msgspec.Struct, frozen=True):
+class ReclaimProgress(msgspec.Struct, frozen=True):
     """After one step: whether all is done, and how many pages are free inside the file.
 
     `unclean`: traces of erased text may be left in pages that are in use; see `reclaim`.
@@ -113,31 +113,35 @@ class MaintainedLog(Protocol):
         """
         ...
 
-    def reclaim(self) -> Reclaimed:
+    def reclaim(self) -> ReclaimProgress:
         """One step of giving free space back to the file system, and of emptying the WAL."""
         ...
 
 
 def require_archive(location: str) -> None:
     if not location.strip():
-        raise KeepRefused("an archive needs a location")
+        raise MaintenanceRefused("an archive needs a location")
 
 
 def require_tombstones(tombstones: Sequence[Tombstone], head: int) -> None:
     """Only events of the log, only by tombstones, and not too many at a time."""
     if len(tombstones) > ERASE_EVENTS_MAX:
-        raise KeepRefused(f"{len(tombstones)} events at once are too many, {ERASE_EVENTS_MAX} is the most")
+        raise MaintenanceRefused(
+            f"{len(tombstones)} events at once are too many, {ERASE_EVENTS_MAX} is the most"
+        )
     for tombstone in tombstones:
         if not 0 < tombstone.committed_id <= head:
-            raise KeepRefused(f"there is no event {tombstone.committed_id}, the log ends at {head}")
+            raise MaintenanceRefused(f"there is no event {tombstone.committed_id}, the log ends at {head}")
         if not is_tombstone(tombstone.event):
-            raise KeepRefused(f"what is to replace event {tombstone.committed_id} is no tombstone")
+            raise MaintenanceRefused(f"what is to replace event {tombstone.committed_id} is no tombstone")
 
 
 def require_unerased(begun: int, now: int) -> None:
     """Snapshots begun when there had been `begun` erasures, and there are `now`."""
     if begun != now:
-        raise KeepRefused("text was erased from the log since these snapshots were begun: fold them anew")
+        raise MaintenanceRefused(
+            "text was erased from the log since these snapshots were begun: fold them anew"
+        )
 
 
 def require_publishable(
@@ -146,26 +150,28 @@ def require_publishable(
     """A snapshot from outside is of events that are durable, and of the model in force or one still to come."""
     for snapshot in snapshots:
         if not 0 <= snapshot.committed_id <= head:
-            raise KeepRefused(
+            raise MaintenanceRefused(
                 f"the snapshot of {snapshot.partition!r} is at {snapshot.committed_id}, the log ends at {head}"
             )
         if snapshot.model_version < model_version:
-            raise KeepRefused(
+            raise MaintenanceRefused(
                 f"the snapshot of {snapshot.partition!r} is of model version {snapshot.model_version}, "
                 f"{model_version} is in force"
             )
         if snapshot.model_version == model_version and snapshot.model_digest != model_digest:
-            raise KeepRefused(
+            raise MaintenanceRefused(
                 f"the snapshot of {snapshot.partition!r} is of another content of model version {model_version} "
                 f"(digest {snapshot.model_digest[:12] or 'none'}, {model_digest[:12] or 'none'} is in force)"
             )
         if max(snapshot.model_version, abs(snapshot.created_at)) > SAFE_INTEGER_MAX:
-            raise KeepRefused(f"the snapshot of {snapshot.partition!r} has numbers that no snapshot can have")
+            raise MaintenanceRefused(
+                f"the snapshot of {snapshot.partition!r} has numbers that no snapshot can have"
+            )
 
 
-def portions(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+def snapshot_batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
     """`snapshots` in stretches that are stored in one transaction each."""
-    return in_portions(
+    return in_batches(
         snapshots,
         lambda snapshot: len(snapshot.state),
         count_max=PUBLISH_SNAPSHOTS_MAX,

@@ -81,7 +81,7 @@ class IdMerge(Generic[K]):
 
 
 Key = tuple[tuple[str, ...], tuple[tuple[str, int], ...], int, int]
-"""Of which partitions, above which floors, after which id, up to which."""
+"""Of which partitions, above which snapshot_starts, after which id, up to which."""
 
 
 class IdMerges(Generic[K]):
@@ -109,5 +109,5 @@ class IdMerges(Generic[K]):
         self._size = 0
 
 
-def key_of(partitions: Sequence[str], floors: Mapping[str, int], since: int, upto: int) -> Key:
-    return tuple(partitions), tuple(floors.items()), since, upto
+def key_of(partitions: Sequence[str], snapshot_starts: Mapping[str, int], since: int, upto: int) -> Key:
+    return tuple(partitions), tuple(snapshot_starts.items()), since, upto

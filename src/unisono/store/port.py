@@ -30,8 +30,8 @@ CLOCK_SKEW_MAX_MS: Final = 60_000
 was wrong and is set right, so that one wrong clock does not decide everybody's times for ever. Order is that of
 committed ids, never of times."""
 
-
-NO_FLOORS: Final[Mapping[str, int]] = MappingProxyType({})
+NO_SNAPSHOT_STARTS: Final[Mapping[str, int]] = MappingProxyType({})
+"""Every history is read from its first event."""
 
 
 class StorageError(Exception):
@@ -154,16 +154,17 @@ class LogReader(Protocol):
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         """Records with `since < committed_id <= upto` in any of `partitions`, each once, ascending (SYNC-01).
 
-        Of a partition in `floors` only what is above its floor counts (SYNC-12). At most `limit` records and about
-        `bytes_max` bytes of event text, but at least one record if any is left. Costs in proportion to the page,
-        never to the log, and one probe for each partition on the first page of a history (SYNC-10).
+        `snapshot_starts` maps a partition to the committed_id of the snapshot that its history starts from: only its
+        records after that one count (SYNC-12). At most `limit` records and about `bytes_max` bytes of event text, but
+        at least one record if any is left. The cost is in proportion to the page, never to the log, plus one probe
+        for each partition on the first page of a history (SYNC-10).
 
-        Pruned when `since < pruned_to` and a record that counts has left the log, however the read and the pruning
-        race. A partition of which nothing that counts has left is read as ever.
+        Raises Pruned when `since < pruned_to` and a record that counts has left the log, however the read and the
+        pruning race. A partition without such a record is read as usual.
         """
         ...
 

@@ -21,7 +21,7 @@ from tests.pipeline.history import NAMES, append, make_store
 from tests.store.postgres.server import database, postgres
 from tests.waiting import PATIENCE_S
 from unisono.lake.lake import Lake
-from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.postgres.log import PostgresLog
@@ -195,16 +195,16 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
         readers = [threading.Thread(target=read, args=(number,)) for number in range(3)]
         for reader in readers:
             reader.start()
-        keeper = open_keeper(sqlite_uri(place.data))
-        keeper.set_archive(str(place.lake))
+        maintainer = open_maintainer(sqlite_uri(place.data))
+        maintainer.set_archive(str(place.lake))
         lake = Lake.at(str(place.lake))
         for upto in range(250, EVENTS + 1, 250):
-            _prune(keeper, upto)
+            _prune(maintainer, upto)
             if upto % 1_000 == 0:
                 compact(lake, rows_per_file=500 + upto)
                 vacuum(lake)
-        assert keeper.extent().pruned_to == EVENTS
-        keeper.close()
+        assert maintainer.extent().pruned_to == EVENTS
+        maintainer.close()
         ended.set()
         for reader in readers:
             reader.join()
@@ -216,8 +216,8 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
             assert events == place.of(rooms)
 
 
-def _prune(keeper: LogMaintainer, upto: int) -> None:
-    while keeper.prune(upto):
+def _prune(maintainer: LogMaintainer, upto: int) -> None:
+    while maintainer.prune(upto):
         pass
 
 
@@ -348,19 +348,19 @@ def test_history_that_has_left_a_shared_log(database: str, tmp_path: Path) -> No
     log.close()
     lake = Lake.at(str(place.lake))
     export_to(lake, database, 600, 1_500)
-    keeper = open_keeper(database)
-    keeper.set_archive(str(place.lake))
-    _prune(keeper, 700)
+    maintainer = open_maintainer(database)
+    maintainer.set_archive(str(place.lake))
+    _prune(maintainer, 700)
     with running(place.data, "--store", database, *OPTIONS) as server, server.client("reader") as client:
         assert client.history(ROOMS, limit=150) == place.of(ROOMS)
-        pruner = threading.Thread(target=_prune, args=(keeper, 1_400))
+        pruner = threading.Thread(target=_prune, args=(maintainer, 1_400))
         pruner.start()
         while True:
             ended = not pruner.is_alive()
             assert client.history(ROOMS[:20], limit=50) == place.of(ROOMS[:20])
             if ended:
                 break
-        keeper.close()
+        maintainer.close()
         known = next(r for r in place.records if b"treePush" in r.event and len(r.partitions) == 1)
         again = tree_event(json.loads(known.event)["payload"]["value"]["id"], "doc")
         (result,) = client.submit(item(known.partitions, again))

@@ -28,7 +28,7 @@ from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
 from unisono.node import admin
 from unisono.node.supervisor import ADMIN_FILE
-from unisono.pipeline.maintain.embedded import EmbeddedKeeper, KeepingFailed
+from unisono.pipeline.maintain.embedded import EmbeddedLogMaintainer, MaintenanceFailed
 from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory
 from unisono.store.port import Snapshot
@@ -46,9 +46,9 @@ def kept(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def keeper(kept: Server) -> Iterator[EmbeddedKeeper]:
-    with closing(EmbeddedKeeper(kept.data)) as keeper:
-        yield keeper
+def maintainer(kept: Server) -> Iterator[EmbeddedLogMaintainer]:
+    with closing(EmbeddedLogMaintainer(kept.data)) as maintainer:
+        yield maintainer
 
 
 def post(
@@ -115,27 +115,29 @@ class Load(threading.Thread):
 
 
 @pytest.mark.req("ORD-03", "ORD-04", "ORD-05", "DUR-05")
-def test_events_leave_while_clients_commit(kept: Server, keeper: EmbeddedKeeper, tmp_path: Path) -> None:
+def test_events_leave_while_clients_commit(
+    kept: Server, maintainer: EmbeddedLogMaintainer, tmp_path: Path
+) -> None:
     loads = [Load(kept, f"load-{n}", [f"p{n}", "shared"]) for n in range(3)]
     for load in loads:
         load.start()
-    with pytest.raises(KeepingFailed, match="no archive is named"):
-        keeper.prune(10)
-    while keeper.extent().head < 450:
+    with pytest.raises(MaintenanceFailed, match="no archive is named"):
+        maintainer.prune(10)
+    while maintainer.extent().head < 450:
         assert any(load.is_alive() for load in loads)
     lake = Lake.at(str(tmp_path / "lake"))
     export_to(lake, kept.data)
-    keeper.set_archive(lake.storage.location)
+    maintainer.set_archive(lake.storage.location)
     gone = 0
-    while step := keeper.prune(400):
+    while step := maintainer.prune(400):
         gone += step
-    keeper.reclaim()
+    maintainer.reclaim()
     for load in loads:
         load.stop.set()
         load.join()
     assert [load.failure for load in loads] == [None, None, None]
     committed = {number: id for load in loads for number, id in load.committed.items()}
-    held = keeper.extent()
+    held = maintainer.extent()
     assert sorted(committed) == list(range(1, held.head + 1)), "no id lost, none given twice"
     assert (held.pruned_to, held.archive, gone) == (400, lake.storage.location, 400)
     report = check_directory(kept.data)
@@ -162,11 +164,13 @@ def test_events_leave_while_clients_commit(kept: Server, keeper: EmbeddedKeeper,
     kept.kill()
     kept.start()
     retry()
-    assert keeper.extent().head == held.head
+    assert maintainer.extent().head == held.head
 
 
 @pytest.mark.req("DUR-07")
-def test_a_published_snapshot_is_what_the_server_judges_by(kept: Server, keeper: EmbeddedKeeper) -> None:
+def test_a_published_snapshot_is_what_the_server_judges_by(
+    kept: Server, maintainer: EmbeddedLogMaintainer
+) -> None:
     with kept.client("ann") as peer:
         head = peer.commit(["p"], tree_event("a"))
     state = PartitionState()
@@ -175,46 +179,48 @@ def test_a_published_snapshot_is_what_the_server_judges_by(kept: Server, keeper:
         model.apply(COMPATIBILITY, state, event)
     state.settle()
     packed = pack(state.dump())
-    keeper.put_snapshots([Snapshot("p", head, 0, packed, 1), Snapshot("q", 0, 7, b"later model", 1)])
-    assert keeper.watermarks(0) == {"p": head}
-    assert keeper.watermarks(7) == {"q": 0}
+    maintainer.put_snapshots([Snapshot("p", head, 0, packed, 1), Snapshot("q", 0, 7, b"later model", 1)])
+    assert maintainer.watermarks(0) == {"p": head}
+    assert maintainer.watermarks(7) == {"q": 0}
     kept.stop()
     kept.start()
     with kept.client("ann") as peer:
         (result,) = peer.submit(item(["p"], tree_event("only in the snapshot")))
         assert result["status"] == "rejected", "the item is there already"
-    with pytest.raises(KeepingFailed, match=f"is at {head + 1}, the log ends at {head}"):
-        keeper.put_snapshots([Snapshot("p", head + 1, 0, packed, 1)])
-    assert keeper.watermarks(0) == {"p": head}
+    with pytest.raises(MaintenanceFailed, match=f"is at {head + 1}, the log ends at {head}"):
+        maintainer.put_snapshots([Snapshot("p", head + 1, 0, packed, 1)])
+    assert maintainer.watermarks(0) == {"p": head}
 
 
-def test_many_snapshots_are_stored_between_groups(kept: Server, keeper: EmbeddedKeeper) -> None:
+def test_many_snapshots_are_stored_between_groups(kept: Server, maintainer: EmbeddedLogMaintainer) -> None:
     load = Load(kept, "load", ["p"])
     load.start()
     snapshots = [Snapshot(f"s{n}", 0, 0, bytes([n % 256]) * 40_000, n) for n in range(150)]
-    keeper.put_snapshots([*snapshots, Snapshot("large", 0, 0, b"x" * 9_000_000, 1)])
+    maintainer.put_snapshots([*snapshots, Snapshot("large", 0, 0, b"x" * 9_000_000, 1)])
     load.stop.set()
     load.join()
     assert load.failure is None
-    assert keeper.watermarks(0) == {f"s{n}": 0 for n in range(150)} | {"large": 0}
+    assert maintainer.watermarks(0) == {f"s{n}": 0 for n in range(150)} | {"large": 0}
     with closing(SqliteReader.open(kept.data)) as reader:
         assert [reader.snapshot(f"s{n}", 0) for n in range(150)] == snapshots
 
 
-def test_an_erased_event_is_gone_from_history_and_from_memory(kept: Server, keeper: EmbeddedKeeper) -> None:
+def test_an_erased_event_is_gone_from_history_and_from_memory(
+    kept: Server, maintainer: EmbeddedLogMaintainer
+) -> None:
     with kept.client("ann") as peer:
         secret = peer.commit(["p"], tree_event("a", text="CANARY-1"), "the-id")
         peer.commit(["q"], tree_event("b"))
         peer.send("submit_events", {"events": [item(["p"], tree_event("a"))]})
         assert peer.expect("submit_events_result")["results"][0]["status"] == "rejected", "it is resident"
         stale = Snapshot("p", secret, 0, b"CANARY-1 in a state", 1)
-        keeper.put_snapshots([stale])
-        with closing(EmbeddedKeeper(kept.data)) as other:
-            assert keeper.erase([(secret, STONE)]) == 1
-            with pytest.raises(KeepingFailed, match="erased from the log since"):
+        maintainer.put_snapshots([stale])
+        with closing(EmbeddedLogMaintainer(kept.data)) as other:
+            assert maintainer.erase([(secret, STONE)]) == 1
+            with pytest.raises(MaintenanceFailed, match="erased from the log since"):
                 other.put_snapshots([stale])
-        assert keeper.watermarks(0) == {}
-        keeper.reclaim()
+        assert maintainer.watermarks(0) == {}
+        maintainer.reclaim()
         files = b"".join(file.read_bytes() for file in kept.data.iterdir())
         assert b"CANARY-1" not in files
         assert peer.history(["p"])[0]["event"] == json.loads(STONE)
@@ -222,7 +228,9 @@ def test_an_erased_event_is_gone_from_history_and_from_memory(kept: Server, keep
         assert peer.commit(["p"], tree_event("a", text="again")) == 3
         (retried,) = peer.submit(item(["p"], tree_event("a", text="CANARY-1"), "the-id"))
         assert (retried["status"], retried["committed_id"]) == ("committed", secret), "and it is still known"
-    keeper.put_snapshots([Snapshot("q", 1, 0, pack(PartitionState().dump()), 1)])  # by whom the erasure is
+    maintainer.put_snapshots(
+        [Snapshot("q", 1, 0, pack(PartitionState().dump()), 1)]
+    )  # by whom the erasure is
     assert check_directory(kept.data).ok
 
 
@@ -260,19 +268,19 @@ def test_the_log_knows_the_model_in_force(tmp_path: Path) -> None:
     write_model(model, 1, 100, 10)
     with (
         running(tmp_path / "data", "--model", str(model), "--access-default", "allow") as server,
-        closing(EmbeddedKeeper(server.data)) as keeper,
+        closing(EmbeddedLogMaintainer(server.data)) as maintainer,
     ):
-        bundle = keeper.model_in_force()
+        bundle = maintainer.model_in_force()
         assert bundle is not None
         assert bundle.version == 1
         assert bundle.files["model.toml"] == (model / "model.toml").read_bytes()
         write_model(model, 2, 50, 10)
         assert run_reload(server.data).returncode == 0
-        assert (after := keeper.model_in_force()) is not None
+        assert (after := maintainer.model_in_force()) is not None
         assert (after.version, after.digest != bundle.digest) == (2, True)
-        with pytest.raises(KeepingFailed, match="of model version 1, 2 is in force"):
-            keeper.put_snapshots([Snapshot("p", 0, 1, b"", 1)])
-        keeper.put_snapshots([Snapshot("p", 0, 3, b"", 1)])
+        with pytest.raises(MaintenanceFailed, match="of model version 1, 2 is in force"):
+            maintainer.put_snapshots([Snapshot("p", 0, 1, b"", 1)])
+        maintainer.put_snapshots([Snapshot("p", 0, 3, b"", 1)])
         server.stop()
-        with pytest.raises(KeepingFailed, match="of model version 1, 2 is in force"):
-            keeper.put_snapshots([Snapshot("p", 0, 1, b"", 1)])
+        with pytest.raises(MaintenanceFailed, match="of model version 1, 2 is in force"):
+            maintainer.put_snapshots([Snapshot("p", 0, 1, b"", 1)])

@@ -17,7 +17,7 @@ from tests.pipeline.history import NAMES, append, make_store
 from tests.store.postgres.server import database, postgres
 from tests.store.records import make_record
 from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
-from unisono.lake.cold.pages import LOOK_S, LakePages
+from unisono.lake.cold.pages import REFRESH_S, LakePages
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.store.port import LogExtent, Page, Record, StoreUnusable
@@ -60,12 +60,12 @@ def mixed(lake: Lake, data: Path) -> None:
 def _spread_runs(lake: Lake, data: Path, heads: tuple[int, ...]) -> None:
     from unisono.lake import write as runs
 
-    whole = runs.FRESH_ROWS_MAX
-    runs.FRESH_ROWS_MAX = 0  # type: ignore[misc]
+    whole = runs.UNBUCKETED_ROWS_MAX
+    runs.UNBUCKETED_ROWS_MAX = 0  # type: ignore[misc]
     try:
         export_to(lake, data, *heads)
     finally:
-        runs.FRESH_ROWS_MAX = whole  # type: ignore[misc]
+        runs.UNBUCKETED_ROWS_MAX = whole  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
@@ -166,16 +166,16 @@ def test_a_history_of_a_thousand_partitions_goes_on_where_it_stands(
 
     monkeypatch.setattr(pages, "_walk", counted)
     names = (*ROOMS, *(f"absent-{number}" for number in range(1000 - len(ROOMS))))
-    floors = {name: chance.randrange(EVENTS) for name in chance.sample(names, 300)}
-    for asked in ({}, floors):
+    snapshot_starts = {name: chance.randrange(EVENTS) for name in chance.sample(names, 300)}
+    for asked in ({}, snapshot_starts):
         walks.clear()
         got: list[Record] = []
         more = True
         while more:
             since = got[-1].committed_id if got else 0
-            page = pages.page(names, since, EVENTS, limit=50, bytes_max=1 << 20, floors=asked)
+            page = pages.page(names, since, EVENTS, limit=50, bytes_max=1 << 20, snapshot_starts=asked)
             got, more = [*got, *page.records], page.has_more
-        expected = reader.page(names, 0, EVENTS, limit=1 << 40, bytes_max=1 << 40, floors=asked)
+        expected = reader.page(names, 0, EVENTS, limit=1 << 40, bytes_max=1 << 40, snapshot_starts=asked)
         assert got == list(expected.records)
         assert len(walks) == 1000, "no partition is begun anew for a later page"
     pages.close()
@@ -285,7 +285,7 @@ def test_a_newer_version_is_looked_for_now_and_then(whole: Path, tmp_path: Path)
     compact(lake)
     pages.page(["plain"], 0, EVENTS, limit=1_000, bytes_max=1 << 20)
     assert {key[:2] for key in pages._files._kept._items} == before, "not at every page"
-    now = LOOK_S + 1
+    now = REFRESH_S + 1
     pages.page(["plain"], 0, EVENTS, limit=1_000, bytes_max=1 << 20)
     assert not before & {key[:2] for key in pages._files._kept._items}, "nothing is kept of replaced files"
     assert not before & set(pages._files._open)
@@ -493,13 +493,13 @@ def test_a_lake_that_goes_away_and_comes_back(whole: Path, reader: SqliteReader,
 
 
 def test_what_left_and_cannot_be_read_is_told_at_the_start(lake: Lake, tmp_path: Path) -> None:
-    Archive().require(LogExtent(0, 10))
-    Archive().require(LogExtent(EVENTS, EVENTS, lake.storage.location))
+    Archive().last_pruned_event(LogExtent(0, 10))
+    Archive().last_pruned_event(LogExtent(EVENTS, EVENTS, lake.storage.location))
     for archive, says in (
         (None, "names no archive: set `archive`"),
         (str(tmp_path), "there is no lake at"),
     ):
         with pytest.raises(StoreUnusable, match=says):
-            Archive().require(LogExtent(5, 10, archive))
+            Archive().last_pruned_event(LogExtent(5, 10, archive))
     with pytest.raises(StoreUnusable, match=f"the lake ends at {EVENTS} and {EVENTS + 1} was asked for"):
-        Archive().require(LogExtent(EVENTS + 1, EVENTS + 1, lake.storage.location))
+        Archive().last_pruned_event(LogExtent(EVENTS + 1, EVENTS + 1, lake.storage.location))

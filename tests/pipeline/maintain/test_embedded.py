@@ -14,8 +14,8 @@ from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many
 from tests.store.sqlite.test_maintenance import make_version_1
 from unisono.pipeline.errors import NoSuchStore
-from unisono.pipeline.maintain import embedded as keeping
-from unisono.pipeline.maintain.embedded import KeepingFailed, LogMaintainer, open_keeper
+from unisono.pipeline.maintain import embedded
+from unisono.pipeline.maintain.embedded import LogMaintainer, MaintenanceFailed, open_maintainer
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogExtent, Snapshot
@@ -30,11 +30,11 @@ EVENTS = 700
 
 
 class Place:
-    """A store with events in it, and a keeper of it."""
+    """A store with events in it, and a maintainer of it."""
 
-    def __init__(self, uri: str, keeper: LogMaintainer) -> None:
+    def __init__(self, uri: str, maintainer: LogMaintainer) -> None:
         self.uri = uri
-        self.keeper = keeper
+        self.maintainer = maintainer
 
 
 def fill_embedded(directory: Path) -> None:
@@ -52,7 +52,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, database: str, stack: 
         with closing(PostgresLog.open(database, "a")) as log:
             append_many(log, EVENTS, ("p", "q"))
             log.publish_model(ModelBundle(2, "digest", {"model.toml": b"x"}))
-    return Place(uri, stack.enter_context(closing(open_keeper(uri))))
+    return Place(uri, stack.enter_context(closing(open_maintainer(uri))))
 
 
 @pytest.fixture
@@ -61,55 +61,55 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_every_keeper_does_the_same(place: Place) -> None:
-    keeper = place.keeper
-    assert keeper.extent() == LogExtent(0, EVENTS)
-    assert keeper.model_in_force() == ModelBundle(2, "digest", {"model.toml": b"x"})
-    keeper.put_snapshots([Snapshot(f"s{n}", n, 2, b"x" * 50_000, 1, "digest") for n in range(40)])
-    keeper.put_snapshots(
+def test_every_maintainer_does_the_same(place: Place) -> None:
+    maintainer = place.maintainer
+    assert maintainer.extent() == LogExtent(0, EVENTS)
+    assert maintainer.model_in_force() == ModelBundle(2, "digest", {"model.toml": b"x"})
+    maintainer.put_snapshots([Snapshot(f"s{n}", n, 2, b"x" * 50_000, 1, "digest") for n in range(40)])
+    maintainer.put_snapshots(
         [Snapshot("s39", 5, 2, b"older", 1, "digest"), Snapshot("p", 600, 3, b"prepared", 1)]
     )
-    assert keeper.watermarks(2, "digest") == {f"s{n}": n for n in range(40)}
-    assert keeper.watermarks(3) == {"p": 600}
+    assert maintainer.watermarks(2, "digest") == {f"s{n}": n for n in range(40)}
+    assert maintainer.watermarks(3) == {"p": 600}
     for wrong, words in (
         (Snapshot("p", EVENTS + 1, 2, b"", 1), f"the log ends at {EVENTS}"),
         (Snapshot("p", 1, 1, b"", 1), "of model version 1, 2 is in force"),
         (Snapshot("p", 1, 2, b"", 1, "other"), r"of another content .*digest other, digest is in force"),
     ):
-        with pytest.raises(KeepingFailed, match=words):
-            keeper.put_snapshots([wrong])
-    with pytest.raises(KeepingFailed, match="no archive is named"):
-        keeper.prune(100)
-    keeper.set_archive(LAKE)
+        with pytest.raises(MaintenanceFailed, match=words):
+            maintainer.put_snapshots([wrong])
+    with pytest.raises(MaintenanceFailed, match="no archive is named"):
+        maintainer.prune(100)
+    maintainer.set_archive(LAKE)
     gone = 0
-    while step := keeper.prune(650):
+    while step := maintainer.prune(650):
         gone += step
     assert gone == 650
-    assert keeper.extent() == LogExtent(650, EVENTS, LAKE)
-    assert keeper.erase([(n, STONE) for n in range(600, EVENTS + 1)], ["s1"]) == 50
-    assert keeper.erase([(EVENTS, STONE)]) == 0
-    assert keeper.watermarks(3) == {}
-    assert "s1" not in keeper.watermarks(2, "digest")
-    with pytest.raises(KeepingFailed, match="no event 701"):
-        keeper.erase([(EVENTS + 1, STONE)])
-    keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded anew", 1, "digest")])
-    with closing(open_keeper(place.uri)) as other:
+    assert maintainer.extent() == LogExtent(650, EVENTS, LAKE)
+    assert maintainer.erase([(n, STONE) for n in range(600, EVENTS + 1)], ["s1"]) == 50
+    assert maintainer.erase([(EVENTS, STONE)]) == 0
+    assert maintainer.watermarks(3) == {}
+    assert "s1" not in maintainer.watermarks(2, "digest")
+    with pytest.raises(MaintenanceFailed, match="no event 701"):
+        maintainer.erase([(EVENTS + 1, STONE)])
+    maintainer.put_snapshots([Snapshot("p", EVENTS, 2, b"folded anew", 1, "digest")])
+    with closing(open_maintainer(place.uri)) as other:
         other.erase([], ["p"])
-    with pytest.raises(KeepingFailed, match="fold them anew"):
-        keeper.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1, "digest")])
-    assert "p" not in keeper.watermarks(2, "digest")
-    keeper.reclaim()
-    assert keeper.extent() == LogExtent(650, EVENTS, LAKE)
+    with pytest.raises(MaintenanceFailed, match="fold them anew"):
+        maintainer.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1, "digest")])
+    assert "p" not in maintainer.watermarks(2, "digest")
+    maintainer.reclaim()
+    assert maintainer.extent() == LogExtent(650, EVENTS, LAKE)
 
 
-def test_no_store_no_keeper(tmp_path: Path, postgres: Postgres) -> None:
+def test_no_store_no_maintainer(tmp_path: Path, postgres: Postgres) -> None:
     with pytest.raises(NoSuchStore, match="holds no log"):
-        open_keeper(str(tmp_path / "nothing"))
+        open_maintainer(str(tmp_path / "nothing"))
     assert not (tmp_path / "nothing").exists(), "and none was made"
     with pytest.raises(NoSuchStore, match="unisono db init"):
-        open_keeper(postgres.dsn())
+        open_maintainer(postgres.dsn())
     with pytest.raises(NoSuchStore, match="is no store"):
-        open_keeper("mysql://h/db")
+        open_maintainer("mysql://h/db")
 
 
 def test_without_a_server_what_was_erased_is_wiped_and_old_files_learn_to_shrink(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_without_a_server_what_was_erased_is_wiped_and_old_files_learn_to_shrink
     with closing(SqliteLog.open(tmp_path)):
         pass  # upgraded, as a server would do it
     size = (tmp_path / "log.db").stat().st_size
-    with closing(open_keeper(str(tmp_path))) as keeper:
-        keeper.set_archive(LAKE)
-        while keeper.prune(290):
+    with closing(open_maintainer(str(tmp_path))) as maintainer:
+        maintainer.set_archive(LAKE)
+        while maintainer.prune(290):
             pass
-        keeper.erase([(295, STONE)])
-        keeper.reclaim()
+        maintainer.erase([(295, STONE)])
+        maintainer.reclaim()
     assert (tmp_path / "log.db").stat().st_size < size
     with closing(SqliteLog.open(tmp_path)) as log:
         left = log.reclaim()
@@ -133,21 +133,21 @@ def test_a_server_may_start_and_end_in_the_middle(tmp_path: Path) -> None:
     """Whoever has the log does the work; nothing is done twice and nothing is left out."""
     data = tmp_path / "data"
     fill_embedded(data)
-    with closing(open_keeper(str(data))) as keeper:
-        keeper.put_snapshots([Snapshot("p", 100, 2, b"x", 1, "digest")])
+    with closing(open_maintainer(str(data))) as maintainer:
+        maintainer.put_snapshots([Snapshot("p", 100, 2, b"x", 1, "digest")])
         server = Server(data, "--model", "open", "--access-default", "allow")
         starting = threading.Thread(target=server.start)
         starting.start()
         erased = 0
         while starting.is_alive():  # the lock changes hands meanwhile
             if erased < EVENTS // 2:
-                erased += keeper.erase([(100 + erased, STONE)])
+                erased += maintainer.erase([(100 + erased, STONE)])
             else:
                 starting.join()
         try:
-            assert keeper.erase([(100 + erased, STONE)]) == 1
+            assert maintainer.erase([(100 + erased, STONE)]) == 1
             server.kill()
-            assert keeper.erase([(101 + erased, STONE)]) == 1, "what it left behind does not mislead"
+            assert maintainer.erase([(101 + erased, STONE)]) == 1, "what it left behind does not mislead"
         finally:
             server.kill()
         with closing(SqliteReader.open(data)) as reader:
@@ -156,22 +156,22 @@ def test_a_server_may_start_and_end_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_log_in_use_by_who_answers_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "SERVER_WAIT_S", 0.3)
+    monkeypatch.setattr(embedded, "SERVER_WAIT_S", 0.3)
     fill_embedded(tmp_path)
-    with closing(open_keeper(str(tmp_path))) as keeper, closing(SqliteLog.open(tmp_path)) as log:
-        with pytest.raises(KeepingFailed, match=r"in use by process .*; and its admin port"):
-            keeper.set_archive(LAKE)
+    with closing(open_maintainer(str(tmp_path))) as maintainer, closing(SqliteLog.open(tmp_path)) as log:
+        with pytest.raises(MaintenanceFailed, match=r"in use by process .*; and its admin port"):
+            maintainer.set_archive(LAKE)
         append(log, [["p"]])
-        assert keeper.extent().head == EVENTS + 1
+        assert maintainer.extent().head == EVENTS + 1
 
 
 def test_the_token_of_an_earlier_server_is_not_used(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--access-default", "allow") as server:
         with server.client("ann") as peer:
             peer.commit(["p"], set_event("n", 1))
-        with closing(open_keeper(str(server.data))) as keeper:
-            keeper.set_archive("file:///first")
+        with closing(open_maintainer(str(server.data))) as maintainer:
+            maintainer.set_archive("file:///first")
             server.kill()
             server.start()
-            keeper.set_archive("file:///second")
-            assert keeper.extent() == LogExtent(0, 1, "file:///second")
+            maintainer.set_archive("file:///second")
+            assert maintainer.extent() == LogExtent(0, 1, "file:///second")

@@ -18,9 +18,9 @@ from unisono.store.port import Snapshot, StoreUnusable
 from unisono.store.postgres import check as postgres_checking
 from unisono.store.postgres import schema
 from unisono.store.postgres.check import open_database
-from unisono.store.postgres.connect import shown
+from unisono.store.postgres.connect import describe_dsn
 from unisono.store.postgres.log import PostgresLog
-from unisono.store.postgres.maintenance import PostgresKeeping
+from unisono.store.postgres.maintenance import PostgresMaintenance
 
 __all__ = ["database", "postgres"]
 
@@ -46,7 +46,7 @@ def plant(dsn: str, *statements: str) -> None:
 
 
 def prune(dsn: str, upto: int) -> None:
-    with closing(PostgresKeeping(dsn)) as owner:
+    with closing(PostgresMaintenance(dsn)) as owner:
         owner.set_archive("file:///lake")
         owner.prune(upto)
 
@@ -64,15 +64,15 @@ def test_the_list_of_what_migrations_make_is_up_to_date() -> None:
 
 
 def test_sound_logs_are_called_sound(dsn: str) -> None:
-    assert check_database(dsn).text() == f"{shown(dsn)}: sound (40 events, head 40)"
+    assert check_database(dsn).text() == f"{describe_dsn(dsn)}: sound (40 events, head 40)"
     prune(dsn, 25)
-    assert check_database(dsn).text() == f"{shown(dsn)}: sound (15 events, head 40, pruned to 25)"
+    assert check_database(dsn).text() == f"{describe_dsn(dsn)}: sound (15 events, head 40, pruned to 25)"
     prune(dsn, 40)
-    assert check_database(dsn).text() == f"{shown(dsn)}: sound (0 events, head 40, pruned to 40)"
+    assert check_database(dsn).text() == f"{describe_dsn(dsn)}: sound (0 events, head 40, pruned to 40)"
 
 
 def test_an_empty_log_is_sound(database: str) -> None:
-    assert check_database(database).text() == f"{shown(database)}: sound (0 events, head 0)"
+    assert check_database(database).text() == f"{describe_dsn(database)}: sound (0 events, head 0)"
 
 
 def test_names_of_any_kind_large_events_and_tombstones_are_sound(
@@ -87,9 +87,9 @@ def test_names_of_any_kind_large_events_and_tombstones_are_sound(
             + [make_record(n, event=large) for n in range(2, 9)]
         )
         log.put_snapshots([Snapshot(ODD, 1, 1, b"{}", START_MS)])
-    with closing(PostgresKeeping(database)) as owner:
+    with closing(PostgresMaintenance(database)) as owner:
         owner.erase([Tombstone(5, tombstone(START_MS))])
-    assert check_database(database).text() == f"{shown(database)}: sound (8 events, head 8)"
+    assert check_database(database).text() == f"{describe_dsn(database)}: sound (8 events, head 8)"
     prune(database, 1)
     assert check_database(database).ok
 
@@ -313,7 +313,7 @@ def test_a_log_can_be_checked_while_nodes_write_and_events_leave(
 ) -> None:
     monkeypatch.setattr(postgres_checking, "BATCH_ROWS", 50)
     told: list[tuple[int, int]] = []
-    with closing(PostgresLog.open(dsn, "a")) as log, closing(PostgresKeeping(dsn)) as owner:
+    with closing(PostgresLog.open(dsn, "a")) as log, closing(PostgresMaintenance(dsn)) as owner:
         append_many(log, 1_000, ("p", "q"))
         owner.set_archive("file:///lake")
 

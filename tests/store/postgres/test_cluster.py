@@ -98,9 +98,9 @@ def test_a_node_is_not_sent_looking_by_its_own_commits(
     a.catch_up()
     append(a, [["p"]])
     assert woken(a)  # PostgreSQL wakes everybody
-    looked_at = a._looked_at
+    looked_at = a._news_read_at
     assert a.catch_up().head == 1
-    assert a._looked_at == looked_at
+    assert a._news_read_at == looked_at
     assert not woken(a, 0)
     append(b, [["p"]])
     assert woken(a)
@@ -281,7 +281,7 @@ def test_racing_claims_leave_one_holder_and_every_other_is_told(node: OpenNode, 
     for thread in threads:
         thread.join(PATIENCE_S)
     for number, log in enumerate(nodes):
-        log._looked_at = 0.0
+        log._news_read_at = 0.0
         told[number] += log.catch_up().replaced
 
     order = sorted((epoch, number, conn) for number in (0, 1) for conn, epoch in claims[number].items())
@@ -338,7 +338,7 @@ def test_a_release_gives_up_what_is_still_held(node: OpenNode, database: str) ->
     b.claim("bob", 5)
     a.release("ann", 1)
     a.release("bob", 2)
-    a._looked_at = 0.0
+    a._news_read_at = 0.0
     a.catch_up()
     assert query(database, "SELECT client_id, conn FROM unisono.presence") == [("bob", 5)]
     b.fence([("bob", 5)])

@@ -45,7 +45,7 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def cut(dsn: str, log: PostgresReader) -> None:
-    query(dsn, f"SELECT pg_terminate_backend({log._line.connection.info.backend_pid}, 5000)")
+    query(dsn, f"SELECT pg_terminate_backend({log._pipeline.connection.info.backend_pid}, 5000)")
 
 
 # The server
@@ -143,7 +143,7 @@ def test_failover_to_a_promoted_standby(postgres: Postgres) -> None:
                 log.reopen()  # nobody is the primary now
             standby.promote()
             log.reopen()
-            assert log._line.connection.info.port == standby.port
+            assert log._pipeline.connection.info.port == standby.port
             assert log.head() == 20
             log.fence([("ann", 7)])
             assert list(log.begin(["id-20"]).replaced) == []
@@ -251,7 +251,7 @@ def test_a_connection_cut_before_commit_leaves_nothing(database: str, log: Postg
 
 def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(database: str) -> None:
     with closing(PostgresReader.open(database, timeouts=Timeouts(answer_s=0.5))) as reader:
-        backend = reader._line.connection.info.backend_pid
+        backend = reader._pipeline.connection.info.backend_pid
         os.kill(backend, signal.SIGSTOP)
         try:
             started = time.monotonic()

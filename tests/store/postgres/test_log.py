@@ -84,14 +84,14 @@ def test_every_wait_has_an_end(database: str) -> None:
         assert setting(log, "client_connection_check_interval") == "1s"
         assert setting(log, "tcp_keepalives_idle") == "6"
         assert setting(log, "tcp_user_timeout") == "12000"
-        parameters = log._line.connection.info.get_parameters()
+        parameters = log._pipeline.connection.info.get_parameters()
         assert (parameters["keepalives_idle"], parameters["tcp_user_timeout"]) == ("6", "12000")
-        if log._line.connection.info.server_version >= 170_000:
+        if log._pipeline.connection.info.server_version >= 170_000:
             assert setting(log, "transaction_timeout") == "18500ms"
 
 
 def setting(log: PostgresReader, name: str) -> str:
-    row = log._line.connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+    row = log._pipeline.connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
     assert row is not None
     return str(row[0])
 
@@ -267,7 +267,7 @@ def blocks(log: PostgresLog, partitions: list[str], events: int) -> int:
     }
     explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + SQL["page"]
     for _ in range(2):  # the first touches more, to set hint bits
-        row = log._line.connection.execute(explain, parameters).fetchone()
+        row = log._pipeline.connection.execute(explain, parameters).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     assert "Seq Scan" not in str(plan)
@@ -279,7 +279,7 @@ def test_a_page_reads_no_event_beyond_its_bytes(log: PostgresLog) -> None:
     log.commit([make_record(opening.head + n, event=b'"%b"' % (b"x" * 500_000)) for n in range(1, 21)])
     page = log.page(["p"], 0, 100, limit=20, bytes_max=1_200_000)
     assert (len(page.records), page.has_more) == (2, True)
-    row = log._line.connection.execute(
+    row = log._pipeline.connection.execute(
         b"SELECT count(*) FROM (" + SQL["page"] + b") AS page",
         {
             "partitions": Texts(["p"]),

@@ -13,11 +13,11 @@ from tests.store.contract import NO_LIMIT
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from unisono.protocol.tombstones import tombstone
-from unisono.store.maintenance import KeepRefused, Tombstone
+from unisono.store.maintenance import MaintenanceRefused, Tombstone
 from unisono.store.port import LogExtent, Pruned, Snapshot, StoreUnusable
 from unisono.store.postgres import schema
 from unisono.store.postgres.log import PostgresLog, PostgresReader
-from unisono.store.postgres.maintenance import PostgresKeeping
+from unisono.store.postgres.maintenance import PostgresMaintenance
 
 __all__ = ["database", "postgres"]
 
@@ -38,14 +38,14 @@ def log(database: str, stack: ExitStack) -> PostgresLog:
 
 
 @pytest.fixture
-def owner(database: str, stack: ExitStack) -> PostgresKeeping:
-    return stack.enter_context(closing(PostgresKeeping(database)))
+def owner(database: str, stack: ExitStack) -> PostgresMaintenance:
+    return stack.enter_context(closing(PostgresMaintenance(database)))
 
 
 @pytest.mark.req("DUR-05", "ORD-01", "ORD-05")
-def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresKeeping) -> None:
+def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresMaintenance) -> None:
     records = append(log, [["p"], [ODD], ["p", "r"], ["q"], ["r"], ["p"]])
-    with pytest.raises(KeepRefused, match="no archive is named"):
+    with pytest.raises(MaintenanceRefused, match="no archive is named"):
         owner.prune(3)
     owner.set_archive(LAKE)
     assert [owner.prune(3, limit=2) for _ in range(3)] == [2, 1, 0]
@@ -71,7 +71,7 @@ def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresKeeping) -
 
 @pytest.mark.req("DUR-06", "SYNC-01", "ORD-02")
 def test_pruning_beside_nodes_that_commit_and_read(
-    log: PostgresLog, owner: PostgresKeeping, database: str
+    log: PostgresLog, owner: PostgresMaintenance, database: str
 ) -> None:
     """No reader meets a hole, no group fails, and a tailing node hears everything once."""
     append_many(log, 2_000)
@@ -141,20 +141,20 @@ def test_pruning_waits_for_the_last_old_node(database: str, postgres: Postgres) 
         database=name,
     )
     with pytest.raises(StoreUnusable, match=r"lacks 0002_pre_keeping.sql, 0004_pre_identity.sql: run"):
-        PostgresKeeping(dsn)
+        PostgresMaintenance(dsn)
     assert schema.migrate(dsn) == ["0002_pre_keeping.sql"]
     with closing(psycopg.connect(postgres.dsn(name, user="old_node"))) as connection:
         assert connection.execute("SELECT count(*) FROM unisono.pruned").fetchall() == [(0,)]
     with pytest.raises(
         StoreUnusable, match=r"lacks 0004_pre_identity.sql: run `unisono db migrate --finish`"
     ):
-        PostgresKeeping(dsn)
+        PostgresMaintenance(dsn)
     postgres.execute("INSERT INTO unisono.nodes (node_id, name, knows) VALUES (99, 'old', 1)", database=name)
     with pytest.raises(StoreUnusable, match=r"0003_post_keeping.sql takes away .* old"):
         schema.migrate(dsn, finish=True)
     postgres.execute("DELETE FROM unisono.nodes WHERE node_id = 99", database=name)
     assert schema.migrate(dsn, finish=True) == ["0003_post_keeping.sql", "0004_pre_identity.sql"]
-    with closing(PostgresKeeping(dsn)) as owner, closing(PostgresLog.open(dsn, "new")) as log:
+    with closing(PostgresMaintenance(dsn)) as owner, closing(PostgresLog.open(dsn, "new")) as log:
         append(log, [["p"]] * 3)
         owner.set_archive(LAKE)
         with closing(psycopg.connect(dsn)) as connection, pytest.raises(StoreUnusable, match="does not know"):
@@ -162,7 +162,7 @@ def test_pruning_waits_for_the_last_old_node(database: str, postgres: Postgres) 
         postgres.execute(
             "INSERT INTO unisono.nodes (node_id, name, knows) VALUES (99, 'back', 1)", database=name
         )
-        with pytest.raises(KeepRefused, match=r"older version .*: back"):
+        with pytest.raises(MaintenanceRefused, match=r"older version .*: back"):
             owner.prune(2)
         postgres.execute("DELETE FROM unisono.nodes WHERE node_id = 99", database=name)
         assert owner.prune(2) == 2
@@ -175,19 +175,19 @@ def test_only_the_owner_keeps_the_log(database: str, postgres: Postgres) -> None
     postgres.execute("CREATE ROLE keeping_node LOGIN")
     schema.migrate(database, runtime_role="keeping_node")
     as_node = postgres.dsn(name, user="keeping_node")
-    with closing(PostgresLog.open(as_node, "a")) as log, closing(PostgresKeeping(as_node)) as keeping:
+    with closing(PostgresLog.open(as_node, "a")) as log, closing(PostgresMaintenance(as_node)) as maintenance:
         append(log, [["p"]])
         assert log.extent() == LogExtent(0, 1)
         for call in (
-            lambda: keeping.set_archive(LAKE),
-            lambda: keeping.erase([Tombstone(1, STONE)]),
+            lambda: maintenance.set_archive(LAKE),
+            lambda: maintenance.erase([Tombstone(1, STONE)]),
         ):
-            with pytest.raises(KeepRefused, match="is for the owner of the log"):
+            with pytest.raises(MaintenanceRefused, match="is for the owner of the log"):
                 call()
-        with closing(PostgresKeeping(database)) as owner:
+        with closing(PostgresMaintenance(database)) as owner:
             owner.set_archive(LAKE)
-            with pytest.raises(KeepRefused, match="is for the owner"):
-                keeping.prune(1)
+            with pytest.raises(MaintenanceRefused, match="is for the owner"):
+                maintenance.prune(1)
             assert owner.prune(1) == 1
         assert set(log.begin(["id-1"]).known) == {"id-1"}
         log.abandon()
@@ -196,7 +196,7 @@ def test_only_the_owner_keeps_the_log(database: str, postgres: Postgres) -> None
     postgres.execute("DROP OWNED BY keeping_node", "DROP ROLE keeping_node", database=name)
 
 
-def test_an_erasure_reaches_every_node(log: PostgresLog, owner: PostgresKeeping, database: str) -> None:
+def test_an_erasure_reaches_every_node(log: PostgresLog, owner: PostgresMaintenance, database: str) -> None:
     records = append(log, [["p"], ["q"], ["p", ODD]])
     with closing(PostgresLog.open(database, "b")) as other:
         log.put_snapshots([Snapshot(name, 3, 1, b"x", 1) for name in ("p", "q", ODD)])
@@ -215,13 +215,13 @@ def test_an_erasure_reaches_every_node(log: PostgresLog, owner: PostgresKeeping,
         other.put_snapshots([Snapshot("p", 3, 1, b"folded anew", 1)])
         assert other.snapshot("p", 1) is not None
     for wrong, words in (([Tombstone(4, STONE)], "no event 4"), ([Tombstone(1, b"{}")], "no tombstone")):
-        with pytest.raises(KeepRefused, match=words):
+        with pytest.raises(MaintenanceRefused, match=words):
             owner.erase(wrong)
     assert owner.erase([Tombstone(3, STONE)]).events == 0
 
 
 def test_erased_text_is_in_no_table_file_after_reclaiming(
-    log: PostgresLog, owner: PostgresKeeping, postgres: Postgres, database: str
+    log: PostgresLog, owner: PostgresMaintenance, postgres: Postgres, database: str
 ) -> None:
     log.begin([])
     log.commit([make_record(n, event=b'"CANARY-%03d-%b"' % (n, b"y" * 40 * n)) for n in range(1, 101)])
@@ -244,7 +244,7 @@ def test_erased_text_is_in_no_table_file_after_reclaiming(
 @pytest.mark.req("DUR-06", "SYNC-01")
 @pytest.mark.parametrize("upto", [40, 130])
 def test_events_that_leave_between_two_pages_are_not_passed_over(
-    log: PostgresLog, owner: PostgresKeeping, database: str, upto: int
+    log: PostgresLog, owner: PostgresMaintenance, database: str, upto: int
 ) -> None:
     """Their ids were found with the page before, or were about to be."""
     names = [f"n{number:02}" for number in range(30)]
@@ -260,5 +260,7 @@ def test_events_that_leave_between_two_pages_are_not_passed_over(
         rest = reader.page(names, upto, 300, limit=500, bytes_max=1 << 20)
         assert [each.committed_id for each in rest.records] == [*range(upto + 1, 301)]
         # What has left does not count where histories start above it.
-        floors = dict.fromkeys(names, upto)
-        assert reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, floors=floors) == rest
+        snapshot_starts = dict.fromkeys(names, upto)
+        assert (
+            reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, snapshot_starts=snapshot_starts) == rest
+        )

@@ -174,7 +174,7 @@ def test_the_role_of_a_node_can_serve_and_nothing_else(
         log.put_snapshots([Snapshot("p", 1, 1, b"y", 2)])
         log.publish_model(ModelBundle(1, "d", {}))
         log.release("bob", 2)
-        log._beat_at = 0.0
+        log._heartbeat_at = 0.0
         log.maintain()
         told = other.catch_up(fresh=True)
         assert (len(told.records), told.model_version) == (1, 1)

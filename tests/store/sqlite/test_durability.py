@@ -22,7 +22,7 @@ from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory
 from unisono.store.maintenance import Tombstone
 from unisono.store.port import StorageError
-from unisono.store.sqlite import maintenance as sqlite_keeping
+from unisono.store.sqlite import maintenance as sqlite_maintenance
 from unisono.store.sqlite import wal as sqlite_wal
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
@@ -108,7 +108,7 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
 ) -> None:
     monkeypatch.setattr(sqlite_wal, "PASS_FRAMES", 120)
     monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 20)
-    monkeypatch.setattr(sqlite_keeping, "RECLAIM_PAGES", 5)
+    monkeypatch.setattr(sqlite_maintenance, "RECLAIM_PAGES", 5)
     chance = random.Random(6)
     losses: list[tuple[dict[str, FileImage], tuple[int, int]]] = []
     reached = (0, 0)

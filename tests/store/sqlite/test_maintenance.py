@@ -21,13 +21,13 @@ from tests.store.records import append, append_many, make_record
 from tests.waiting import until
 from unisono.protocol.canonical import canonical
 from unisono.protocol.tombstones import tombstone
-from unisono.store import maintenance as keeping
+from unisono.store import maintenance
 from unisono.store.check import check_directory
 from unisono.store.cluster import ModelBundle, ModelRefused
-from unisono.store.maintenance import KeepRefused, Tombstone
+from unisono.store.maintenance import MaintenanceRefused, Tombstone
 from unisono.store.port import LogExtent, Pruned, Record, Snapshot, StorageError
 from unisono.store.sqlite import files as sqlite_files
-from unisono.store.sqlite import maintenance as sqlite_keeping
+from unisono.store.sqlite import maintenance as sqlite_maintenance
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 from unisono.store.statements import load_migrations
 
@@ -59,9 +59,9 @@ def everything_in(directory: Path) -> bytes:
 def test_nothing_leaves_before_an_archive_is_named(log: SqliteLog) -> None:
     append(log, [["p"]] * 3)
     assert log.extent() == LogExtent(0, 3)
-    with pytest.raises(KeepRefused, match="no archive is named"):
+    with pytest.raises(MaintenanceRefused, match="no archive is named"):
         log.prune(3)
-    with pytest.raises(KeepRefused, match="needs a location"):
+    with pytest.raises(MaintenanceRefused, match="needs a location"):
         log.set_archive(" ")
     assert log.extent() == LogExtent(0, 3)
     log.set_archive(LAKE)
@@ -84,7 +84,7 @@ def test_the_oldest_leave_first_and_never_more_than_asked(log: SqliteLog) -> Non
 
 
 def test_a_step_is_bounded_in_bytes(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_keeping, "PRUNE_BYTES_MAX", 2_500)
+    monkeypatch.setattr(sqlite_maintenance, "PRUNE_BYTES_MAX", 2_500)
     log.begin([])
     log.commit([make_record(n, event=b'"%b"' % (b"x" * 998)) for n in range(1, 6)])
     log.set_archive(LAKE)
@@ -189,11 +189,11 @@ def test_a_damaged_log_is_not_pruned_over(log: SqliteLog, tmp_path: Path) -> Non
     log.set_archive(LAKE)
     with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
         connection.execute("DELETE FROM events WHERE committed_id IN (1, 8)")
-    with pytest.raises(KeepRefused, match="event 1 is missing"):
+    with pytest.raises(MaintenanceRefused, match="event 1 is missing"):
         log.prune(20)
     with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
         connection.execute("UPDATE head SET pruned_to = 1")
-    with pytest.raises(KeepRefused, match="event 8 is missing"):
+    with pytest.raises(MaintenanceRefused, match="event 8 is missing"):
         log.prune(20)
     assert log.prune(7) == 6
 
@@ -331,9 +331,9 @@ def test_what_cannot_be_erased(log: SqliteLog) -> None:
         ([Tombstone(6, STONE)], "there is no event 6"),
         ([Tombstone(0, STONE)], "there is no event 0"),
         ([Tombstone(3, b'{"type":"other"}')], "is no tombstone"),
-        ([Tombstone(3, STONE)] * (keeping.ERASE_EVENTS_MAX + 1), "too many"),
+        ([Tombstone(3, STONE)] * (maintenance.ERASE_EVENTS_MAX + 1), "too many"),
     ):
-        with pytest.raises(KeepRefused, match=words):
+        with pytest.raises(MaintenanceRefused, match=words):
             log.erase(wrong)
     assert log.erasures() == 1
     assert log.scan(2, 3, limit=1)[0].event != STONE
@@ -387,7 +387,7 @@ def test_copies_that_sqlite_left_where_rows_stood_before(
 ) -> None:
     """By this seed rows move before they are erased, and leave copies in pages that stay in use."""
     if length == "long":
-        monkeypatch.setattr(sqlite_keeping, "REWRITE_BYTES_MAX", 0)
+        monkeypatch.setattr(sqlite_maintenance, "REWRITE_BYTES_MAX", 0)
     chance = random.Random(43)
     gone: set[int] = set()
     with closing(SqliteLog.open(tmp_path)) as log:
@@ -440,7 +440,7 @@ def test_a_new_log_gives_space_back_step_by_step(log: SqliteLog, tmp_path: Path)
     free = log.reclaim().free_pages
     assert free > 1_000
     while not (left := log.reclaim()).done:
-        assert left.free_pages >= free - 2 * sqlite_keeping.RECLAIM_PAGES, "never all at once"
+        assert left.free_pages >= free - 2 * sqlite_maintenance.RECLAIM_PAGES, "never all at once"
         free, steps = left.free_pages, steps + 1
         append(log, [["p"]])  # commits go on between two steps
     assert steps > 10
@@ -552,5 +552,7 @@ def test_events_that_leave_between_two_pages_are_not_passed_over(
         rest = reader.page(names, upto, 300, limit=500, bytes_max=1 << 20)
         assert [each.committed_id for each in rest.records] == [*range(upto + 1, 301)]
         # What has left does not count where histories start above it.
-        floors = dict.fromkeys(names, upto)
-        assert reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, floors=floors) == rest
+        snapshot_starts = dict.fromkeys(names, upto)
+        assert (
+            reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, snapshot_starts=snapshot_starts) == rest
+        )

@@ -328,7 +328,7 @@ class States:
 
         They are folded from the newest version of the lake: text may have been erased there.
         """
-        self._archive.look_again()
+        self._archive.refresh()
         fresh = States(
             model,
             self._store,
@@ -345,7 +345,7 @@ class States:
 
     def forget(self, partitions: Iterable[str]) -> None:
         """Text of these was erased: nothing folded before stays in memory, or is written as a snapshot."""
-        self._archive.look_again()
+        self._archive.refresh()
         for partition in partitions:
             self._forget(partition)
             self._loading.pop(partition, None)

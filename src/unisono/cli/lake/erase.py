@@ -57,7 +57,7 @@ def erase_(
     """
     from unisono.pipeline.jobs.erase.job import erase, plan
     from unisono.pipeline.jobs.erase.old_reports import remove_report, require_report
-    from unisono.pipeline.maintain.embedded import open_keeper
+    from unisono.pipeline.maintain.embedded import open_maintainer
     from unisono.pipeline.service.lease import Lease
     from unisono.pipeline.spark.cluster import require_visible
 
@@ -65,7 +65,7 @@ def erase_(
     if not (yes or dry_run or sys.stdin.isatty()):
         raise click.UsageError("this cannot be undone: say --yes, or --dry-run to see what would be erased")
     store, lake = place.store_uri, place.open_lake()
-    open_keeper(store).close()
+    open_maintainer(store).close()
     lake.view()
     for directory in reports:
         require_report(directory)

@@ -32,25 +32,25 @@ def retain_(
     compared with it and hashed anew just before. A server on the log goes on meanwhile.
     """
     from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy, held_text, plan, retain
-    from unisono.pipeline.maintain.embedded import open_keeper
+    from unisono.pipeline.maintain.embedded import open_maintainer
     from unisono.pipeline.spark.cluster import require_visible
 
     if keep is None and keep_events is None:
         raise click.UsageError("say what to keep: --keep SPAN, --keep-events N, or both")
     wanted = RetentionPolicy(keep, keep_events, KEEP_NEWEST if keep_newest is None else keep_newest)
     began, store, lake = time.monotonic(), place.store_uri, place.open_lake()
-    keeper = open_keeper(store)
+    maintainer = open_maintainer(store)
     try:
         lake.view()
         spark = place.context("unisono lake retain")
         require_visible(spark, store)
         if dry_run:
-            click.echo(plan(spark, store, keeper, lake, wanted).text())
+            click.echo(plan(spark, store, maintainer, lake, wanted).text())
             return
-        done = retain(spark, store, keeper, lake, wanted, place.say)
-        held = keeper.extent()
+        done = retain(spark, store, maintainer, lake, wanted, place.say)
+        held = maintainer.extent()
     finally:
-        keeper.close()
+        maintainer.close()
     if not done.events:
         place.say(done.plan.text())
     sum_up("let go of", done.events, time.monotonic() - began, held_text(held))

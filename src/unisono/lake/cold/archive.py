@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.store.port import (
-    NO_FLOORS,
+    NO_SNAPSHOT_STARTS,
     Behind,
     CommitLog,
     LogExtent,
@@ -71,37 +71,37 @@ class Archive:
 
     def page(
         self,
-        held: LogExtent,
+        extent: LogExtent,
         partitions: Sequence[str],
         since: int,
         upto: int,
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        """As `LogReader.page`, of events that have left the log that holds `held`; raises ArchiveFailed."""
-        return self._read(held, partitions, since, upto, limit, bytes_max, floors)
+        """As `LogReader.page`, of events that have left the log that holds `extent`; raises ArchiveFailed."""
+        return self._read(extent, partitions, since, upto, limit, bytes_max, snapshot_starts)
 
-    def scan(self, held: LogExtent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
-        """As `LogReader.scan`, of events that have left the log that holds `held`; raises ArchiveFailed."""
-        return self._read(held, None, since, upto, limit, NO_BYTES_MAX).records
+    def scan(self, extent: LogExtent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+        """As `LogReader.scan`, of events that have left the log that holds `extent`; raises ArchiveFailed."""
+        return self._read(extent, None, since, upto, limit, NO_BYTES_MAX).records
 
-    def require(self, held: LogExtent) -> Record | None:
+    def last_pruned_event(self, extent: LogExtent) -> Record | None:
         """The last event that has left the log, if any has; raises StoreUnusable when it cannot be read here."""
-        if held.pruned_to == 0:
+        if extent.pruned_to == 0:
             return None
         try:
-            last = self.scan(held, held.pruned_to - 1, held.pruned_to, limit=1)
+            last = self.scan(extent, extent.pruned_to - 1, extent.pruned_to, limit=1)
         except ArchiveFailed as error:
             raise StoreUnusable(str(error)) from error
-        if [record.committed_id for record in last] != [held.pruned_to]:
-            raise StoreUnusable(f"the archive at {self._location} has no event {held.pruned_to}")
+        if [record.committed_id for record in last] != [extent.pruned_to]:
+            raise StoreUnusable(f"the archive at {self._location} has no event {extent.pruned_to}")
         return last[0]
 
-    def require_of(self, log: CommitLog) -> None:
+    def require_same_log(self, log: CommitLog) -> None:
         """Raise StoreUnusable unless what has left this log can be read here, and is of this log and no other."""
-        last = self.require(log.extent())
+        last = self.last_pruned_event(log.extent())
         if last is None:
             return
         known = _known(log, last.id)
@@ -111,7 +111,7 @@ class Archive:
                 f"{last.id!r}, which is not the id of event {last.committed_id} here"
             )
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Read nothing from an older version of the lake than there is now: text was erased. Waits for nobody."""
         self._stale = True
 
@@ -123,18 +123,18 @@ class Archive:
 
     def _read(
         self,
-        held: LogExtent,
+        extent: LogExtent,
         partitions: Sequence[str] | None,
         since: int,
         upto: int,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        location = self._chosen or held.archive
+        location = self._chosen or extent.archive
         if location is None:
             raise ArchiveFailed(
-                f"events up to {held.pruned_to} have left the log and it names no archive: "
+                f"events up to {extent.pruned_to} have left the log and it names no archive: "
                 "set `archive` to the lake that has them"
             )
         with self._lock:
@@ -144,7 +144,7 @@ class Archive:
                 from unisono.lake.lake import Lake
             except ImportError as error:
                 raise ArchiveFailed(
-                    f"events up to {held.pruned_to} have left the log, and reading them at {location} needs "
+                    f"events up to {extent.pruned_to} have left the log, and reading them at {location} needs "
                     f"more packages ({error}): pip install 'unisono[archive]'"
                 ) from error
             try:
@@ -154,27 +154,27 @@ class Archive:
                     self._location, self._pages = location, None
                     self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
                 elif self._stale:
-                    self._look_at(self._pages)
+                    self._refresh_pages(self._pages)
                 return self._pages.page(
-                    partitions, since, upto, limit=limit, bytes_max=bytes_max, floors=floors
+                    partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
                 )
             except LakeError as error:
                 raise ArchiveFailed(
-                    f"events up to {held.pruned_to} have left the log, and the archive at {location} "
+                    f"events up to {extent.pruned_to} have left the log, and the archive at {location} "
                     f"cannot be read: {error} (where it is elsewhere now, set `archive` to that place)"
                 ) from error
 
-    def _look_at(self, pages: LakePages) -> None:
+    def _refresh_pages(self, pages: LakePages) -> None:
         """The order matters: text that is erased during the look must lead to another one."""
         self._stale = False
         try:
-            pages.look()
+            pages.refresh()
         except BaseException:
             self._stale = True
             raise
 
 
-class ColdSets:
+class ColdWatermarks:
     """Up to which id the history of some partitions was found to have left the log, the newest findings only.
 
     Who reads on in such a history looks into the archive first, and is spared a look into the log in vain.
@@ -199,14 +199,14 @@ class ColdSets:
 class ArchivedReader:
     """A reader of the whole history: the hot log, and the archive for what has left it.
 
-    Invariant: what has left the log according to `_held` has left it for ever; more may have left since.
+    Invariant: what has left the log according to `_extent` has left it for ever; more may have left since.
     """
 
     def __init__(self, log: LogReader, archive: Archive) -> None:
         self._log = log
         self._archive = archive
-        self._held = LogExtent(0, 0)
-        self._cold = ColdSets()
+        self._extent = LogExtent(0, 0)
+        self._cold = ColdWatermarks()
 
     def head(self) -> int:
         return self._log.head()
@@ -225,7 +225,7 @@ class ArchivedReader:
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         """As `LogReader.page`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
         if limit < 1:
@@ -234,7 +234,7 @@ class ArchivedReader:
         left = bytes_max
         while True:
             room = max(1, limit - len(records))
-            part, at = self._part(partitions, floors, since, upto, room, max(0, left))
+            part, at = self._part(partitions, snapshot_starts, since, upto, room, max(0, left))
             if records and part.records and (len(records) == limit or len(part.records[0].event) > left):
                 return Page(records, has_more=True)
             records.extend(part.records)
@@ -251,9 +251,9 @@ class ArchivedReader:
             try:
                 return [*records, *self._log.scan(since, upto, limit=left)]
             except Pruned as pruned:
-                self._look(pruned.upto)
-            end = min(upto, self._held.pruned_to)
-            records.extend(self._archive.scan(self._held, since, end, limit=left))
+                self._read_extent(pruned.upto)
+            end = min(upto, self._extent.pruned_to)
+            records.extend(self._archive.scan(self._extent, since, end, limit=left))
             since = end
         return records
 
@@ -283,7 +283,7 @@ class ArchivedReader:
     def _part(
         self,
         partitions: Sequence[str],
-        floors: Mapping[str, int],
+        snapshot_starts: Mapping[str, int],
         since: int,
         upto: int,
         limit: int,
@@ -294,27 +294,35 @@ class ArchivedReader:
         cold = self._cold.upto(names)
         if since >= cold:
             try:
-                page = self._log.page(names, since, upto, limit=limit, bytes_max=bytes_max, floors=floors)
+                page = self._log.page(
+                    names, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+                )
             except Pruned as pruned:
-                self._look(pruned.upto)
-                cold = self._held.pruned_to
+                self._read_extent(pruned.upto)
+                cold = self._extent.pruned_to
                 self._cold.note(names, cold)
             else:
                 return page, upto
         end = min(upto, cold)
         try:
             page = self._archive.page(
-                self._held, names, since, end, limit=limit, bytes_max=bytes_max, floors=floors
+                self._extent,
+                names,
+                since,
+                end,
+                limit=limit,
+                bytes_max=bytes_max,
+                snapshot_starts=snapshot_starts,
             )
         except ArchiveFailed:
-            self._look(self._held.pruned_to)  # the archive may have another name by now
+            self._read_extent(self._extent.pruned_to)  # the archive may have another name by now
             raise
         return page, end
 
-    def _look(self, pruned_to: int) -> None:
+    def _read_extent(self, pruned_to: int) -> None:
         """Ask the log again, of which events up to `pruned_to` are known to have left."""
-        held = self._log.extent()
-        self._held = msgspec.structs.replace(held, pruned_to=max(held.pruned_to, pruned_to))
+        extent = self._log.extent()
+        self._extent = msgspec.structs.replace(extent, pruned_to=max(extent.pruned_to, pruned_to))
 
 
 def _known(log: CommitLog, id: str) -> RememberedId | None:

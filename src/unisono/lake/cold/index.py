@@ -29,7 +29,7 @@ from unisono.lake.lake import View
 from unisono.lake.row_groups import NO_NAME, Footer, RowGroup
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import BY_PARTITION, Storage
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.store.port import Record
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Index:
             return self._log
         bucket = bucket_of(name, self._buckets)
         if bucket not in self._runs:
-            own = (*self._by_bucket.get(bucket, ()), *self._by_bucket.get(FRESH, ()))
+            own = (*self._by_bucket.get(bucket, ()), *self._by_bucket.get(UNBUCKETED, ()))
             self._runs[bucket] = Runs.of(own)
         return self._runs[bucket]
 
@@ -287,7 +287,7 @@ class Files:
             self._open.move_to_end(key)
             return found
         source = self._storage.read(file.table, file.path)
-        opened = self._storage.decoding(source)
+        opened = self._storage.open_parquet(source)
         require_footer(file, opened.metadata)
         self._open[key] = opened
         if len(self._open) > OPEN_FILES_MAX:

@@ -25,7 +25,7 @@ CURSORS_KEPT_MAX: Final = 4_096
 _NO_MORE: Final = 1 << 62
 
 Key = tuple[tuple[str | None, ...], tuple[tuple[str, int], ...], int, int]
-"""Of which partitions, above which floors, after which id, up to which."""
+"""Of which partitions, above which snapshot_starts, after which id, up to which."""
 
 
 class Chunk:

@@ -22,11 +22,11 @@ from unisono.lake.cold.merge import CHUNK_ROWS, Chunk, Cursor, RowMerge, RowMerg
 from unisono.lake.errors import LakeError, LakeUnusable
 from unisono.lake.lake import Lake, View
 from unisono.lake.row_groups import NO_NAME
-from unisono.store.port import NO_FLOORS, Page, Record
+from unisono.store.port import NO_SNAPSHOT_STARTS, Page, Record
 
 log = logging.getLogger("unisono.archive")
 
-LOOK_S: Final = 5.0
+REFRESH_S: Final = 5.0
 """Between two looks whether the lake has a newer version: so long can text that was erased there still be served."""
 
 TRIES: Final = 4
@@ -51,7 +51,7 @@ class LakePages:
         self._files = Files(lake.storage, bytes_max)
         self._view = lake.view()
         self._index = Index(self._view)
-        self._looked_at = clock()
+        self._refreshed_at = clock()
         self._merges = RowMerges()
 
     @property
@@ -67,25 +67,25 @@ class LakePages:
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         """As `LogReader.page`; of all partitions when `names` is None. `upto` must be in the lake."""
         wanted: tuple[str | None, ...] = (None,) if names is None else tuple(dict.fromkeys(names))
         if since >= upto or limit < 1 or not wanted:
             return Page((), has_more=False)
-        if self._clock() - self._looked_at > LOOK_S:
-            self._look_if_possible()
+        if self._clock() - self._refreshed_at > REFRESH_S:
+            self._try_refresh()
         if upto > self.head:
-            self.look()
+            self.refresh()
         if upto > self.head:
             raise LakeUnusable(f"the lake ends at {self.head} and {upto} was asked for")
         for _ in range(TRIES):
             version = self._version
             try:
-                return self._read(wanted, floors, since, upto, limit, bytes_max)
+                return self._read(wanted, snapshot_starts, since, upto, limit, bytes_max)
             except READ_ERRORS as error:
                 self.close()
-                self.look()
+                self.refresh()
                 if self._version == version:
                     raise LakeUnusable(str(error)) from error
         raise LakeUnusable("its files are replaced faster than they can be read")
@@ -100,16 +100,16 @@ class LakePages:
     def _version(self) -> tuple[int, int]:
         return self._view.log.version, self._view.by_partition.version
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Go on to the lake's newest version, if there is a newer one; raises LakeError."""
-        self._looked_at = self._clock()
+        self._refreshed_at = self._clock()
         newest = self._lake.view(checked=False)
         if (newest.log.version, newest.by_partition.version) != self._version:
             self._use(newest)
 
-    def _look_if_possible(self) -> None:
+    def _try_refresh(self) -> None:
         try:
-            self.look()
+            self.refresh()
         except LakeError as error:
             log.warning("no look at a newer version of the lake: %s", error)
 
@@ -124,16 +124,16 @@ class LakePages:
     def _read(
         self,
         names: tuple[str | None, ...],
-        floors: Mapping[str, int],
+        snapshot_starts: Mapping[str, int],
         since: int,
         upto: int,
         limit: int,
         bytes_max: int,
     ) -> Page:
-        fixed = tuple(floors.items())
+        fixed = tuple(snapshot_starts.items())
         merge = self._merges.take((names, fixed, since, upto))
         if merge is None:
-            after = [since if name is None else max(since, floors.get(name, 0)) for name in names]
+            after = [since if name is None else max(since, snapshot_starts.get(name, 0)) for name in names]
             walks = [self._walk(name, start, upto) for name, start in zip(names, after, strict=True)]
             merge = RowMerge([Cursor(walk) for walk in walks])
         ahead = max(1, min(RECORDS_AT_ONCE, RECORDS_AHEAD_MAX // len(names)))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from unisono.store.maintenance import EraseOrder, Publication, Reclaimed
+from unisono.store.maintenance import EraseRequest, Publication, ReclaimProgress
 
 ADMIN_FILE: Final = "admin.json"
 
@@ -60,13 +60,13 @@ class AdminPort:
     def snapshots(self, publication: Publication) -> None:
         self._order("snapshots", _encode(publication))
 
-    def erase(self, erasure: EraseOrder) -> tuple[int, int]:
+    def erase(self, erasure: EraseRequest) -> tuple[int, int]:
         """How many events lost their text, and the erasures so far."""
         told = self._order("erase", _encode(erasure))
         return int(told["events"]), int(told["erasures"])
 
-    def reclaim(self) -> Reclaimed:
-        return msgspec.convert(self._order("reclaim", b""), Reclaimed)
+    def reclaim(self) -> ReclaimProgress:
+        return msgspec.convert(self._order("reclaim", b""), ReclaimProgress)
 
     def close(self) -> None:
         if self._connection is not None:

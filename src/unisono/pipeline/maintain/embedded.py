@@ -21,14 +21,14 @@ from unisono.store.cluster import ModelBundle
 from unisono.store.maintenance import (
     ERASE_EVENTS_MAX,
     NO_MODEL_VERSION,
-    EraseOrder,
-    KeepRefused,
+    EraseRequest,
+    MaintenanceRefused,
     Publication,
-    Reclaimed,
+    ReclaimProgress,
     Tombstone,
-    portions,
     require_publishable,
     require_unerased,
+    snapshot_batches,
 )
 from unisono.store.port import LogExtent, LogInUse, Snapshot, StorageError, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -48,7 +48,7 @@ _POLL_S: Final = 0.05
 T = TypeVar("T")
 
 
-class KeepingFailed(PipelineError):
+class MaintenanceFailed(PipelineError):
     """The store would not, or could not, be changed as asked; what was done before stays done."""
 
 
@@ -61,7 +61,7 @@ class LogMaintainer(Protocol):
         """Store snapshots, some in a transaction; a newer one of the same partition and version stays.
 
         Only of durable events, and of the model in force or a newer one. AdminRefused when somebody else erased
-        text since this keeper was opened: open it before the states are folded.
+        text since this maintainer was opened: open it before the states are folded.
         """
         ...
 
@@ -95,13 +95,13 @@ class LogMaintainer(Protocol):
     def close(self) -> None: ...
 
 
-def open_keeper(store_uri: str) -> LogMaintainer:
-    """A keeper of the store; NoSuchStore says why there is none."""
+def open_maintainer(store_uri: str) -> LogMaintainer:
+    """A maintainer of the store; NoSuchStore says why there is none."""
     uri = normal_uri(store_uri)
     directory = sqlite_directory(uri)
     try:
         if directory is not None:
-            return EmbeddedKeeper(directory)
+            return EmbeddedLogMaintainer(directory)
         return _open_postgres(uri)
     except StoreUnusable as error:
         raise NoSuchStore(str(error)) from error
@@ -109,15 +109,15 @@ def open_keeper(store_uri: str) -> LogMaintainer:
 
 def _open_postgres(uri: str) -> LogMaintainer:
     try:
-        from unisono.pipeline.maintain.postgres import SharedKeeper
+        from unisono.pipeline.maintain.postgres import SharedLogMaintainer
     except ImportError as error:
         raise NoSuchStore(
             f"a PostgreSQL log needs the driver: pip install 'unisono[postgres]' ({error})"
         ) from error
-    return SharedKeeper(uri)
+    return SharedLogMaintainer(uri)
 
 
-class EmbeddedKeeper:
+class EmbeddedLogMaintainer:
     """An embedded log, with or without a server. Reads look into the file themselves."""
 
     def __init__(self, directory: Path) -> None:
@@ -136,8 +136,8 @@ class EmbeddedKeeper:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        for portion in portions(snapshots):
-            some = Publication(self._erasures, portion)
+        for batch in snapshot_batches(snapshots):
+            some = Publication(self._erasures, batch)
             self._write(partial(_publish, publication=some), partial(AdminPort.snapshots, publication=some))
 
     def set_archive(self, location: str) -> None:
@@ -148,8 +148,8 @@ class EmbeddedKeeper:
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0
-        for portion in tombstone_portions(tombstones):
-            some = EraseOrder(portion, list(partitions))
+        for batch in tombstone_batches(tombstones):
+            some = EraseRequest(batch, list(partitions))
             events, erasures = self._write(
                 partial(_erase, erasure=some), partial(AdminPort.erase, erasure=some)
             )
@@ -164,7 +164,7 @@ class EmbeddedKeeper:
             if left.free_pages != free:
                 free, until = left.free_pages, time.monotonic() + SERVER_WAIT_S
             elif time.monotonic() > until:
-                raise KeepingFailed("a reader stays in the log's WAL, which cannot be emptied meanwhile")
+                raise MaintenanceFailed("a reader stays in the log's WAL, which cannot be emptied meanwhile")
             else:
                 time.sleep(_POLL_S)
 
@@ -176,7 +176,7 @@ class EmbeddedKeeper:
             with closing(SqliteReader.open(self._directory)) as reader:
                 return ask(reader)
         except StorageError as error:
-            raise KeepingFailed(str(error)) from error
+            raise MaintenanceFailed(str(error)) from error
 
     def _write(self, direct: Callable[[SqliteLog], T], order: Callable[[AdminPort], T]) -> T:
         """By the server if there is one, and otherwise by ourselves."""
@@ -191,9 +191,9 @@ class EmbeddedKeeper:
                         return order(self._port)
                     except Unreachable as error:
                         if time.monotonic() > until:
-                            raise KeepingFailed(f"{in_use}; and its admin port: {error}") from error
-            except (KeepRefused, AdminRefused, StorageError, StoreUnusable) as error:
-                raise KeepingFailed(str(error)) from error
+                            raise MaintenanceFailed(f"{in_use}; and its admin port: {error}") from error
+            except (MaintenanceRefused, AdminRefused, StorageError, StoreUnusable) as error:
+                raise MaintenanceFailed(str(error)) from error
             time.sleep(_POLL_S)
 
 
@@ -224,23 +224,23 @@ def _prune_gently(port: AdminPort, upto: int) -> int:
     return gone
 
 
-def _erase(log: SqliteLog, erasure: EraseOrder) -> tuple[int, int]:
+def _erase(log: SqliteLog, erasure: EraseRequest) -> tuple[int, int]:
     done = log.erase(erasure.tombstones, erasure.partitions)
     return done.events, done.erasures
 
 
-def _reclaim(log: SqliteLog) -> Reclaimed:
+def _reclaim(log: SqliteLog) -> ReclaimProgress:
     """With nobody else on the log, what only a new file can give is done too."""
     until = time.monotonic() + STEP_S
     while not (left := log.reclaim()).done and time.monotonic() < until:
         pass
     if left.done and (left.unclean or left.free_pages):
         log.rewrite()
-        return Reclaimed(True, 0)
+        return ReclaimProgress(True, 0)
     return left
 
 
-def tombstone_portions(tombstones: Sequence[tuple[int, bytes]]) -> Iterator[list[Tombstone]]:
+def tombstone_batches(tombstones: Sequence[tuple[int, bytes]]) -> Iterator[list[Tombstone]]:
     """At least one, since partitions may be named without any event."""
     for start in range(0, max(1, len(tombstones)), ERASE_EVENTS_MAX):
         yield [Tombstone(*pair) for pair in tombstones[start : start + ERASE_EVENTS_MAX]]

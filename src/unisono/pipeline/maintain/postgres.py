@@ -1,4 +1,4 @@
-"""The keeper of a shared log: its owner's connection, beside the nodes."""
+"""The maintainer of a shared log: its owner's connection, beside the nodes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from unisono.pipeline.maintain.embedded import KeepingFailed, named, tombstone_portions
+from unisono.pipeline.maintain.embedded import MaintenanceFailed, named, tombstone_batches
 from unisono.store.cluster import ModelBundle
 from unisono.store.maintenance import (
-    KeepRefused,
-    portions,
+    MaintenanceRefused,
     require_publishable,
     require_unerased,
+    snapshot_batches,
 )
 from unisono.store.port import LogExtent, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres import snapshots as postgres_snapshots
-from unisono.store.postgres.maintenance import PostgresKeeping
-from unisono.store.postgres.reader import PostgresReader, open_line
+from unisono.store.postgres.maintenance import PostgresMaintenance
+from unisono.store.postgres.reader import PostgresReader, open_pipeline
 from unisono.store.postgres.timeouts import Timeouts
 
 T = TypeVar("T")
 
 
-class SharedKeeper:
+class SharedLogMaintainer:
     """Connects anew for every call that reads; snapshots folded before an erasure are refused after it."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._keeping = PostgresKeeping(dsn)
-        self._erasures = self._do(self._keeping.erasures)
+        self._maintenance = PostgresMaintenance(dsn)
+        self._erasures = self._do(self._maintenance.erasures)
 
     def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
@@ -47,30 +47,30 @@ class SharedKeeper:
         self._do(lambda: self._publish(snapshots))
 
     def set_archive(self, location: str) -> None:
-        self._do(lambda: self._keeping.set_archive(location))
+        self._do(lambda: self._maintenance.set_archive(location))
 
     def prune(self, upto: int) -> int:
-        return self._do(lambda: self._keeping.prune(upto))
+        return self._do(lambda: self._maintenance.prune(upto))
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0
-        for portion in tombstone_portions(tombstones):
-            done = self._do(partial(self._keeping.erase, portion, partitions))
+        for batch in tombstone_batches(tombstones):
+            done = self._do(partial(self._maintenance.erase, batch, partitions))
             erased += done.events
             self._erasures += done.erasures == self._erasures + 1
         return erased
 
     def reclaim(self) -> None:
-        self._do(self._keeping.reclaim)
+        self._do(self._maintenance.reclaim)
 
     def close(self) -> None:
-        self._keeping.close()
+        self._maintenance.close()
 
     def _publish(self, snapshots: Sequence[Snapshot]) -> None:
-        with closing(open_line(self._dsn, Timeouts())) as line:
-            for portion in portions(snapshots):
-                postgres_snapshots.put(line, portion, self._erasures)
-        require_unerased(self._erasures, self._keeping.erasures())
+        with closing(open_pipeline(self._dsn, Timeouts())) as pipeline:
+            for batch in snapshot_batches(snapshots):
+                postgres_snapshots.put(pipeline, batch, self._erasures)
+        require_unerased(self._erasures, self._maintenance.erasures())
 
     def _read(self, ask: Callable[[PostgresReader], T]) -> T:
         def read() -> T:
@@ -82,5 +82,5 @@ class SharedKeeper:
     def _do(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except (KeepRefused, StorageError, StoreUnusable) as error:
-            raise KeepingFailed(str(error)) from error
+        except (MaintenanceRefused, StorageError, StoreUnusable) as error:
+            raise MaintenanceFailed(str(error)) from error

@@ -16,7 +16,7 @@ from unisono.pipeline.jobs.export.job import export, plan
 from unisono.pipeline.jobs.retain.job import RetentionPolicy, retain
 from unisono.pipeline.jobs.snapshot.job import reached, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.service.run import ServiceStage, StageResult
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class _Work:
 
     def retain(self) -> StageResult:
         assert self.wanted.keep is not None
-        with closing(open_keeper(self._store)) as keeper:
-            done = retain(self._context, self._store, keeper, self._lake, self.wanted.keep)
+        with closing(open_maintainer(self._store)) as maintainer:
+            done = retain(self._context, self._store, maintainer, self._lake, self.wanted.keep)
         if done.events:
             return StageResult(done.events, f"{done.events} events left the log, up to {done.plan.upto}")
         return StageResult(0, f"nothing to go: {done.plan.bounds[0].why}")

@@ -21,9 +21,9 @@ from unisono.lake.columns import (
     SPARK_LOG_SCHEMA,
     SPARK_PARTITION_SCHEMA,
 )
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake, View
-from unisono.lake.scan import RowRange, pertinent, scan_file
+from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
 
@@ -58,7 +58,7 @@ def read_partitions(
     if names is None:
         files = [file for file in view.partition_files if file.last_id > since and file.first_id <= last]
         return frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
-    files = pertinent(view.partition_files, view.buckets, names, since, last)
+    files = files_with(view.partition_files, view.buckets, names, since, last)
     rows = frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
     return rows.where(f.col("partition").isin(list(names)))
 
@@ -76,7 +76,7 @@ def frame_of(
     if storage.is_local:
         paths = [_GLOB.sub(r"\\\1", storage.uri(file.table, file.path)) for file in files]
         for file in files:
-            with opened(storage, file):
+            with open_checked(storage, file):
                 pass  # a footer has no checksum, and Spark skips row groups by what it says
         rows = spark.read.schema(schema).options(**READING).parquet(*paths)
         return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))

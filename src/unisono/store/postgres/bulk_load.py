@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unisono.store.port import RememberedId, StorageError
-from unisono.store.postgres.reader import READ_ERRORS, open_line
+from unisono.store.postgres.reader import READ_ERRORS, open_pipeline
 from unisono.store.postgres.rows import Texts, escape, unescape
 from unisono.store.postgres.timeouts import Timeouts
 
@@ -15,13 +15,13 @@ class PostgresIds:
 
     def __init__(self, dsn: str) -> None:
         timeouts = Timeouts()
-        self._line = open_line(dsn, timeouts)
+        self._pipeline = open_pipeline(dsn, timeouts)
 
     def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
         if not ids:
             return {}
         try:
-            rows = self._line.ask("known", {"ids": Texts(map(escape, ids))})
+            rows = self._pipeline.ask("find_ids", {"ids": Texts(map(escape, ids))})
         except READ_ERRORS as error:
             raise StorageError(f"looking up ids failed: {error}") from error
         return {
@@ -30,4 +30,4 @@ class PostgresIds:
         }
 
     def close(self) -> None:
-        self._line.close()
+        self._pipeline.close()

@@ -15,9 +15,9 @@ from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, LogEnds, Partit
 from unisono.store.check_rows import Row, name_complaint
 from unisono.store.port import LogFinding, StoreUnusable
 from unisono.store.postgres import schema
-from unisono.store.postgres.connect import is_lost, one_line, raise_unusable, shown
+from unisono.store.postgres.connect import describe_dsn, is_lost, one_line, raise_unusable
 from unisono.store.postgres.pipeline_connection import Parameters, PipelineConnection
-from unisono.store.postgres.reader import open_line
+from unisono.store.postgres.reader import open_pipeline
 from unisono.store.postgres.rows import Integers, Texts, escape, unescape
 from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
 from unisono.store.statements import load_schema
@@ -25,7 +25,7 @@ from unisono.store.statements import load_schema
 KEYS: Final = frozenset(
     {"events_pkey", "event_partitions_pkey", "pruned_pkey", "pruned_partitions_pkey", "snapshots_pkey"}
 )
-"""Indexes that rows are read along: without one of them, each portion would cost a look at the whole table."""
+"""Indexes that rows are read along: without one of them, each batch would cost a look at the whole table."""
 
 
 FIRST: Final = ("", -(2**63))
@@ -34,15 +34,15 @@ FIRST: Final = ("", -(2**63))
 
 def open_database(dsn: str) -> PostgresOpened:
     """StoreUnusable when there is no log this program can read, or no way to it."""
-    return PostgresOpened(dsn, _open_line(dsn, Timeouts()))
+    return PostgresOpened(dsn, _open_pipeline(dsn, Timeouts()))
 
 
 class PostgresOpened:
     """One connection; a second one for the only statement that takes its time."""
 
-    def __init__(self, dsn: str, line: PipelineConnection) -> None:
+    def __init__(self, dsn: str, pipeline: PipelineConnection) -> None:
         self._dsn = dsn
-        self._line = line
+        self._pipeline = pipeline
         self.finds_by_id = True
 
     def form_findings(self) -> Iterator[LogFinding]:
@@ -75,8 +75,8 @@ class PostgresOpened:
         row = self._row("pruned_to")
         return 0 if row is None else int(row[0])
 
-    def keeping(self) -> tuple[str | None, bool] | None:
-        row = self._row("check_keeping")
+    def maintenance_row(self) -> tuple[str | None, bool] | None:
+        row = self._row("check_maintenance")
         return None if row is None else (row[0], row[1])
 
     def places_about(self) -> int:
@@ -96,12 +96,12 @@ class PostgresOpened:
 
     def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         names, committed_ids = Texts(escape(name) for name, _ in places), Integers([at for _, at in places])
-        rows = self._rows("check_unlisted", {"partitions": names, "committed_ids": committed_ids})
+        rows = self._rows("check_missing_partitions", {"partitions": names, "committed_ids": committed_ids})
         return [(unescape(name), committed_id) for name, committed_id in rows]
 
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
-        with closing(_open_line(self._dsn, WHOLE_LOG)) as line:
-            rows = _ask(self._dsn, line, "check_duplicates")
+        with closing(_open_pipeline(self._dsn, WHOLE_LOG)) as pipeline:
+            rows = _ask(self._dsn, pipeline, "check_duplicates")
         for id, first, count in rows:
             yield unescape(id), first, count
 
@@ -113,7 +113,7 @@ class PostgresOpened:
 
     def name_findings(self) -> Iterator[LogFinding]:
         after = ""
-        while rows := self._rows("copied_partitions", {"after": after, "limit": BATCH_ROWS}):
+        while rows := self._rows("pruned_partitions", {"after": after, "limit": BATCH_ROWS}):
             pruned_to = self.pruned_to()
             for stored, last in rows:
                 if complaint := _complaint(stored):
@@ -149,13 +149,13 @@ class PostgresOpened:
             at = rows[-1][:2]
 
     def close(self) -> None:
-        self._line.close()
+        self._pipeline.close()
 
     def _row(self, query: str) -> Row | None:
         return next(iter(self._rows(query)), None)
 
     def _rows(self, query: str, parameters: Parameters = None) -> Sequence[Row]:
-        return _ask(self._dsn, self._line, query, parameters)
+        return _ask(self._dsn, self._pipeline, query, parameters)
 
 
 def _complaint(stored: str) -> str | None:
@@ -164,21 +164,21 @@ def _complaint(stored: str) -> str | None:
     return f"{stored!r} is spelt as no node does" if escape(name) != stored else name_complaint(name)
 
 
-def _open_line(dsn: str, timeouts: Timeouts) -> PipelineConnection:
-    """A line that can write nothing."""
-    line = open_line(dsn, timeouts)
+def _open_pipeline(dsn: str, timeouts: Timeouts) -> PipelineConnection:
+    """A pipeline that can write nothing."""
+    pipeline = open_pipeline(dsn, timeouts)
     try:
-        line.control("SET default_transaction_read_only = on")
-        line.sync()
+        pipeline.control("SET default_transaction_read_only = on")
+        pipeline.sync()
     except psycopg.Error as error:
-        line.close()
+        pipeline.close()
         _raise(dsn, error)
-    return line
+    return pipeline
 
 
-def _ask(dsn: str, line: PipelineConnection, query: str, parameters: Parameters = None) -> Sequence[Row]:
+def _ask(dsn: str, pipeline: PipelineConnection, query: str, parameters: Parameters = None) -> Sequence[Row]:
     try:
-        return line.ask(query, parameters)
+        return pipeline.ask(query, parameters)
     except psycopg.Error as error:
         _raise(dsn, error)
 
@@ -187,5 +187,7 @@ def _raise(dsn: str, error: psycopg.Error) -> NoReturn:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         raise_unusable(dsn, error)
     if is_lost(error):
-        raise StoreUnusable(f"{shown(dsn)} was lost while it was checked: {one_line(error)}") from error
+        raise StoreUnusable(
+            f"{describe_dsn(dsn)} was lost while it was checked: {one_line(error)}"
+        ) from error
     raise Unreadable(one_line(error)) from error

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError, StoreUnusable
-from unisono.store.postgres.rows import Row, teach
+from unisono.store.postgres.rows import Row, register_dumpers
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.store.statements import load_queries
 
@@ -20,7 +20,7 @@ SERVER_VERSION_MIN: Final = 140_000
 
 TRANSACTION_TIMEOUT_VERSION: Final = 170_000
 
-SURE_COMMITS: Final = ("on", "remote_apply")
+DURABLE_SETTINGS: Final = ("on", "remote_apply")
 """Settings of synchronous_commit under which COMMIT answers after the disk has it (DUR-02)."""
 
 LOST_STATES: Final = frozenset(
@@ -55,7 +55,7 @@ def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[
     """
     connection = Connection[Row].connect(_conninfo(dsn, timeouts, owner), autocommit=True)
     try:
-        teach(connection)
+        register_dumpers(connection)
         connection.prepare_threshold = 0
         _check(connection, dsn)
         if not owner and connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
@@ -67,7 +67,7 @@ def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[
     return connection
 
 
-def shown(dsn: str) -> str:
+def describe_dsn(dsn: str) -> str:
     """Which database a DSN means, without its secrets."""
     try:
         parts = conninfo_to_dict(dsn)
@@ -99,7 +99,7 @@ def one_line(error: BaseException) -> str:
 def raise_unusable(dsn: str, error: Exception) -> NoReturn:
     """What the person who starts a node is told."""
     state = getattr(error, "sqlstate", None)
-    place = shown(dsn)
+    place = describe_dsn(dsn)
     if state in ("42P01", "3F000"):
         raise StoreUnusable(f"{place} holds no log: make one with `unisono db init`") from error
     if state == "42501":
@@ -160,10 +160,10 @@ def _options(given: str, timeouts: Timeouts, owner: bool) -> str:
 
 
 def _check(connection: Connection[Row], dsn: str) -> None:
-    row = connection.execute(SQL["settings"]).fetchone()
+    row = connection.execute(SQL["server_settings"]).fetchone()
     assert row is not None
     in_recovery, read_only, fsync, synchronous_commit, encoding, version = row
-    place = shown(dsn)
+    place = describe_dsn(dsn)
     if version < SERVER_VERSION_MIN:
         raise StoreUnusable(f"{place} is version {version // 10_000}: a log needs PostgreSQL 14 or newer")
     if in_recovery or read_only == "on":
@@ -176,14 +176,14 @@ def _check(connection: Connection[Row], dsn: str) -> None:
         raise StoreUnusable(f"{place} has encoding {encoding}: make the database with ENCODING 'UTF8'")
     if fsync != "on":
         raise StoreUnusable(f"{place} runs with fsync={fsync}: what it calls committed may be lost")
-    if synchronous_commit not in SURE_COMMITS:
+    if synchronous_commit not in DURABLE_SETTINGS:
         _set(connection, "synchronous_commit", "on")
 
 
 def _set(connection: Connection[Row], name: str, value: str) -> None:
     """Set for the session, and read back."""
-    connection.execute(SQL["set"], {"name": name, "value": value})
-    row = connection.execute(SQL["setting"], {"name": name}).fetchone()
+    connection.execute(SQL["change_setting"], {"name": name, "value": value})
+    row = connection.execute(SQL["read_setting"], {"name": name}).fetchone()
     if row is None or row[0] not in (value, f"{value}ms"):
         raise StoreUnusable(f"PostgreSQL did not accept {name}={value}, it has {row and row[0]}")
 

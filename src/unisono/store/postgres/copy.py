@@ -79,7 +79,7 @@ class PostgresTarget:
 
     def put_pruned(self, rows: Sequence[Remembered]) -> None:
         self._as_owner(
-            "copy_pruned",
+            "insert_pruned_ids",
             {
                 "ids": Texts(escape(id) for id, _ in rows),
                 "committed_ids": Integers([known.committed_id for _, known in rows]),
@@ -91,18 +91,18 @@ class PostgresTarget:
 
     def put_pruned_partitions(self, rows: Sequence[Place]) -> None:
         names, last = Texts(escape(name) for name, _ in rows), Integers([at for _, at in rows])
-        self._as_owner("copy_partitions", {"partitions": names, "committed_ids": last})
+        self._as_owner("insert_pruned_partitions", {"partitions": names, "committed_ids": last})
 
     def set_archive(self, location: str) -> None:
         self._as_owner("set_archive", {"location": location})
 
-    def count_places(self, since: int) -> int:
+    def count_event_partitions(self, since: int) -> int:
         with closing(PostgresReader.open(self._dsn, timeouts=WHOLE_LOG)) as reader:
-            return int(reader.ask("count_places", {"since": since})[0])
+            return int(reader.ask("count_event_partitions", {"since": since})[0])
 
     def set_identity(self, identity: LogIdentity) -> None:
         """As the owner: no node may make its log another."""
-        identities.give(self._dsn, identity)
+        identities.set_identity(self._dsn, identity)
 
     def close(self) -> None:
         self.log.close()
@@ -117,13 +117,13 @@ class PostgresTarget:
 
 def _pruned(reader: PostgresReader, upto: int) -> Iterator[Remembered]:
     after = ""
-    while rows := reader.list("copied_pruned", {"after": after, "upto": upto, "limit": READ_ROWS}):
+    while rows := reader.list("pruned_ids", {"after": after, "upto": upto, "limit": READ_ROWS}):
         for after, committed_id, client_id, time, hash in rows:
             yield unescape(after), RememberedId(committed_id, hash, unescape(client_id), time)
 
 
 def _pruned_partitions(reader: PostgresReader) -> Iterator[Place]:
     after = ""
-    while rows := reader.list("copied_partitions", {"after": after, "limit": READ_ROWS}):
+    while rows := reader.list("pruned_partitions", {"after": after, "limit": READ_ROWS}):
         for after, committed_id in rows:
             yield unescape(after), committed_id

@@ -28,22 +28,22 @@ from unisono.vocabulary import LogIdentity
 UNKNOWN: Final = "-"
 
 PARTS: Final = {
-    "place_cluster": "the cluster",
-    "place_timeline": "its timeline",
-    "place_database": "the database",
-    "place_table": "the table",
+    "location_cluster": "the cluster",
+    "location_timeline": "its timeline",
+    "location_database": "the database",
+    "location_table": "the table",
 }
 """The queries that tell where a log is, and what each of them names."""
 
 log = logging.getLogger("unisono.store")
 
 
-def settle(connection: Connection[Row]) -> None:
+def record_location(connection: Connection[Row]) -> None:
     """Compare where the log is with where it was, note it, and give the log a new epoch if it is elsewhere.
 
     Without the right to note it nothing changes. The disk is not waited for: what is lost is noticed again.
     """
-    row = connection.execute(SQL["place"]).fetchone()
+    row = connection.execute(SQL["read_location"]).fetchone()
     if row is None:
         return  # no head row: whoever reads it says so
     before: str | None = row[0]
@@ -58,7 +58,7 @@ def settle(connection: Connection[Row]) -> None:
         with connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
             noted = connection.execute(
-                SQL["move"], {"before": before, "after": after, "new": bool(moved)}
+                SQL["change_location"], {"before": before, "after": after, "new": bool(moved)}
             ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         if moved:
@@ -73,21 +73,21 @@ def settle(connection: Connection[Row]) -> None:
         )
 
 
-def read(line: PipelineConnection) -> LogIdentity:
+def read(pipeline: PipelineConnection) -> LogIdentity:
     """The identity of an open log."""
-    rows = line.ask("log_identity")
+    rows = pipeline.ask("log_identity")
     if not rows:
         raise StorageError("the head row is missing")
     return LogIdentity(*rows[0])
 
 
-def went_back(line: PipelineConnection, known: LogIdentity) -> LogIdentity:
+def start_new_epoch(pipeline: PipelineConnection, known: LogIdentity) -> LogIdentity:
     """Events are gone that were told: give the log a new epoch, unless somebody did so since `known`."""
-    found = read(line)
+    found = read(pipeline)
     if found.log_id != known.log_id or found.log_epoch > known.log_epoch:
         return found
-    line.ask("new_epoch")
-    return read(line)
+    pipeline.ask("new_epoch")
+    return read(pipeline)
 
 
 def new_epoch(dsn: str) -> tuple[LogIdentity, LogIdentity]:
@@ -95,7 +95,7 @@ def new_epoch(dsn: str) -> tuple[LogIdentity, LogIdentity]:
     return _write(dsn, "new_epoch")
 
 
-def give(dsn: str, identity: LogIdentity) -> None:
+def set_identity(dsn: str, identity: LogIdentity) -> None:
     """Of a copy: it is the log it was copied from, or a log of its own. By the owner."""
     _write(dsn, "set_identity", {"log_id": identity.log_id, "log_epoch": identity.log_epoch})
 

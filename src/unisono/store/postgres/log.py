@@ -24,7 +24,7 @@ from unisono.store.postgres.listen import NotificationListener
 from unisono.store.postgres.log_tail import Tail
 from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.presence import Presence
-from unisono.store.postgres.reader import READ_ERRORS, PostgresReader, open_line
+from unisono.store.postgres.reader import READ_ERRORS, PostgresReader, open_pipeline
 from unisono.store.postgres.rows import Texts, columns, escape, unescape
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
@@ -37,7 +37,7 @@ POLL_S: Final = 0.25
 HEARTBEAT_S: Final = 5.0
 """Between two signs of life of a node."""
 
-BURY_S: Final = 60.0
+EXPIRE_NODES_S: Final = 60.0
 """Between two looks for nodes long dead."""
 
 _CHANNEL: Final = "unisono"
@@ -67,24 +67,24 @@ class PostgresLog(PostgresReader):
         self,
         dsn: str,
         timeouts: Timeouts,
-        line: PipelineConnection,
+        pipeline: PipelineConnection,
         presence: Presence,
         listener: NotificationListener,
     ) -> None:
-        super().__init__(dsn, timeouts, line)
+        super().__init__(dsn, timeouts, pipeline)
         self._presence = presence
         self._listener = listener
-        self._tail = Tail(line)
+        self._tail = Tail(pipeline)
         self._group_head: int | None = None
         self._far_behind = False
         self._fences: Sequence[tuple[str, int]] = ()
         self._replaced: list[int] = []
         self._warnings: list[str] = []
-        self._erasures = self._erasures_told = self._count_erasures()
-        self._looked_at = self._beat_at = self._buried_at = 0.0
+        self._erasures = self._erasures_reported = self._read_erasures()
+        self._news_read_at = self._heartbeat_at = self._expired_at = 0.0
         self._opened_at = self._opened_s = 0.0
         self.times = GroupTimes()
-        line.connection.add_notice_handler(self._heed)
+        pipeline.connection.add_notice_handler(self._on_notice)
 
     @classmethod
     def open(cls, dsn: str, node: str, *, timeouts: Timeouts | None = None) -> Self:  # type: ignore[override]
@@ -93,22 +93,22 @@ class PostgresLog(PostgresReader):
         What was committed before is not news: catching up starts at the head.
         """
         timeouts = timeouts or Timeouts()
-        line = open_line(dsn, timeouts, settled=True)
+        pipeline = open_pipeline(dsn, timeouts, record_location=True)
         try:
             presence = Presence(node, schema.newest_known())
-            presence.register(line)
+            presence.register(pipeline)
             listener = NotificationListener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
             try:
                 listener.listen()
-                return cls(dsn, timeouts, line, presence, listener)
+                return cls(dsn, timeouts, pipeline, presence, listener)
             except BaseException:
                 listener.close()
                 raise
         except (psycopg.Error, StorageError) as error:
-            line.close()
+            pipeline.close()
             raise_unusable(dsn, error)
         except BaseException:
-            line.close()
+            pipeline.close()
             raise
 
     def reopen(self) -> None:
@@ -120,14 +120,14 @@ class PostgresLog(PostgresReader):
         super().reopen()
         self._group_head = None
         self._fences = ()
-        self._line.connection.add_notice_handler(self._heed)
+        self._pipeline.connection.add_notice_handler(self._on_notice)
         with self._doing("reopening"):
-            self._tail.resume(self._line)
-            self._presence.register(self._line)
-            self._replaced += self._presence.not_held(self._line)
-            self._erasures = self._count_erasures()
+            self._tail.resume(self._pipeline)
+            self._presence.register(self._pipeline)
+            self._replaced += self._presence.lost_claims(self._pipeline)
+            self._erasures = self._read_erasures()
         self._listener.renew()
-        self._looked_at = 0.0
+        self._news_read_at = 0.0
 
     def head(self) -> int:
         """As far as this node has been handed the log; what others appended since is still to come as news."""
@@ -146,13 +146,13 @@ class PostgresLog(PostgresReader):
         opening = None
         with self._doing("opening a group"):
             # What a node lacks that is far behind is read before the lock: under it, everybody waits.
-            if not self._far_behind or self._look() <= self._tail.reached:
-                opening = self._lock_and_look(ids, self._fences)
+            if not self._far_behind or self._read_news() <= self._tail.read_upto:
+                opening = self._lock_and_read(ids, self._fences)
                 if opening is None:
-                    self._line.give_up()
+                    self._pipeline.release_locks()
         self._far_behind = opening is None
         if opening is None:
-            raise Behind(self._tail.hand_out())
+            raise Behind(self._tail.take_backlog())
         self._fences = ()
         self._group_head = opening.head
         self._opened_at = time.perf_counter()
@@ -175,37 +175,37 @@ class PostgresLog(PostgresReader):
                 raise StorageError(f"this group must be numbered from {head + 1} without gaps")
             parameters = columns(records)
             self._warnings.clear()
-            advanced = self._line.send("append", parameters)
-            ended = self._line.control("COMMIT")
-            self._line.sync()
+            advanced = self._pipeline.send("append_events", parameters)
+            ended = self._pipeline.control("COMMIT")
+            self._pipeline.sync()
             if (advanced.rowcount, ended.statusmessage) != (1, "COMMIT"):
                 raise StorageError(
                     f"the group ended with {ended.statusmessage}, {advanced.rowcount} heads moved"
                 )
-            self._require_certainty()
+            self._require_synchronous_commit()
         self._group_head = None
-        self._tail.saw(records)
+        self._tail.mark_seen(records)
         ended_at = time.perf_counter()
         self.times = GroupTimes(self._opened_s, judged_at - self._opened_at, ended_at - judged_at)
 
     def abandon(self) -> None:
         self._require(group=True)
         with self._doing("abandoning a group"):
-            self._line.give_up()
+            self._pipeline.release_locks()
         self._group_head = None
 
-    def _lock_and_look(self, ids: Sequence[str], holders: Sequence[tuple[str, int]]) -> Opening | None:
+    def _lock_and_read(self, ids: Sequence[str], holders: Sequence[tuple[str, int]]) -> Opening | None:
         """One round trip: lock the head, and see everything under the lock. None when too far behind."""
         asked = {"ids": Texts(map(escape, ids))}
         clients = {"clients": Texts(escape(client_id) for client_id, _ in holders)}
-        self._line.control("BEGIN")
-        locked = self._line.send("lock_head")
-        fresh = self._tail.send(self._line)
-        known = self._line.send("known", asked) if ids else None
-        fences = self._line.send("fences", clients) if holders else None
-        self._line.sync()
-        head = self._tail.take(locked, fresh)
-        if self._tail.reached < head:
+        self._pipeline.control("BEGIN")
+        locked = self._pipeline.send("lock_head")
+        fresh = self._tail.send_query(self._pipeline)
+        known = self._pipeline.send("find_ids", asked) if ids else None
+        fences = self._pipeline.send("lock_claims", clients) if holders else None
+        self._pipeline.sync()
+        head = self._tail.receive(locked, fresh)
+        if self._tail.read_upto < head:
             return None
         return Opening(
             head,
@@ -213,7 +213,7 @@ class PostgresLog(PostgresReader):
                 unescape(id): RememberedId(committed_id, hash, unescape(client_id), status_updated_at)
                 for id, committed_id, hash, client_id, status_updated_at in known or ()
             },
-            self._tail.hand_out(),
+            self._tail.take_backlog(),
             self._presence.replaced(holders, fences.fetchall()) if fences else (),
             self._tail.model_version,
         )
@@ -227,38 +227,38 @@ class PostgresLog(PostgresReader):
         """Costs nothing when there is nothing to look for: no wake-up, and the last look is not long ago."""
         self._require(group=False)
         called = self._listener.drain(self._tail.seen)
-        if not (fresh or called or self._tail.waiting) and time.monotonic() - self._looked_at < POLL_S:
+        if not (fresh or called or self._tail.has_backlog) and time.monotonic() - self._news_read_at < POLL_S:
             head = self._tail.seen
         else:
             with self._doing("catching up"):
-                self._presence.send_releases(self._line)
-                head = self._look()
-        records, replaced = self._tail.hand_out(), self._replaced
+                self._presence.send_releases(self._pipeline)
+                head = self._read_news()
+        records, replaced = self._tail.take_backlog(), self._replaced
         self._replaced = []
-        erased = self._erasures != self._erasures_told
-        self._erasures_told = self._erasures
+        erased = self._erasures != self._erasures_reported
+        self._erasures_reported = self._erasures
         more = self._tail.seen < head
         if more:
-            self._looked_at = 0.0
+            self._news_read_at = 0.0
         return News(head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch)
 
-    def _look(self) -> int:
+    def _read_news(self) -> int:
         """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""
-        looked = self._line.send("look_at_head")
-        fresh = self._tail.send(self._line)
-        taken = self._line.send("take_replacements", {"node_id": self._presence.node_id})
-        counted = self._line.send("erasures")
-        self._line.sync()
-        head = self._tail.take(looked, fresh)
+        looked = self._pipeline.send("read_head")
+        fresh = self._tail.send_query(self._pipeline)
+        taken = self._pipeline.send("take_replacements", {"node_id": self._presence.node_id})
+        counted = self._pipeline.send("erasures")
+        self._pipeline.sync()
+        head = self._tail.receive(looked, fresh)
         ((self._erasures,),) = counted.fetchall()
         replaced = [conn for (conn,) in taken]
-        self._presence.forget(replaced)
+        self._presence.drop_claims(replaced)
         self._replaced += replaced
-        self._looked_at = time.monotonic()
+        self._news_read_at = time.monotonic()
         return head
 
-    def _count_erasures(self) -> int:
-        ((erasures,),) = self._line.ask("erasures")
+    def _read_erasures(self) -> int:
+        ((erasures,),) = self._pipeline.ask("erasures")
         return int(erasures)
 
     def claim(self, client_id: str, conn: int) -> int:
@@ -268,15 +268,15 @@ class PostgresLog(PostgresReader):
         self._require(group=False)
         with self._doing("claiming clients"):
             self._warnings.clear()
-            epochs = self._presence.claim(self._line, claims)
-            self._require_certainty()
+            epochs = self._presence.claim(self._pipeline, claims)
+            self._require_synchronous_commit()
         return epochs
 
     def release(self, client_id: str, conn: int) -> None:
         self._check()
         if self._presence.release(client_id, conn) and self._group_head is None:
             with self._doing("releasing clients"):
-                self._presence.send_releases(self._line)
+                self._presence.send_releases(self._pipeline)
 
     def fence(self, holders: Sequence[tuple[str, int]]) -> None:
         self._require(group=False)
@@ -285,12 +285,12 @@ class PostgresLog(PostgresReader):
     def published_model(self) -> ModelBundle | None:
         self._check()
         with self._doing("reading the model"):
-            return models.published(self._line)
+            return models.published(self._pipeline)
 
     def publish_model(self, bundle: ModelBundle) -> None:
         self._require(group=False)
         with self._doing("publishing a model"):
-            models.publish(self._line, bundle, self._presence.name)
+            models.publish(self._pipeline, bundle, self._presence.name)
 
     # -- the rest ------------------------------------------------------------------------------------------
 
@@ -300,23 +300,23 @@ class PostgresLog(PostgresReader):
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         self._require(group=False)
         with self._doing("storing snapshots"):
-            snapshots_sent.put(self._line, snapshots, self._erasures_told)
+            snapshots_sent.put(self._pipeline, snapshots, self._erasures_reported)
 
     def maintain(self) -> None:
         """A sign of life every HEARTBEAT_S, and now and then a look for nodes that have none."""
         self._require(group=False)
         now = time.monotonic()
-        if now - self._beat_at < HEARTBEAT_S:
+        if now - self._heartbeat_at < HEARTBEAT_S:
             return
         with self._doing("giving a sign of life"):
-            self._presence.send_releases(self._line)
-            if not self._presence.beat(self._line):
-                self._presence.register(self._line)
-                self._replaced += self._presence.not_held(self._line)
-            if now - self._buried_at >= BURY_S:
-                self._presence.bury(self._line)
-                self._buried_at = now
-        self._beat_at = now
+            self._presence.send_releases(self._pipeline)
+            if not self._presence.heartbeat(self._pipeline):
+                self._presence.register(self._pipeline)
+                self._replaced += self._presence.lost_claims(self._pipeline)
+            if now - self._expired_at >= EXPIRE_NODES_S:
+                self._presence.expire_dead_nodes(self._pipeline)
+                self._expired_at = now
+        self._heartbeat_at = now
 
     def close(self) -> None:
         """Give the log up, and every claim with it. An open group is rolled back."""
@@ -324,15 +324,15 @@ class PostgresLog(PostgresReader):
             return
         if self._failure is None and self._group_head is None:
             with suppress(*READ_ERRORS):  # what is left behind is found to be dead later
-                self._presence.leave(self._line)
+                self._presence.unregister(self._pipeline)
         super().close()
         self._listener.close()
 
-    def _heed(self, notice: Diagnostic) -> None:
+    def _on_notice(self, notice: Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
             self._warnings.append(notice.message_primary or "a warning")
 
-    def _require_certainty(self) -> None:
+    def _require_synchronous_commit(self) -> None:
         """PostgreSQL that was told not to wait for its standby says COMMIT, and warns.
 
         What it committed may be missing where a failover would look for it: nothing may rest on it (DUR-02).

@@ -19,7 +19,7 @@ from unisono.protocol.tombstones import is_tombstone
 from unisono.store.maintenance import (
     PRUNE_BYTES_MAX,
     EraseResult,
-    KeepRefused,
+    MaintenanceRefused,
     Tombstone,
     require_archive,
     require_tombstones,
@@ -42,7 +42,7 @@ FINISHED: Final = 3
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class PostgresKeeping:
+class PostgresMaintenance:
     """The owner's connection. An error closes it; the next call makes it anew."""
 
     def __init__(self, dsn: str) -> None:
@@ -62,12 +62,12 @@ class PostgresKeeping:
     def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
         with _Work(self, "pruning") as work:
-            work.run("one_keeper")
-            since, head, archive, finished = work.row("prunable", {"number": FINISHED})
+            work.run("lock_maintenance")
+            since, head, archive, finished = work.row("prune_state", {"number": FINISHED})
             if archive is None:
-                raise KeepRefused("no archive is named for what leaves the log")
+                raise MaintenanceRefused("no archive is named for what leaves the log")
             if not finished:
-                raise KeepRefused(
+                raise MaintenanceRefused(
                     "nodes of an older version might still be started on this log, and would take what left it for "
                     "new: run `unisono db migrate --finish` once all nodes are upgraded"
                 )
@@ -78,31 +78,33 @@ class PostgresKeeping:
             stretch = {"since": since, "upto": last}
             places = sorted(
                 (escape(name), committed_id)
-                for committed_id, names in work.rows("places", stretch)
+                for committed_id, names in work.rows("partitions_of_events", stretch)
                 for name in _decode_names(names)
             )
-            work.run("remember_pruned", stretch)
+            work.run("remember_pruned_ids", stretch)
             work.run(
-                "prune_places",
+                "prune_event_partitions",
                 {"partitions": Texts(name for name, _ in places), "ids": Integers([at for _, at in places])},
             )
             work.run("prune_events", stretch)
-            if work.run("advance_pruned", stretch) != 1:
+            if work.run("advance_pruned_to", stretch) != 1:
                 raise StorageError("the log was pruned by somebody else at the same time")
             return int(last - since)
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         """Put tombstones in the place of events, and drop the snapshots that could hold what they said."""
         with _Work(self, "erasing") as work:
-            work.run("one_keeper")
-            work.run("own_snapshots")
-            _, head, *_ = work.row("prunable", {"number": FINISHED})
+            work.run("lock_maintenance")
+            work.run("lock_snapshots_exclusive")
+            _, head, *_ = work.row("prune_state", {"number": FINISHED})
             require_tombstones(tombstones, head)
             concerned = dict.fromkeys(partitions)
             replacing = {tombstone.committed_id: tombstone.event for tombstone in tombstones}
             living: list[int] = []
             if replacing:
-                for committed_id, names, event in work.rows("erasable", {"ids": Integers(list(replacing))}):
+                for committed_id, names, event in work.rows(
+                    "events_to_erase", {"ids": Integers(list(replacing))}
+                ):
                     concerned.update(dict.fromkeys(_decode_names(names)))
                     if not is_tombstone(event):
                         living.append(committed_id)
@@ -121,16 +123,12 @@ class PostgresKeeping:
         """
         try:
             with closing(connect(self._dsn, Timeouts(), owner=True)) as connection:
-                ((erasures, unclean),) = connection.execute(SQL["unclean"]).fetchall()
+                ((erasures, unclean),) = connection.execute(SQL["read_unclean"]).fetchall()
                 if unclean:
-                    # A column whose type is set loses what was gathered of its values.
-                    connection.execute("ALTER TABLE unisono.events ALTER event TYPE bytea")
-                    connection.execute("ALTER TABLE unisono.snapshots ALTER state TYPE bytea")
-                    connection.execute("VACUUM (FULL) unisono.events, unisono.snapshots")
+                    for query in ("drop_event_statistics", "drop_state_statistics", "rewrite_tables"):
+                        connection.execute(SQL[query])
                     connection.execute(SQL["set_clean"], {"erasures": erasures})
-                connection.execute(
-                    "VACUUM unisono.events, unisono.event_partitions, unisono.snapshots, unisono.pruned"
-                )
+                connection.execute(SQL["vacuum_tables"])
         except psycopg.Error as error:
             raise storage_error("reclaiming space", error) from error
 
@@ -152,17 +150,17 @@ class PostgresKeeping:
 class _Work:
     """One transaction, as a context; what is refused in it changes nothing."""
 
-    def __init__(self, keeping: PostgresKeeping, doing: str) -> None:
-        self._keeping = keeping
+    def __init__(self, maintenance: PostgresMaintenance, doing: str) -> None:
+        self._maintenance = maintenance
         self._doing = doing
         self._connection: Connection[Row] | None = None
 
     def __enter__(self) -> _Work:
         try:
-            self._connection = self._keeping.connection()
+            self._connection = self._maintenance.connection()
             self._connection.execute("BEGIN")
         except psycopg.Error as error:
-            self._keeping.close()
+            self._maintenance.close()
             raise storage_error(self._doing, error) from error
         return self
 
@@ -171,15 +169,15 @@ class _Work:
         try:
             self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
         except psycopg.Error as failure:
-            self._keeping.close()
+            self._maintenance.close()
             if kind is None:
                 raise storage_error(self._doing, failure) from failure
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            raise KeepRefused(
+            raise MaintenanceRefused(
                 f"{self._doing} is for the owner of the log: connect as the role that ran `unisono db init`"
             ) from error
         if isinstance(error, psycopg.Error):
-            self._keeping.close()
+            self._maintenance.close()
             raise storage_error(self._doing, error) from error
 
     def run(self, query: str, parameters: Mapping[str, Any] | None = None) -> int:
@@ -201,7 +199,7 @@ def _refuse_older_nodes(work: _Work) -> None:
     parameters = {"number": READS_PRUNED, "dead_after_s": schema.ALIVE_S}
     names = [name for (name,) in work.rows("older_nodes", parameters)]
     if names:
-        raise KeepRefused(
+        raise MaintenanceRefused(
             f"running nodes of an older version would take what left the log for new: {', '.join(names)}. "
             "Upgrade or stop them"
         )
@@ -209,7 +207,7 @@ def _refuse_older_nodes(work: _Work) -> None:
 
 def _last_to_go(work: _Work, since: int, upto: int, limit: int) -> int:
     last, size = since, 0
-    for committed_id, length in work.rows("oldest", {"since": since, "upto": upto, "limit": limit}):
+    for committed_id, length in work.rows("oldest_events", {"since": since, "upto": upto, "limit": limit}):
         size += length
         if last > since and size > PRUNE_BYTES_MAX * 4:
             return last
@@ -217,5 +215,5 @@ def _last_to_go(work: _Work, since: int, upto: int, limit: int) -> int:
             break
         last = committed_id
     if last == since < upto:
-        raise KeepRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
+        raise MaintenanceRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
     return last

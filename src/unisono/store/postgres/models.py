@@ -10,20 +10,20 @@ from unisono.store.postgres.pipeline_connection import PipelineConnection
 _decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-def published(line: PipelineConnection) -> ModelBundle | None:
+def published(pipeline: PipelineConnection) -> ModelBundle | None:
     """The model in force."""
-    for version, digest, files in line.ask("published_model"):
+    for version, digest, files in pipeline.ask("published_model"):
         return ModelBundle(version, digest, _decode_files(files))
     return None
 
 
-def publish(line: PipelineConnection, bundle: ModelBundle, node: str) -> None:
+def publish(pipeline: PipelineConnection, bundle: ModelBundle, node: str) -> None:
     """Put `bundle` in force between two groups; the same one again changes nothing."""
-    line.control("BEGIN")
-    line.send("lock_head")
-    present = published(line)
+    pipeline.control("BEGIN")
+    pipeline.send("lock_head")
+    present = published(pipeline)
     if present is not None and bundle.version <= present.version:
-        line.give_up()
+        pipeline.release_locks()
         if (present.version, present.digest) == (bundle.version, bundle.digest):
             return
         edited = f" with another content (digest {present.digest[:12]}, this one {bundle.digest[:12]})"
@@ -32,9 +32,9 @@ def publish(line: PipelineConnection, bundle: ModelBundle, node: str) -> None:
             f"{edited if present.version == bundle.version else ''}: give the changed model a higher version"
         )
     files = msgspec.msgpack.encode(bundle.files)
-    line.send(
+    pipeline.send(
         "insert_model", {"version": bundle.version, "digest": bundle.digest, "files": files, "node": node}
     )
-    line.send("adopt_model", {"version": bundle.version})
-    line.control("COMMIT")
-    line.sync()
+    pipeline.send("set_model_in_force", {"version": bundle.version})
+    pipeline.control("COMMIT")
+    pipeline.sync()

@@ -34,7 +34,7 @@ Parameters = Mapping[str, Any] | None
 class PipelineConnection:
     """Named queries over one connection.
 
-    Invariant: between two calls nothing is on its way; errors leave the line unusable, and its owner closes it.
+    Invariant: between two calls nothing is on its way; errors leave the connection unusable, and its owner closes it.
     """
 
     def __init__(self, connection: Connection[Row], answer_s: float) -> None:
@@ -79,7 +79,7 @@ class PipelineConnection:
         self.sync()
         return cursor.fetchall() if cursor.description else []
 
-    def carelessly(self, query: str, parameters: Parameters = None) -> list[Row]:
+    def execute_async_commit(self, query: str, parameters: Parameters = None) -> list[Row]:
         """The same for what need not be durable: the disk is not waited for."""
         self.control("BEGIN")
         self.control("SET LOCAL synchronous_commit = off")
@@ -88,7 +88,7 @@ class PipelineConnection:
         self.sync()
         return cursor.fetchall() if cursor.description else []
 
-    def give_up(self) -> None:
+    def release_locks(self) -> None:
         """End a transaction that wrote nothing, and free its locks."""
         self.control("SET LOCAL synchronous_commit = off")
         self.control("COMMIT")

@@ -18,14 +18,14 @@ RELEASES_WAITING_MAX: Final = 500
 DEAD_AFTER_S: Final = 600.0
 """A node silent for so long has its claims removed. They do no harm till then, so there is no hurry."""
 
-FORGET_ROWS_MAX: Final = 1_000
+EXPIRE_ROWS_MAX: Final = 1_000
 """Claims of dead nodes removed at a time: some milliseconds."""
 
 
 class Presence:
     """The claims of one run of one node.
 
-    Invariant: `_held` has every claim of this run, conn → client_id, that was neither released nor found to be
+    Invariant: `_claims` has every claim of this run, conn → client_id, that was neither released nor found to be
     replaced elsewhere.
     """
 
@@ -33,7 +33,7 @@ class Presence:
         self.name = name
         self.node_id: int | None = None
         self._knows = knows
-        self._held: dict[int, str] = {}
+        self._claims: dict[int, str] = {}
         self._releases: list[tuple[str, int]] = []
 
     @property
@@ -41,37 +41,37 @@ class Presence:
         """Where this run is woken when a connection of its own was replaced."""
         return f"unisono_node_{self.node_id}"
 
-    def register(self, line: PipelineConnection) -> None:
+    def register(self, pipeline: PipelineConnection) -> None:
         """Be known as alive; under the same number when it was known before.
 
         A durable commit, on purpose: a log that cannot make one is not open.
         """
         parameters = {"node_id": self.node_id, "name": self.name, "knows": self._knows}
-        ((self.node_id,),) = line.ask("register", parameters)
+        ((self.node_id,),) = pipeline.ask("register_node", parameters)
 
-    def claim(self, line: PipelineConnection, claims: Sequence[tuple[str, int]]) -> list[int]:
+    def claim(self, pipeline: PipelineConnection, claims: Sequence[tuple[str, int]]) -> list[int]:
         """Make each (client_id, conn) the one connection of its client; their epochs."""
         epochs: list[int] = []
         for batch in _distinct(claims):
             clients, conns = _columns(batch)
             parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-            found = {client_id: epoch for client_id, epoch, _ in line.ask("claim", parameters)}
+            found = {client_id: epoch for client_id, epoch, _ in pipeline.ask("claim", parameters)}
             epochs += [found[escape(client_id)] for client_id, _ in batch]
-            self._held.update((conn, client_id) for client_id, conn in batch)
+            self._claims.update((conn, client_id) for client_id, conn in batch)
         return epochs
 
     def release(self, client_id: str, conn: int) -> bool:
         """Note that a claim is given up; True when it is time to send what was noted."""
-        self._held.pop(conn, None)
+        self._claims.pop(conn, None)
         self._releases.append((client_id, conn))
         return len(self._releases) >= RELEASES_WAITING_MAX
 
-    def send_releases(self, line: PipelineConnection) -> None:
+    def send_releases(self, pipeline: PipelineConnection) -> None:
         if not self._releases:
             return
         clients, conns = _columns(self._releases)
         parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-        line.carelessly("release", parameters)
+        pipeline.execute_async_commit("release", parameters)
         self._releases.clear()
 
     def replaced(self, holders: Sequence[tuple[str, int]], rows: Sequence[Row]) -> tuple[int, ...]:
@@ -81,36 +81,36 @@ class Presence:
             conn for client_id, conn in holders if present.get(escape(client_id)) != (self.node_id, conn)
         )
 
-    def forget(self, conns: Sequence[int]) -> None:
+    def drop_claims(self, conns: Sequence[int]) -> None:
         """These were replaced: they are no claims of ours any more."""
         for conn in conns:
-            self._held.pop(conn, None)
+            self._claims.pop(conn, None)
 
-    def not_held(self, line: PipelineConnection) -> list[int]:
+    def lost_claims(self, pipeline: PipelineConnection) -> list[int]:
         """Look through all claims: which of them are not in force. Forgets them."""
-        if not self._held:
+        if not self._claims:
             return []
-        clients, conns = _columns([(client_id, conn) for conn, client_id in self._held.items()])
+        clients, conns = _columns([(client_id, conn) for conn, client_id in self._claims.items()])
         parameters = {"node_id": self.node_id, "clients": clients, "conns": conns}
-        lost = [conn for (conn,) in line.ask("not_held", parameters)]
-        self.forget(lost)
+        lost = [conn for (conn,) in pipeline.ask("lost_claims", parameters)]
+        self.drop_claims(lost)
         return lost
 
-    def beat(self, line: PipelineConnection) -> bool:
+    def heartbeat(self, pipeline: PipelineConnection) -> bool:
         """A sign of life; False when this node had been taken for dead, and its claims with it."""
-        return bool(line.carelessly("beat", {"node_id": self.node_id}))
+        return bool(pipeline.execute_async_commit("heartbeat", {"node_id": self.node_id}))
 
-    def bury(self, line: PipelineConnection) -> None:
+    def expire_dead_nodes(self, pipeline: PipelineConnection) -> None:
         """Remove what nodes long dead have left behind."""
-        parameters: dict[str, float | int] = {"dead_after_s": DEAD_AFTER_S, "limit": FORGET_ROWS_MAX}
-        line.carelessly("forget_presence", parameters)
-        line.carelessly("forget_nodes", {"dead_after_s": DEAD_AFTER_S})
-        line.carelessly("forget_replacements")
+        parameters: dict[str, float | int] = {"dead_after_s": DEAD_AFTER_S, "limit": EXPIRE_ROWS_MAX}
+        pipeline.execute_async_commit("expire_presence", parameters)
+        pipeline.execute_async_commit("expire_nodes", {"dead_after_s": DEAD_AFTER_S})
+        pipeline.execute_async_commit("expire_replacements")
 
-    def leave(self, line: PipelineConnection) -> None:
+    def unregister(self, pipeline: PipelineConnection) -> None:
         """Go in order: nothing of this run is left behind."""
-        for query in ("leave_presence", "take_replacements", "leave_node"):
-            line.carelessly(query, {"node_id": self.node_id})
+        for query in ("remove_presence", "take_replacements", "remove_node"):
+            pipeline.execute_async_commit(query, {"node_id": self.node_id})
 
 
 def _columns(pairs: Sequence[tuple[str, int]]) -> tuple[Texts, Integers]:

@@ -11,7 +11,7 @@ import psycopg
 from unisono.store.cluster import ModelBundle, StoreLost
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
-    NO_FLOORS,
+    NO_SNAPSHOT_STARTS,
     LogExtent,
     Page,
     Pruned,
@@ -53,10 +53,10 @@ class PostgresReader:
     After an error every call raises it again, until `reopen`.
     """
 
-    def __init__(self, dsn: str, timeouts: Timeouts, line: PipelineConnection) -> None:
+    def __init__(self, dsn: str, timeouts: Timeouts, pipeline: PipelineConnection) -> None:
         self._dsn = dsn
         self._timeouts = timeouts
-        self._line = line
+        self._pipeline = pipeline
         self._failure: StorageError | None = None
         self._closed = False
         self._identity: LogIdentity | None = None
@@ -67,14 +67,14 @@ class PostgresReader:
     def open(cls, dsn: str, *, timeouts: Timeouts | None = None) -> Self:
         """Open the log of `dsn` for reading; raises StoreUnusable."""
         timeouts = timeouts or Timeouts()
-        return cls(dsn, timeouts, open_line(dsn, timeouts, settled=True))
+        return cls(dsn, timeouts, open_pipeline(dsn, timeouts, record_location=True))
 
     def reopen(self) -> None:
         """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
         if self._closed:
             raise StorageError("the log is closed")
-        self._line.close()
-        self._line = reopen_line(self._dsn, self._timeouts)
+        self._pipeline.close()
+        self._pipeline = reopen_pipeline(self._dsn, self._timeouts)
         self._failure = None
         self._identity = None
         self._merges.clear()  # a failover may have brought another history
@@ -87,7 +87,7 @@ class PostgresReader:
         self._check()
         if self._identity is None:
             try:
-                self._identity = identities.read(self._line)
+                self._identity = identities.read(self._pipeline)
             except (*READ_ERRORS, StorageError) as error:
                 self._fail("reading the log's identity", error)
         return self._identity
@@ -103,15 +103,15 @@ class PostgresReader:
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         self._check()
         if since >= upto or limit < 1:
             return Page((), has_more=False)
         names = tuple(dict.fromkeys(partitions))
-        if floors or (len(names) > 1 and len(names) * limit > PLAIN_IDS_MAX):
+        if snapshot_starts or (len(names) > 1 and len(names) * limit > PLAIN_IDS_MAX):
             try:
-                return self._merged_page(names, floors, since, upto, limit, bytes_max)
+                return self._merged_page(names, snapshot_starts, since, upto, limit, bytes_max)
             except READ_ERRORS as error:
                 self._fail("reading a page", error)
         asked = Texts(map(escape, names))
@@ -123,12 +123,12 @@ class PostgresReader:
             "bytes_max": bytes_max,
         }
         try:
-            found = self._line.send("page", parameters)
-            pruned = self._line.send("page_pruned_to", {"partitions": asked, "since": since})
-            self._line.sync()
+            found = self._pipeline.send("page", parameters)
+            pruned = self._pipeline.send("page_pruned_to", {"partitions": asked, "since": since})
+            self._pipeline.sync()
             rows = found.fetchall()
             records = [record(row) for row in rows]
-            _require_present(since, pruned.fetchone())
+            _raise_if_pruned(since, pruned.fetchone())
         except READ_ERRORS as error:
             self._fail("reading a page", error)
         if not rows:
@@ -138,7 +138,7 @@ class PostgresReader:
     def _merged_page(
         self,
         names: tuple[str, ...],
-        floors: Mapping[str, int],
+        snapshot_starts: Mapping[str, int],
         since: int,
         upto: int,
         limit: int,
@@ -146,23 +146,27 @@ class PostgresReader:
     ) -> Page:
         """By several statements. An id that appears between them is above the head that was seen before (ORD-02)."""
         if upto > self._head_seen:
-            self._head_seen = int(self._line.ask("head")[0][0])
-        merge = self._merges.take(key_of(names, floors, since, upto))
+            self._head_seen = int(self._pipeline.ask("head")[0][0])
+        merge = self._merges.take(key_of(names, snapshot_starts, since, upto))
         if merge is None:
-            after = {name: max(since, floors.get(name, 0)) for name in names}
+            after = {name: max(since, snapshot_starts.get(name, 0)) for name in names}
             merge = IdMerge(after, min(upto, self._head_seen))
         after = dict(merge.reached)
         ids, looked_at = merge.first(limit + 1, self._fetch)
         found = (
-            self._line.send("records", {"ids": Integers(ids[:limit]), "bytes_max": bytes_max}) if ids else ()
+            self._pipeline.send("events_by_id", {"ids": Integers(ids[:limit]), "bytes_max": bytes_max})
+            if ids
+            else ()
         )
-        pruned = self._line.send("pruned_to")
-        self._line.sync()
+        pruned = self._pipeline.send("pruned_to")
+        self._pipeline.sync()
         records = [record(row) for row in found]
         pruned_to = int(pruned.fetchall()[0][0])
         missing = [each.committed_id for each in records] != ids[: len(records)] or (ids and not records)
         # What was found for an earlier page may have left the log since.
-        if missing or (since < pruned_to and self._has_left({name: after[name] for name in looked_at})):
+        if missing or (
+            since < pruned_to and self._any_pruned_after({name: after[name] for name in looked_at})
+        ):
             raise Pruned(pruned_to)
         if not records:
             return Page((), has_more=False)
@@ -170,13 +174,13 @@ class PostgresReader:
         if has_more and upto <= self._head_seen:
             last = records[-1].committed_id
             merge.drop(last)
-            self._merges.put(key_of(names, floors, last, upto), merge)
+            self._merges.put(key_of(names, snapshot_starts, last, upto), merge)
         return Page(records, has_more)
 
-    def _has_left(self, after: Mapping[str, int]) -> bool:
+    def _any_pruned_after(self, after: Mapping[str, int]) -> bool:
         """Whether something of these partitions has left the log, of each after an id of its own."""
         asked = {"partitions": Texts(map(escape, after)), "after": Integers(list(after.values()))}
-        return bool(self._line.ask("partitions_left", asked))
+        return bool(self._pipeline.ask("any_pruned_after", asked))
 
     def _fetch(self, asked: Sequence[tuple[str, int]], until: int, each: int) -> dict[str, list[int]]:
         parameters = {
@@ -186,7 +190,7 @@ class PostgresReader:
             "each": each,
         }
         found: dict[str, list[int]] = {}
-        for place, committed_id in self._line.ask("next_ids", parameters):
+        for place, committed_id in self._pipeline.ask("next_ids", parameters):
             found.setdefault(asked[place - 1][0], []).append(committed_id)
         return found
 
@@ -196,11 +200,11 @@ class PostgresReader:
             return []
         parameters = {"since": since, "upto": upto, "limit": limit}
         try:
-            found = self._line.send("scan", parameters)
-            pruned = self._line.send("pruned_to")
-            self._line.sync()
+            found = self._pipeline.send("scan", parameters)
+            pruned = self._pipeline.send("pruned_to")
+            self._pipeline.sync()
             records = [record(row) for row in found]
-            _require_present(since, pruned.fetchone())
+            _raise_if_pruned(since, pruned.fetchone())
         except READ_ERRORS as error:
             self._fail("scanning the log", error)
         return records
@@ -212,7 +216,7 @@ class PostgresReader:
         self._check()
         parameters = {"partition": escape(partition), "version": model_version, "digest": model_digest}
         try:
-            rows = self._line.ask("snapshot", parameters)
+            rows = self._pipeline.ask("snapshot", parameters)
         except READ_ERRORS as error:
             self._fail("reading a snapshot", error)
         if not rows:
@@ -248,7 +252,7 @@ class PostgresReader:
                 "limit": WATERMARKS_READ_MAX,
             }
             try:
-                rows = self._line.ask("watermarks", parameters)
+                rows = self._pipeline.ask("watermarks", parameters)
             except READ_ERRORS as error:
                 self._fail("reading the watermarks", error)
             found.update((unescape(partition), committed_id) for partition, committed_id in rows)
@@ -270,7 +274,7 @@ class PostgresReader:
         """The model that nodes judge by; None where none was published."""
         self._check()
         try:
-            return models.published(self._line)
+            return models.published(self._pipeline)
         except READ_ERRORS as error:
             self._fail("reading the model in force", error)
 
@@ -281,7 +285,7 @@ class PostgresReader:
         while True:
             parameters = {"partition": at[0], "version": at[1], "limit": SNAPSHOTS_READ_MAX}
             try:
-                rows = self._line.ask("all_snapshots", parameters)
+                rows = self._pipeline.ask("all_snapshots", parameters)
             except READ_ERRORS as error:
                 self._fail("reading the snapshots", error)
             for partition, *rest in rows:
@@ -294,7 +298,7 @@ class PostgresReader:
         """The one row of a named query that always has one."""
         self._check()
         try:
-            rows = self._line.ask(query, parameters)
+            rows = self._pipeline.ask(query, parameters)
         except READ_ERRORS as error:
             self._fail("reading the log", error)
         if not rows:
@@ -305,13 +309,13 @@ class PostgresReader:
         """All rows of a named query."""
         self._check()
         try:
-            return self._line.ask(query, parameters)
+            return self._pipeline.ask(query, parameters)
         except READ_ERRORS as error:
             self._fail("reading the log", error)
 
     def close(self) -> None:
         self._closed = True
-        self._line.close()
+        self._pipeline.close()
 
     def _check(self) -> None:
         """Refuse work on a failed log."""
@@ -324,7 +328,7 @@ class PostgresReader:
         """Give the connection up, and with it every lock it may hold; nothing goes on until `reopen`."""
         if self._failure is None:
             self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
-            self._line.close()
+            self._pipeline.close()
         raise self._failure from error
 
 
@@ -332,7 +336,7 @@ def _asked_snapshots(partitions: Sequence[str], model_version: int, model_digest
     return {"partitions": Texts(map(escape, partitions)), "version": model_version, "digest": model_digest}
 
 
-def _require_present(since: int, row: Row | None) -> None:
+def _raise_if_pruned(since: int, row: Row | None) -> None:
     """`row`: up to where the log is pruned, and where it matters what of it counts here."""
     pruned_to = 0 if row is None else row[0]
     left = pruned_to if row is None or len(row) == 1 else row[1] or 0
@@ -340,17 +344,17 @@ def _require_present(since: int, row: Row | None) -> None:
         raise Pruned(pruned_to)
 
 
-def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> PipelineConnection:
-    """A line to a log this program can work on; StoreUnusable otherwise.
+def open_pipeline(dsn: str, timeouts: Timeouts, *, record_location: bool = False) -> PipelineConnection:
+    """A pipeline to a log this program can work on; StoreUnusable otherwise.
 
-    `settled`: note where the log is, and that its past may have changed if it was elsewhere.
+    `record_location`: note where the log is, and that its past may have changed if it was elsewhere.
     """
     try:
         connection = connect(dsn, timeouts)
         try:
             schema.refuse_other_versions(connection, dsn)
-            if settled:
-                identities.settle(connection)
+            if record_location:
+                identities.record_location(connection)
             return PipelineConnection(connection, timeouts.answer_s)
         except BaseException:
             connection.close()
@@ -359,9 +363,9 @@ def open_line(dsn: str, timeouts: Timeouts, *, settled: bool = False) -> Pipelin
         raise_unusable(dsn, error)
 
 
-def reopen_line(dsn: str, timeouts: Timeouts) -> PipelineConnection:
+def reopen_pipeline(dsn: str, timeouts: Timeouts) -> PipelineConnection:
     """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
     try:
-        return open_line(dsn, timeouts, settled=True)
+        return open_pipeline(dsn, timeouts, record_location=True)
     except StoreUnusable as error:
         raise StoreLost(str(error)) from error

@@ -90,7 +90,7 @@ class _BlobsDumper(_PackedDumper):
     oid = 1001
 
 
-def teach(connection: Connection[Row]) -> None:
+def register_dumpers(connection: Connection[Row]) -> None:
     """Make `connection` take the arrays above, and send every integer as a bigint: one plan for each query."""
     connection.adapters.register_dumper(Integers, _IntegersDumper)
     connection.adapters.register_dumper(Texts, _TextsDumper)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import Connection, sql
 
 from unisono.store.port import StoreUnusable
-from unisono.store.postgres.connect import SQL, connect, one_line, raise_unusable, shown
+from unisono.store.postgres.connect import SQL, connect, describe_dsn, one_line, raise_unusable
 from unisono.store.postgres.rows import Row
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.store.statements import Migration, load_migrations
@@ -100,7 +100,7 @@ def status(dsn: str) -> SchemaStatus:
             head, pruned_to, time, model_version, log_id, log_epoch, *rest = row
             presence, snapshots, size, version, standbys = rest
             return SchemaStatus(
-                shown(dsn),
+                describe_dsn(dsn),
                 version,
                 len(applied),
                 tuple(m.name for m in known_migrations()[len(applied) :]),
@@ -132,11 +132,11 @@ def refuse_other_versions(
         how = (
             "`unisono db migrate --finish`, with no older node running" if waiting else "`unisono db migrate`"
         )
-        raise StoreUnusable(f"{shown(dsn)} lacks {', '.join(missing)}: run {how}")
+        raise StoreUnusable(f"{describe_dsn(dsn)} lacks {', '.join(missing)}: run {how}")
     unknown = [name for name in applied[len(mine) :] if _kind(name) != "pre"]
     if unknown:
         raise StoreUnusable(
-            f"{shown(dsn)} has {', '.join(unknown)}, which this program does not know: "
+            f"{describe_dsn(dsn)} has {', '.join(unknown)}, which this program does not know: "
             "it was finished for a newer Unisono, use that one or a later one"
         )
 
@@ -165,7 +165,7 @@ def _migrate(
     done: list[str] = []
     while True:
         with connection.transaction():
-            connection.execute(SQL["migrating"])
+            connection.execute(SQL["lock_migrations"])
             applied = _prepare(connection, new=new)
             step = mine[len(applied)] if len(applied) < len(mine) else None
             if step is None or (_kind(step.name) == "post" and not finish):
@@ -206,7 +206,7 @@ def _applied(connection: Connection[Row], dsn: str) -> list[str]:
     row = connection.execute(SQL["schema_exists"]).fetchone()
     assert row is not None
     if not row[1]:
-        raise StoreUnusable(f"{shown(dsn)} {NO_LOG}")
+        raise StoreUnusable(f"{describe_dsn(dsn)} {NO_LOG}")
     return [name for _, name in connection.execute(SQL["versions"])]
 
 
@@ -216,7 +216,7 @@ def _as_owner(dsn: str, work: Callable[[Connection[Row]], list[str]]) -> list[st
             return work(connection)
     except psycopg.errors.InsufficientPrivilege as error:
         raise StoreUnusable(
-            f"{shown(dsn)}: {one_line(error)}: migrations are run by the owner of the log"
+            f"{describe_dsn(dsn)}: {one_line(error)}: migrations are run by the owner of the log"
         ) from error
     except psycopg.Error as error:
         raise_unusable(dsn, error)

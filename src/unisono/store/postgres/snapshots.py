@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from unisono.store.batching import in_portions
+from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
 from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Blobs, Integers, Texts, escape
@@ -15,7 +15,7 @@ BYTES_PER_STATEMENT_MAX: Final = 4 << 20
 """This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
 
 
-def put(line: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) -> None:
+def put(pipeline: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) -> None:
     """Store them, each batch in a transaction of its own; an older one never replaces a newer one.
 
     `erasures`: how many there had been when their states were folded. After a later one they are not taken.
@@ -30,9 +30,9 @@ def put(line: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) 
             "digests": Texts(s.model_digest for s in batch),
             "erasures": erasures,
         }
-        line.send("share_snapshots")
-        line.send("put_snapshots", parameters)
-        line.sync()  # one transaction
+        pipeline.send("lock_snapshots_shared")
+        pipeline.send("put_snapshots", parameters)
+        pipeline.sync()  # one transaction
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
@@ -42,7 +42,7 @@ def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
         key = (snapshot.partition, snapshot.model_version)
         if key not in newest or newest[key].committed_id <= snapshot.committed_id:
             newest[key] = snapshot
-    return in_portions(
+    return in_batches(
         (newest[key] for key in sorted(newest)),
         lambda snapshot: len(snapshot.state),
         count_max=PER_STATEMENT_MAX,

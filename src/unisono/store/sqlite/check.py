@@ -77,8 +77,8 @@ class SqliteOpened:
     def pruned_to(self) -> int:
         return sum(pruned_to for (pruned_to,) in self._rows("pruned_to"))
 
-    def keeping(self) -> tuple[str | None, bool] | None:
-        row = next(self._rows("check_keeping"), None)
+    def maintenance_row(self) -> tuple[str | None, bool] | None:
+        row = next(self._rows("check_maintenance"), None)
         return None if row is None else (row[0], bool(row[1]))
 
     def places_about(self) -> int:
@@ -94,13 +94,16 @@ class SqliteOpened:
         return rows
 
     def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
-        return [(row[0], row[1]) for row in self._rows("known", _array(ids))]
+        return [(row[0], row[1]) for row in self._rows("find_ids", _array(ids))]
 
     def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
-        return [row[0] for row in self._rows("known_pruned", _array(ids))]
+        return [row[0] for row in self._rows("find_pruned_ids", _array(ids))]
 
     def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        return [(name, committed_id) for name, committed_id in self._rows("check_unlisted", _array(places))]
+        return [
+            (name, committed_id)
+            for name, committed_id in self._rows("check_missing_partitions", _array(places))
+        ]
 
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
         return ((id, first, count) for id, first, count in self._rows("check_duplicates"))

@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 import apsw
 import msgspec
 
-from unisono.store import copy_pruned as pruning
 from unisono.store.copy import HeadRow
-from unisono.store.copy_pruned import Place, Remembered
-from unisono.store.port import Snapshot
+from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
+from unisono.store.port import RememberedId, Snapshot
 from unisono.store.sqlite import files
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 from unisono.store.sqlite.reader import unusable
+from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
 
-_EXTENT: Final = "SELECT committed_id, pruned_to, status_updated_at FROM head"
-_COUNT_SNAPSHOTS: Final = "SELECT count(*) FROM snapshots"
-_SNAPSHOTS: Final = (
-    "SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapshots.state, snapshots.created_at, "
-    "snapshots.model_digest FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition"
-)
-_COUNT_PLACES: Final = "SELECT count(*) FROM event_partitions WHERE committed_id > ?"
-_START_PRUNED: Final = "UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2"
+_SQL = load_queries("sqlite")
 
 
 class SqliteSource:
@@ -43,20 +35,20 @@ class SqliteSource:
             raise unusable(directory, error) from error
 
     def extent(self) -> HeadRow:
-        return HeadRow(*_integers(self._connection, _EXTENT))
+        return HeadRow(*_integers(self._connection, "copy_extent"))
 
     def count_snapshots(self) -> int:
-        return _integers(self._connection, _COUNT_SNAPSHOTS)[0]
+        return _integers(self._connection, "count_snapshots")[0]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        for row in self._connection.execute(_SNAPSHOTS):
+        for row in self._connection.execute(_SQL["all_snapshots"]):
             yield Snapshot(*row)
 
     def pruned(self, upto: int) -> Iterator[Remembered]:
-        return pruning.read_pruned(self._connection, upto)
+        return _read_pruned(self._connection, upto)
 
     def pruned_partitions(self) -> Iterator[Place]:
-        return pruning.read_partitions(self._connection)
+        return _read_pruned_partitions(self._connection)
 
     def archive(self) -> str | None:
         return self._reader.extent().archive
@@ -74,33 +66,33 @@ class SqliteTarget:
         self.log = SqliteLog.open(directory)
 
     def extent(self) -> HeadRow:
-        return HeadRow(*self._ask(_EXTENT))
+        return HeadRow(*self._ask("copy_extent"))
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
-        self._write(lambda connection: connection.execute(_START_PRUNED, (pruned_to, time)))
+        self._write(lambda connection: connection.execute(_SQL["start_pruned"], (pruned_to, time)))
 
     def pruned(self, upto: int) -> Iterator[Remembered]:
         with closing(files.connect_reader(self._directory)) as connection:
-            yield from pruning.read_pruned(connection, upto)
+            yield from _read_pruned(connection, upto)
 
     def pruned_partitions(self) -> Iterator[Place]:
         with closing(files.connect_reader(self._directory)) as connection:
-            yield from pruning.read_partitions(connection)
+            yield from _read_pruned_partitions(connection)
 
     def archive(self) -> str | None:
         return self.log.extent().archive
 
     def put_pruned(self, rows: Sequence[Remembered]) -> None:
-        self._write(lambda connection: pruning.write_pruned(connection, rows))
+        self._write(lambda connection: _write_pruned(connection, rows))
 
     def put_pruned_partitions(self, rows: Sequence[Place]) -> None:
-        self._write(lambda connection: pruning.write_partitions(connection, rows))
+        self._write(lambda connection: _write_pruned_partitions(connection, rows))
 
     def set_archive(self, location: str) -> None:
         self.log.set_archive(location)
 
-    def count_places(self, since: int) -> int:
-        return self._ask(_COUNT_PLACES, since)[0]
+    def count_event_partitions(self, since: int) -> int:
+        return self._ask("count_event_partitions", since)[0]
 
     def set_identity(self, identity: LogIdentity) -> None:
         self.log.set_identity(identity)
@@ -125,4 +117,35 @@ class SqliteTarget:
 
 
 def _integers(connection: apsw.Connection, query: str, *parameters: int) -> tuple[int, ...]:
-    return msgspec.convert(connection.execute(query, parameters).fetchall()[0], tuple[int, ...])
+    return msgspec.convert(connection.execute(_SQL[query], parameters).fetchall()[0], tuple[int, ...])
+
+
+def _read_pruned(connection: apsw.Connection, upto: int) -> Iterator[Remembered]:
+    after = ""
+    while rows := connection.execute(_SQL["pruned_ids"], (after, upto, READ_ROWS)).fetchall():
+        for id, committed_id, client_id, time, hash in msgspec.convert(
+            rows, list[tuple[str, int, str, int, bytes]]
+        ):
+            yield id, RememberedId(committed_id, hash, client_id, time)
+            after = id
+
+
+def _read_pruned_partitions(connection: apsw.Connection) -> Iterator[Place]:
+    after = -(2**63)
+    while rows := connection.execute(_SQL["pruned_partitions"], (after, READ_ROWS)).fetchall():
+        found = msgspec.convert(rows, list[tuple[int, str, int]])
+        yield from ((name, pruned_to) for _, name, pruned_to in found if pruned_to)
+        after = found[-1][0]
+
+
+def _write_pruned(connection: apsw.Connection, rows: Sequence[Remembered]) -> None:
+    with connection:
+        connection.executemany(
+            _SQL["insert_pruned_id"],
+            [(id, k.committed_id, k.client_id, k.status_updated_at, k.hash) for id, k in rows],
+        )
+
+
+def _write_pruned_partitions(connection: apsw.Connection, rows: Sequence[Place]) -> None:
+    with connection:
+        connection.executemany(_SQL["insert_pruned_partition"], rows)

@@ -123,7 +123,7 @@ def connect_writer(directory: Path, given: LogIdentity | None = None) -> apsw.Co
         version = schema_version(connection)
         _migrate(connection)
         _settle(connection)
-        identity.settle(connection, directory, version, given)
+        identity.check_restored(connection, directory, version, given)
         sync_directory(directory)
     except BaseException:
         connection.close()
@@ -187,7 +187,7 @@ def refuse_other_versions(connection: apsw.Connection, directory: Path) -> None:
 def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
     version, newest = schema_version(connection), len(load_migrations("sqlite"))
     application = int(connection.pragma("application_id"))
-    is_new = version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+    is_new = version == 0 and not connection.execute(load_queries("sqlite")["any_object"]).fetchall()
     if application != APPLICATION_ID and not (is_new and application == 0):
         raise StoreUnusable(f"{path} is a SQLite database but not a Unisono log")
     if version > newest:
@@ -223,5 +223,5 @@ def _settle(connection: apsw.Connection) -> None:
     except apsw.BusyError:
         connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute(load_queries("sqlite")["count_opening"])
+    connection.execute(load_queries("sqlite")["increment_open_count"])
     connection.execute("COMMIT")

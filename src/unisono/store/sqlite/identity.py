@@ -24,7 +24,7 @@ from unisono.vocabulary import LogIdentity
 
 IDENTITY_FILE: Final = "log.identity"
 
-BEGAN: Final = 3
+IDENTITY_SCHEMA_VERSION: Final = 3
 """The schema version with which logs began to have an identity."""
 
 log = logging.getLogger("unisono.store")
@@ -40,7 +40,7 @@ class LastOpening(msgspec.Struct, frozen=True):
     opened: int
 
 
-def settle(
+def check_restored(
     connection: apsw.Connection, directory: Path, version: int, given: LogIdentity | None = None
 ) -> None:
     """Compare the log with what lies beside it, and give it a new epoch where it is not what was left there.
@@ -50,10 +50,10 @@ def settle(
     """
     if given is not None:
         set_identity(connection, given)
-    elif version >= BEGAN and (why := _changed(connection, _seen(directory))) is not None:
+    elif version >= IDENTITY_SCHEMA_VERSION and (why := _changed(connection, _seen(directory))) is not None:
         epoch = new_epoch(connection)
         log.warning("%s: it counts as restored, with log_epoch %d: clients start over from 0", why, epoch)
-    leave(connection)
+    write_identity_file(connection)
 
 
 def new_id() -> str:
@@ -73,7 +73,7 @@ def _changed(connection: apsw.Connection, seen: LastOpening | None) -> str | Non
     if seen is None:
         return f"log.db is here without its {IDENTITY_FILE}"
     ((log_id, _),) = connection.execute(_SQL["identity"]).fetchall()
-    opened = int(connection.execute(_SQL["opened"]).get)
+    opened = int(connection.execute(_SQL["open_count"]).get)
     if seen.log_id != log_id:
         return f"log.db is another log than the one that was here ({log_id}, before {seen.log_id})"
     if seen.opened >= opened:  # this opening is counted already
@@ -88,14 +88,14 @@ def _seen(directory: Path) -> LastOpening | None:
         return None
 
 
-def leave(connection: apsw.Connection) -> None:
+def write_identity_file(connection: apsw.Connection) -> None:
     """Write down beside the log which one it is.
 
     What is written names openings that are in the log already, so a crash in between is not taken for a restore.
     """
     rows = connection.execute(_SQL["identity"]).fetchall()
     log_id, log_epoch = msgspec.convert(rows[0], tuple[str, int])
-    seen = LastOpening(log_id, log_epoch, int(connection.execute(_SQL["opened"]).get))
+    seen = LastOpening(log_id, log_epoch, int(connection.execute(_SQL["open_count"]).get))
     path = Path(connection.filename).parent / IDENTITY_FILE
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:

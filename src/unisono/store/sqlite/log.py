@@ -13,15 +13,20 @@ from typing import NoReturn, Self, TypeVar
 import apsw
 import msgspec
 
-from unisono.store.batching import in_portions
+from unisono.store.batching import in_batches
 from unisono.store.cluster import ModelBundle, ModelRefused
-from unisono.store.maintenance import PRUNE_EVENTS_MAX, EraseResult, KeepRefused, Reclaimed, Tombstone
+from unisono.store.maintenance import (
+    PRUNE_EVENTS_MAX,
+    EraseResult,
+    MaintenanceRefused,
+    ReclaimProgress,
+    Tombstone,
+)
 from unisono.store.port import Opening, Record, RememberedId, Snapshot, StorageError
-from unisono.store.sqlite import files
+from unisono.store.sqlite import files, maintenance
 from unisono.store.sqlite import identity as identities
-from unisono.store.sqlite import maintenance as keeping
 from unisono.store.sqlite.reader import SqliteReader, unusable
-from unisono.store.sqlite.wal import WalKeeper
+from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
 
@@ -47,10 +52,12 @@ class SqliteLog(SqliteReader):
       durable before anything else happens. Nobody was told of it, and a retry meets deduplication (DUR-03).
     """
 
-    def __init__(self, connection: apsw.Connection, lock: files.DirectoryLock, keeper: WalKeeper) -> None:
+    def __init__(
+        self, connection: apsw.Connection, lock: files.DirectoryLock, checkpointer: WalCheckpointer
+    ) -> None:
         super().__init__(connection)
         self._lock = lock
-        self._keeper = keeper
+        self._checkpointer = checkpointer
         self._group_head: int | None = None
         self._failure: str | None = None
         self._closed = False
@@ -64,7 +71,7 @@ class SqliteLog(SqliteReader):
             try:
                 connection = files.connect_writer(directory)
                 try:
-                    return cls(connection, lock, WalKeeper(connection, directory))
+                    return cls(connection, lock, WalCheckpointer(connection, directory))
                 except BaseException:
                     connection.close()
                     raise
@@ -84,7 +91,7 @@ class SqliteLog(SqliteReader):
     @property
     def wal_bytes(self) -> int:
         """Bytes of log that wait to be copied into the database file."""
-        return self._keeper.frames * files.PAGE_BYTES
+        return self._checkpointer.frames * files.PAGE_BYTES
 
     def begin(self, ids: Sequence[str]) -> Opening:
         self._require(group=False)
@@ -92,11 +99,11 @@ class SqliteLog(SqliteReader):
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             head, pruned_to = msgspec.convert(
-                self._connection.execute(_SQL["group_head"]).fetchall()[0], tuple[int, int]
+                self._connection.execute(_SQL["read_group_head"]).fetchall()[0], tuple[int, int]
             )
             known = {
                 id: RememberedId(committed_id, hash, client_id, status_updated_at)
-                for query in ("known", "known_pruned")[: 2 if pruned_to else 1]
+                for query in ("find_ids", "find_pruned_ids")[: 2 if pruned_to else 1]
                 for id, committed_id, hash, client_id, status_updated_at in self._connection.execute(
                     _SQL[query], (asked,)
                 )
@@ -167,18 +174,18 @@ class SqliteLog(SqliteReader):
                     ],
                 )
                 self._connection.execute("COMMIT")
-                self._keeper.step()
+                self._checkpointer.step()
             except Exception as error:
                 self._fail("storing snapshots", error)
 
     # -- keeping (see `unisono.store.maintenance`) -------------------------------------------------------------
 
     def set_archive(self, location: str) -> None:
-        self._change("naming the archive", lambda: keeping.set_archive(self._connection, location))
+        self._change("naming the archive", lambda: maintenance.set_archive(self._connection, location))
 
     def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
         return self._change(
-            "noting the model", lambda: keeping.record_model(self._connection, bundle, replace=replace)
+            "noting the model", lambda: maintenance.record_model(self._connection, bundle, replace=replace)
         )
 
     def new_epoch(self) -> LogIdentity:
@@ -191,20 +198,22 @@ class SqliteLog(SqliteReader):
         """Of a copy: it is the log it was copied from, or a log of its own."""
         self._change("giving the log its identity", lambda: identities.set_identity(self._connection, own))
         self._identity = None
-        identities.leave(self._connection)
+        identities.write_identity_file(self._connection)
 
     def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        return self._change("pruning", lambda: keeping.prune(self._connection, upto, limit, self._look_up))
+        return self._change(
+            "pruning", lambda: maintenance.prune(self._connection, upto, limit, self._look_up)
+        )
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         return self._change(
-            "erasing", lambda: keeping.erase(self._connection, tombstones, partitions, self._look_up)
+            "erasing", lambda: maintenance.erase(self._connection, tombstones, partitions, self._look_up)
         )
 
-    def reclaim(self) -> Reclaimed:
+    def reclaim(self) -> ReclaimProgress:
         self._require(group=False)
         try:
-            return keeping.reclaim(self._connection, self._keeper)
+            return maintenance.reclaim(self._connection, self._checkpointer)
         except Exception as error:
             self._fail("reclaiming space", error)
 
@@ -213,7 +222,7 @@ class SqliteLog(SqliteReader):
         and from now on free pages can be given back some at a time."""
         self._require(group=False)
         try:
-            keeping.rewrite(self._connection, self._keeper)
+            maintenance.rewrite(self._connection, self._checkpointer)
         except Exception as error:
             self._fail("rewriting the log", error)
 
@@ -224,12 +233,12 @@ class SqliteLog(SqliteReader):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 outcome = work()
-            except (KeepRefused, ModelRefused):
+            except (MaintenanceRefused, ModelRefused):
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
-            self._keeper.step()
-        except (KeepRefused, ModelRefused):
+            self._checkpointer.step()
+        except (MaintenanceRefused, ModelRefused):
             raise
         except Exception as error:
             self._fail(doing, error)
@@ -238,7 +247,7 @@ class SqliteLog(SqliteReader):
     def maintain(self) -> None:
         self._require(group=False)
         try:
-            self._keeper.step()
+            self._checkpointer.step()
         except Exception as error:
             self._fail("checkpointing", error)
 
@@ -249,7 +258,7 @@ class SqliteLog(SqliteReader):
         self._closed = True
         self._failure = self._failure or "the log is closed"
         try:
-            self._keeper.close()
+            self._checkpointer.close()
             self._connection.close()
         finally:
             self._lock.release()
@@ -301,7 +310,7 @@ def _encode_names(partitions: Sequence[str]) -> str:
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    return in_portions(
+    return in_batches(
         snapshots,
         lambda snapshot: len(snapshot.state),
         count_max=SNAPSHOTS_PER_TRANSACTION_MAX,

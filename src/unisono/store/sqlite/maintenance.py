@@ -24,14 +24,14 @@ from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import (
     PRUNE_BYTES_MAX,
     EraseResult,
-    KeepRefused,
-    Reclaimed,
+    MaintenanceRefused,
+    ReclaimProgress,
     Tombstone,
     require_archive,
     require_tombstones,
 )
 from unisono.store.sqlite import files
-from unisono.store.sqlite.wal import WalKeeper
+from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
 
 RECLAIM_PAGES: Final = 64
@@ -70,7 +70,7 @@ def record_model(
         files = msgspec.msgpack.encode(bundle.files)
         now_ms = time.time_ns() // 1_000_000
         connection.execute(_SQL["put_model"], (bundle.version, bundle.digest, files, now_ms))
-    connection.execute(_SQL["put_in_force"], (None if bundle is None else bundle.version,))
+    connection.execute(_SQL["set_model_in_force"], (None if bundle is None else bundle.version,))
     return replaced
 
 
@@ -78,17 +78,19 @@ def prune(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -
     """Move the oldest events to what deduplication remembers; how many."""
     pruned_to, head, archive = _row(connection, "extent")
     if archive is None:
-        raise KeepRefused("no archive is named for what leaves the log")
+        raise MaintenanceRefused("no archive is named for what leaves the log")
     last, partitions = _oldest(connection, pruned_to, min(upto, head), limit)
     if last == pruned_to:
         return 0
     numbers = look_up(partitions)
     places = sorted((numbers[name], at) for name, at in partitions.items() if name in numbers)
-    connection.execute(_SQL["remember_pruned"], (pruned_to, last))
-    connection.executemany(_SQL["prune_places"], [(number, pruned_to, last) for number, _ in places])
+    connection.execute(_SQL["remember_pruned_ids"], (pruned_to, last))
+    connection.executemany(
+        _SQL["prune_event_partitions"], [(number, pruned_to, last) for number, _ in places]
+    )
     connection.executemany(_SQL["prune_partition"], places)
     connection.execute(_SQL["prune_events"], (pruned_to, last))
-    connection.execute(_SQL["advance_pruned"], (last,))
+    connection.execute(_SQL["advance_pruned_to"], (last,))
     return int(last - pruned_to)
 
 
@@ -96,16 +98,16 @@ def _oldest(connection: apsw.Connection, since: int, upto: int, limit: int) -> t
     """The last of the events that go, and the last one of each of their partitions."""
     last, size = since, 0
     partitions: dict[str, int] = {}
-    for committed_id, names, length in connection.execute(_SQL["oldest"], (since, upto, limit)):
+    for committed_id, names, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
         size += length
         if last > since and size > PRUNE_BYTES_MAX:
             return last, partitions
         if committed_id != last + 1:
-            raise KeepRefused(f"event {last + 1} is missing from the log: `unisono check` tells more")
+            raise MaintenanceRefused(f"event {last + 1} is missing from the log: `unisono check` tells more")
         last = committed_id
         partitions.update(dict.fromkeys(_decode_names(names), committed_id))
     if last == since < upto:
-        raise KeepRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
+        raise MaintenanceRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
     return last, partitions
 
 
@@ -119,12 +121,12 @@ def erase(
     concerned = dict.fromkeys(partitions)
     living: list[int] = []
     for committed_id, names, event in connection.execute(
-        _SQL["erasable"], (msgspec.json.encode(sorted(replacing)).decode(),)
+        _SQL["events_to_erase"], (msgspec.json.encode(sorted(replacing)).decode(),)
     ):
         concerned.update(dict.fromkeys(_decode_names(names)))
         if not is_tombstone(event):
             living.append(committed_id)
-    connection.executemany(_SQL["blank_event"], [(committed_id,) for committed_id in living])
+    connection.executemany(_SQL["overwrite_event"], [(committed_id,) for committed_id in living])
     connection.executemany(
         _SQL["replace_event"], [(committed_id, replacing[committed_id]) for committed_id in living]
     )
@@ -134,18 +136,18 @@ def erase(
     return EraseResult(len(living), tuple(concerned), erasures)
 
 
-def reclaim(connection: apsw.Connection, keeper: WalKeeper) -> Reclaimed:
+def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer) -> ReclaimProgress:
     """One step, outside any transaction: some free pages, then a short log anew that has traces, last the WAL."""
     free = int(connection.pragma("freelist_count"))
-    unclean = bool(connection.execute(_SQL["unclean"]).get)
+    unclean = bool(connection.execute(_SQL["read_unclean"]).get)
     if free and can_shrink(connection):
         connection.execute(f"PRAGMA incremental_vacuum({RECLAIM_PAGES})").fetchall()
-        keeper.step()
-        return Reclaimed(False, max(0, free - RECLAIM_PAGES), unclean)
+        checkpointer.step()
+        return ReclaimProgress(False, max(0, free - RECLAIM_PAGES), unclean)
     if unclean and int(connection.pragma("page_count")) * files.PAGE_BYTES <= REWRITE_BYTES_MAX:
         _write_anew(connection)
-        return Reclaimed(False, 0)
-    return Reclaimed(keeper.truncate(), free, unclean)
+        return ReclaimProgress(False, 0)
+    return ReclaimProgress(checkpointer.truncate(), free, unclean)
 
 
 def can_shrink(connection: apsw.Connection) -> bool:
@@ -153,10 +155,10 @@ def can_shrink(connection: apsw.Connection) -> bool:
     return int(connection.pragma("auto_vacuum")) == files.INCREMENTAL
 
 
-def rewrite(connection: apsw.Connection, keeper: WalKeeper) -> None:
+def rewrite(connection: apsw.Connection, checkpointer: WalCheckpointer) -> None:
     """The whole file anew and the WAL empty, for a log of any size that nobody else has open."""
     _write_anew(connection)
-    while not keeper.truncate():
+    while not checkpointer.truncate():
         time.sleep(0.01)
 
 

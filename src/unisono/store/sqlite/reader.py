@@ -13,7 +13,7 @@ import msgspec
 from unisono.store.cluster import ModelBundle
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
-    NO_FLOORS,
+    NO_SNAPSHOT_STARTS,
     LogExtent,
     Page,
     Pruned,
@@ -112,15 +112,15 @@ class SqliteReader:
         *,
         limit: int,
         bytes_max: int,
-        floors: Mapping[str, int] = NO_FLOORS,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         self._check()
         if since >= upto or limit < 1:
             return Page((), has_more=False)
         try:
             names = dict.fromkeys(partitions)
-            if floors or len(names) > UNION_TERMS_MAX:
-                return self._merged_page(tuple(names), floors, since, upto, limit, bytes_max)
+            if snapshot_starts or len(names) > UNION_TERMS_MAX:
+                return self._merged_page(tuple(names), snapshot_starts, since, upto, limit, bytes_max)
             numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
             if len(numbers) == len(names):
                 page = self._union_page(numbers, since, upto, limit, bytes_max)
@@ -269,20 +269,20 @@ class SqliteReader:
     def _merged_page(
         self,
         names: tuple[str, ...],
-        floors: Mapping[str, int],
+        snapshot_starts: Mapping[str, int],
         since: int,
         upto: int,
         limit: int,
         bytes_max: int,
     ) -> Page:
-        kept = self._merges.take(key_of(names, floors, since, upto))
+        kept = self._merges.take(key_of(names, snapshot_starts, since, upto))
         with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
             if upto > self._head_seen:
                 self._head_seen = int(self._connection.execute(_SQL["head"]).get)
-            merge = self._new_merge(names, floors, since, upto) if kept is None else kept
+            merge = self._new_merge(names, snapshot_starts, since, upto) if kept is None else kept
             after = dict(merge.reached)
             ids, looked_at = merge.first(limit + 1, self._fetch)
-            rows = self._connection.execute(_SQL["records"], (msgspec.json.encode(ids).decode(),))
+            rows = self._connection.execute(_SQL["events_by_id"], (msgspec.json.encode(ids).decode(),))
             try:
                 page = _cut(rows, limit, bytes_max)
             finally:
@@ -294,14 +294,14 @@ class SqliteReader:
         if len(page.records) < len(ids) and upto <= self._head_seen:
             last = page.records[-1].committed_id
             merge.drop(last)
-            self._merges.put(key_of(names, floors, last, upto), merge)
+            self._merges.put(key_of(names, snapshot_starts, last, upto), merge)
         return page
 
     def _new_merge(
-        self, names: Iterable[str], floors: Mapping[str, int], since: int, upto: int
+        self, names: Iterable[str], snapshot_starts: Mapping[str, int], since: int, upto: int
     ) -> IdMerge[int]:
         numbers = self._look_up(names)
-        after = {number: max(since, floors.get(name, 0)) for name, number in numbers.items()}
+        after = {number: max(since, snapshot_starts.get(name, 0)) for name, number in numbers.items()}
         return IdMerge(after, min(upto, self._head_seen))
 
     def _fetch(self, asked: Sequence[tuple[int, int]], until: int, each: int) -> dict[int, list[int]]:

@@ -37,7 +37,7 @@ RETRY_FRAMES = 4_096
 _CACHE_KIB = 2_000
 
 
-class WalKeeper:
+class WalCheckpointer:
     """Decides when to checkpoint, and does it. All methods belong to the writer's thread.
 
     Invariant: one checkpoint at a time; `_passing` is set by the writer when it asks for a pass and cleared

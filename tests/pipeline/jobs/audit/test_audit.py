@@ -24,7 +24,7 @@ from unisono.pipeline.jobs.audit.result import AuditReport
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 
@@ -82,11 +82,11 @@ class Damager:
 
 
 def prune(data: Path, lake: Lake, upto: int) -> None:
-    keeper = open_keeper(sqlite_uri(data))
-    keeper.set_archive(lake.storage.location)
-    while keeper.prune(upto):
+    maintainer = open_maintainer(sqlite_uri(data))
+    maintainer.set_archive(lake.storage.location)
+    while maintainer.prune(upto):
         pass
-    keeper.close()
+    maintainer.close()
 
 
 @pytest.fixture(scope="module")

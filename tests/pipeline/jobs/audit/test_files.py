@@ -19,7 +19,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.store.port import Snapshot
 from unisono.store.postgres.log import PostgresLog
 
@@ -32,10 +32,10 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
     export(context, database, lake)
     snapshot(context, lake, ShippedModel.open())
     rows = list(latest(lake, 0))
-    with closing(open_keeper(database)) as keeper:
-        keeper.put_snapshots([Snapshot(row.partition, row.committed_id, 0, row.state, 1) for row in rows])
-        keeper.set_archive(lake.storage.location)
-        while keeper.prune(200):
+    with closing(open_maintainer(database)) as maintainer:
+        maintainer.put_snapshots([Snapshot(row.partition, row.committed_id, 0, row.state, 1) for row in rows])
+        maintainer.set_archive(lake.storage.location)
+        while maintainer.prune(200):
             pass
     report = audit(context, lake, database, AuditOptions(sample=None))
     assert report.sound, report.text()

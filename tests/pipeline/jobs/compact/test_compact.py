@@ -15,7 +15,7 @@ from tests.pipeline.history import make_store, require_exact, row_of
 from unisono.lake.lake import Lake
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import BY_PARTITION, LOG
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.job import ALWAYS_JOINED_ROWS, choose, compact, vacuum, work
 from unisono.pipeline.jobs.export.job import export
@@ -84,7 +84,7 @@ def test_fewer_files_same_rows(
     after = lake.view()
     assert len(after.log_files) == 1
     assert len(after.partition_files) == 4
-    assert not any(file.bucket == FRESH for file in after.partition_files)
+    assert not any(file.bucket == UNBUCKETED for file in after.partition_files)
     assert after.head == before.head == 3_000
     require_exact(lake, records)
     assert all(part.equal for part in verify(context, store, lake))
@@ -102,7 +102,7 @@ def test_what_is_small_is_joined_and_not_spread(
     compact(context, lake)
     view = lake.view()
     assert len(view.log_files) == 1
-    assert [file.bucket for file in view.partition_files] == [FRESH]
+    assert [file.bucket for file in view.partition_files] == [UNBUCKETED]
     assert not work(lake)
     require_exact(lake, records)
     seen = [row["committed_id"] for batch in view.scan_arrow(["plain"]) for row in batch.to_pylist()]

@@ -19,10 +19,10 @@ from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, hol
 from tests.pipeline.history import START_MS, require_exact, row_of
 from tests.pipeline.processes import run as run_command
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
+from unisono.lake.attempt_files import removed_unless_committed
 from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG
-from unisono.lake.table import naming
 from unisono.lake.write import DataFile
 from unisono.pipeline.compare_rows import prove as prove_copy
 from unisono.pipeline.job_model import ShippedModel
@@ -36,7 +36,7 @@ from unisono.pipeline.jobs.erase.unproved import unproved
 from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone, tombstone
@@ -63,10 +63,10 @@ def prepare(context: SparkContext, data: Path, lake: Lake) -> list[Record]:
         records += append(log, 300, seed=2)
     export(context, store, lake)
     snapshot(context, lake, ShippedModel.open())
-    with closing(open_keeper(store)) as keeper:
-        keeper.put_snapshots(states(lake))
-        keeper.set_archive(lake.storage.location)
-        while keeper.prune(300):
+    with closing(open_maintainer(store)) as maintainer:
+        maintainer.put_snapshots(states(lake))
+        maintainer.set_archive(lake.storage.location)
+        while maintainer.prune(300):
             pass
     with closing(SqliteLog.open(data)) as log:
         records += append(log, 200, seed=3)
@@ -228,7 +228,7 @@ def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext,
         path_of(lake, file).write_bytes(content)  # as if the job had come to it only now
     with pytest.raises(CommitConflict):
         commit(lake, ExportCommit(200, 300, BOTH), [exported])
-    with pytest.raises(CommitConflict), naming(lake.storage, joined.files):
+    with pytest.raises(CommitConflict), removed_unless_committed(lake.storage, joined.files):
         table.replace(table.files(), joined.files, {}, same_rows=True)
     require_erased(context, data, lake, records, pruned_to=0)
 
@@ -293,8 +293,8 @@ def test_what_a_state_makes_of_events_that_stay_is_no_trace(context: SparkContex
     lake.make(buckets=2)
     export(context, store, lake)
     snapshot(context, lake, ShippedModel.open())
-    with closing(open_keeper(store)) as keeper:
-        keeper.put_snapshots(states(lake))
+    with closing(open_maintainer(store)) as maintainer:
+        maintainer.put_snapshots(states(lake))
     assert any(f'{said}"}},"'.encode() in state.state for state in states(lake) if state.partition == "stays")
     selector = Selector("partition", ("goes",))
     done = erase(context, store, lake, plan(context, store, lake, selector))
@@ -404,10 +404,10 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
         records = append(log, 400)
     export(context, database, lake, to=300)
     snapshot(context, lake, ShippedModel.open())
-    with closing(open_keeper(database)) as keeper:
-        keeper.put_snapshots(states(lake))
-        keeper.set_archive(lake.storage.location)
-        while keeper.prune(100):
+    with closing(open_maintainer(database)) as maintainer:
+        maintainer.put_snapshots(states(lake))
+        maintainer.set_archive(lake.storage.location)
+        while maintainer.prune(100):
             pass
     done = erase(context, database, lake, plan(context, database, lake, BY_CULPRIT))
     assert done.proof.holds, done.proof.text()

@@ -23,7 +23,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.retain.job import RetentionPolicy, plan, retain
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
-from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.check import check_directory
@@ -35,10 +35,10 @@ REMEMBERED_BYTES = 200
 """Of an event that has left: its id, number, hash, client and time, in an index that is two thirds full."""
 
 
-def publish(keeper: LogMaintainer, lake: Lake, names: set[str] | None = None) -> None:
+def publish(maintainer: LogMaintainer, lake: Lake, names: set[str] | None = None) -> None:
     """The lake's snapshots into the store, of all partitions or of some."""
     rows = [row for row in latest(lake, 0) if names is None or row.partition in names]
-    keeper.put_snapshots([Snapshot(r.partition, r.committed_id, 0, r.state, r.created_at) for r in rows])
+    maintainer.put_snapshots([Snapshot(r.partition, r.committed_id, 0, r.state, r.created_at) for r in rows])
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +60,17 @@ class Place:
         self.data = folder / "data"
         self.store = sqlite_uri(self.data)
         self.lake = Lake.at(str(folder / "lake"))
-        self.keeper = open_keeper(self.store)
+        self.maintainer = open_maintainer(self.store)
 
     def publish(self, names: set[str] | None = None) -> None:
-        publish(self.keeper, self.lake, names)
+        publish(self.maintainer, self.lake, names)
 
 
 @pytest.fixture
 def place(ready: Path, tmp_path: Path) -> Iterator[Place]:
     shutil.copytree(ready, tmp_path, dirs_exist_ok=True)
     place = Place(tmp_path)
-    with closing(place.keeper):
+    with closing(place.maintainer):
         yield place
 
 
@@ -79,9 +79,9 @@ def test_old_events_leave_and_are_still_known(context: SparkContext, place: Plac
     records = read_store(place.data)
     place.publish()
     size = (place.data / "log.db").stat().st_size
-    done = retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=10))
+    done = retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10))
     assert done.events == EVENTS - 500
-    held = place.keeper.extent()
+    held = place.maintainer.extent()
     assert (held.pruned_to, held.head, held.archive) == (2_500, EVENTS, place.lake.storage.location)
     assert (place.data / "log.db").stat().st_size < size * 0.7
     with closing(SqliteReader.open(place.data)) as reader:
@@ -98,7 +98,9 @@ def test_old_events_leave_and_are_still_known(context: SparkContext, place: Plac
         }
     assert list(check_directory(place.data).findings) == []
     assert (
-        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=10)).events
+        retain(
+            context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10)
+        ).events
         == 0
     )
 
@@ -109,7 +111,7 @@ def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, 
     names = {name for record in records for name in record.partitions}
     place.publish(names - {"room-007"})
     first = next(record.committed_id for record in records if "room-007" in record.partitions)
-    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=100, newest=0))
+    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
     assert told.upto == first - 1
     assert told.blocked_partitions == 1
     blocker = told.blockers[0]
@@ -118,8 +120,8 @@ def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, 
         "room-007" in r.partitions for r in records if r.committed_id <= EVENTS - 100
     )
     assert "'room-007': no snapshot" in told.text()
-    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=100, newest=0))
-    assert place.keeper.extent().pruned_to == first - 1
+    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
+    assert place.maintainer.extent().pruned_to == first - 1
 
 
 @pytest.mark.req("DUR-05")
@@ -129,7 +131,7 @@ def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(context: SparkContext, 
         append(log, 400, seed=7)
     export(context, place.store, place.lake)
     fresh = read_store(place.data)[EVENTS:]
-    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
+    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.blockers[0].first_id == EVENTS + 1
     assert told.blocked_partitions == len({name for record in fresh for name in record.partitions})
@@ -140,7 +142,7 @@ def test_what_is_to_be_kept(context: SparkContext, place: Place) -> None:
     place.publish()
 
     def upto(keep: RetentionPolicy) -> int:
-        return plan(context, place.store, place.keeper, place.lake, keep).upto
+        return plan(context, place.store, place.maintainer, place.lake, keep).upto
 
     assert upto(RetentionPolicy(events=1_000, newest=0)) == 2_000
     assert upto(RetentionPolicy(events=10, newest=700)) == 2_300, "the newest stay whatever is asked"
@@ -159,7 +161,7 @@ def test_the_lake_must_have_it(context: SparkContext, place: Place) -> None:
     place.publish()
     with closing(SqliteLog.open(place.data)) as log:
         append(log, 50, seed=9)
-    told = plan(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
+    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.bounds[0].why.startswith("the lake ends there")
 
@@ -190,10 +192,12 @@ def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
     place.publish()
     damage(place.lake, table, 1_234)
     with pytest.raises(Mismatch, match=r"event 1234 .*: nothing was removed"):
-        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=0))
-    assert place.keeper.extent().pruned_to == 0
-    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0))
-    assert place.keeper.extent().pruned_to == 1_000, "what comes before it can go"
+        retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
+    assert place.maintainer.extent().pruned_to == 0
+    retain(
+        context, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
+    )
+    assert place.maintainer.extent().pruned_to == 1_000, "what comes before it can go"
 
 
 @pytest.mark.req("DUR-05", "DUR-06")
@@ -201,8 +205,8 @@ def test_all_that_is_served_of_an_event_is_compared(context: SparkContext, place
     place.publish()
     damage(place.lake, BY_PARTITION, 1_234, "client_id")
     with pytest.raises(Mismatch, match=r"by_partition differs from the log within .*: nothing was removed"):
-        retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=500, newest=0))
-    assert place.keeper.extent().pruned_to == 0
+        retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
+    assert place.maintainer.extent().pruned_to == 0
 
 
 @pytest.mark.req("DUR-05", "DUR-06")
@@ -210,26 +214,26 @@ def test_another_lake_must_have_what_left_before_too(
     context: SparkContext, place: Place, tmp_path: Path
 ) -> None:
     place.publish()
-    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=1_500, newest=0))
+    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=1_500, newest=0))
     moved, damaged = (
         Lake.at(str(shutil.copytree(tmp_path / "lake", tmp_path / name))) for name in ("moved", "damaged")
     )
     damage(damaged, BY_PARTITION, 100)
     keep = RetentionPolicy(events=500, newest=0)
-    told = plan(context, place.store, place.keeper, damaged, keep).text()
+    told = plan(context, place.store, place.maintainer, damaged, keep).text()
     assert f"what has left before is at {tmp_path / 'lake'}: this lake is audited first" in told
     with pytest.raises(Mismatch, match=r"damaged is NOT SOUND, .* nothing was removed"):
-        retain(context, place.store, place.keeper, damaged, keep)
-    assert place.keeper.extent() == LogExtent(1_500, EVENTS, str(tmp_path / "lake"))
-    retain(context, place.store, place.keeper, moved, keep)
-    assert place.keeper.extent() == LogExtent(2_500, EVENTS, str(tmp_path / "moved"))
+        retain(context, place.store, place.maintainer, damaged, keep)
+    assert place.maintainer.extent() == LogExtent(1_500, EVENTS, str(tmp_path / "lake"))
+    retain(context, place.store, place.maintainer, moved, keep)
+    assert place.maintainer.extent() == LogExtent(2_500, EVENTS, str(tmp_path / "moved"))
 
 
 def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     place.publish()
 
     def told(keep: RetentionPolicy) -> str:
-        return plan(context, place.store, place.keeper, place.lake, keep).text()
+        return plan(context, place.store, place.maintainer, place.lake, keep).text()
 
     few = told(RetentionPolicy(events=10_000, age_ms=90_000, newest=5_000))
     assert "nothing can go\n" in few
@@ -238,10 +242,10 @@ def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     assert "events of the last 1.5 minutes are to be kept" in few
     size = sum(len(record.event) for record in read_store(place.data)[:1_000])
     some = plan(
-        context, place.store, place.keeper, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
+        context, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
     )
     assert size / 2 < some.bytes < size * 2
-    retain(context, place.store, place.keeper, place.lake, RetentionPolicy(events=0, newest=0))
+    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told(RetentionPolicy(events=0)).startswith(
         f"the log holds no events, {EVENTS} have left it, snapshots"
     )
@@ -254,14 +258,14 @@ def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_
     sizes: list[int] = []
     with closing(SqliteLog.open(data)):
         pass
-    with closing(open_keeper(sqlite_uri(data))) as keeper:
+    with closing(open_maintainer(sqlite_uri(data))) as maintainer:
         for upto in (2_000, 20_000):
             settings(data, upto)
             export(context, sqlite_uri(data), lake)
             snapshot(context, lake, ShippedModel.open())
-            publish(keeper, lake)
-            retain(context, sqlite_uri(data), keeper, lake, RetentionPolicy(events=500, newest=0))
-            assert keeper.extent() == LogExtent(upto - 500, upto, lake.storage.location)
+            publish(maintainer, lake)
+            retain(context, sqlite_uri(data), maintainer, lake, RetentionPolicy(events=500, newest=0))
+            assert maintainer.extent() == LogExtent(upto - 500, upto, lake.storage.location)
             sizes.append(sum(file.stat().st_size for file in data.glob("log.db*")))
     assert sizes[1] < sizes[0] + 18_000 * REMEMBERED_BYTES
 
@@ -291,11 +295,11 @@ def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
     chance = random.Random()
     for keep in (2_400, 1_200):
         command = start("retain", "--keep-events", str(keep), "--keep-newest", "0", *arguments)
-        before = place.keeper.extent().pruned_to
-        wait_until(lambda before=before: place.keeper.extent().pruned_to > before, command)  # type: ignore[misc]
+        before = place.maintainer.extent().pruned_to
+        wait_until(lambda before=before: place.maintainer.extent().pruned_to > before, command)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.02))
         kill(command)
-        held = place.keeper.extent()
+        held = place.maintainer.extent()
         with closing(SqliteReader.open(place.data)) as reader:
             assert list(reader.scan(held.pruned_to, EVENTS, limit=10_000)) == records[held.pruned_to :]
     told = run("retain", "--keep-events", "300", "--keep-newest", "0", "--dry-run", *arguments)

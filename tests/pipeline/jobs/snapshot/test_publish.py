@@ -17,7 +17,7 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import publish as publishing
 from unisono.pipeline.jobs.snapshot.job import reached, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.maintain.embedded import open_keeper
+from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import Record, Snapshot
@@ -27,11 +27,11 @@ VERSION = 1
 
 
 def watermarks(store: str) -> dict[str, int]:
-    keeper = open_keeper(store)
+    maintainer = open_maintainer(store)
     try:
-        return keeper.watermarks(VERSION, shipped_outline().digest)
+        return maintainer.watermarks(VERSION, shipped_outline().digest)
     finally:
-        keeper.close()
+        maintainer.close()
 
 
 def require_published(store: str, records: list[Record]) -> None:

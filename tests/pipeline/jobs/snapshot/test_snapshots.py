@@ -27,11 +27,11 @@ from tests.pipeline.outline import (
 from unisono.lake import snapshots as tables
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
-from unisono.lake.scan import side_by_side
+from unisono.lake.scan import open_files_needed
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
-from unisono.lake.write import FRESH
+from unisono.lake.write import UNBUCKETED
 from unisono.model.load import load_model
 from unisono.model.pack import pack, unpack
 from unisono.pipeline.errors import ModelContentChanged, NoModel, NoSuchPartition
@@ -224,7 +224,7 @@ def test_of_some_partitions(context: SparkContext, lake: Lake, outlines: tuple[s
     done = snapshot(context, lake, model, partitions=chosen)
     assert done.partitions == 2
     assert {row.partition for row in latest(lake, model.version)} == set(chosen)
-    assert lake.table(SNAPSHOTS).folded(model.version) == 0
+    assert lake.table(SNAPSHOTS).folded_upto(model.version) == 0
     with pytest.raises(NoSuchPartition, match="no event of partition 'nobody' is in the lake"):
         snapshot(context, lake, model, partitions=["room-00001", "nobody"])
     assert snapshot(context, lake, model, partitions=chosen).events == 0
@@ -260,8 +260,8 @@ def test_many_runs_are_compacted_first(
 ) -> None:
     store, records = outlines
     export(context, store, lake, to=600, events_per_file=30)
-    assert sum(file.bucket == FRESH for file in lake.view().partition_files) == 20
-    monkeypatch.setattr(snapshots, "FRESH_ROWS_MAX", 300)
+    assert sum(file.bucket == UNBUCKETED for file in lake.view().partition_files) == 20
+    monkeypatch.setattr(snapshots, "UNBUCKETED_ROWS_MAX", 300)
     snapshot(context, lake, shipped_outline())
     assert len(lake.view().partition_files) == 1
     require_replay(lake, shipped_outline(), records[:600])
@@ -277,7 +277,7 @@ def test_many_generations_are_joined_first(
     for upto in range(100, 700, 100):
         export(context, store, lake, to=upto)
         snapshot(context, lake, model)
-        assert side_by_side(lake.table(SNAPSHOTS).files()) <= 4
+        assert open_files_needed(lake.table(SNAPSHOTS).files()) <= 4
     require_replay(lake, model, records[:600])
 
 
@@ -300,7 +300,7 @@ def test_older_snapshots_are_thinned_out(
             assert require_replay(lake, model, records[:upto]) == before
     rows = sum(file.rows for file in lake.table(SNAPSHOTS).files())
     assert rows < 25 * 7, "of fifteen generations"
-    assert not any(file.bucket == FRESH for file in lake.table(SNAPSHOTS).files())
+    assert not any(file.bucket == UNBUCKETED for file in lake.table(SNAPSHOTS).files())
     assert vacuum(lake, 0)
     require_replay(lake, model, records)
     data = [
@@ -372,8 +372,8 @@ def test_of_two_commits_from_one_version_one_is_refused(lake: Lake) -> None:
     one.put_snapshots(_written(lake.storage, ["a"]), {1: 10}, {})
     with pytest.raises(CommitConflict):
         other.put_snapshots(_written(lake.storage, ["a"]), {1: 10}, {})
-    assert lake.table(SNAPSHOTS).folded(1) == 10
-    assert lake.table(SNAPSHOTS).folded(2) == 0
+    assert lake.table(SNAPSHOTS).folded_upto(1) == 10
+    assert lake.table(SNAPSHOTS).folded_upto(2) == 0
     assert snapshot_files(lake) == 1
 
 
@@ -382,7 +382,7 @@ def _row(name: str, committed_id: int = 10, state: bytes = b"{}") -> StateRow:
 
 
 def _written(storage: Storage, names: list[str], state: bytes = b"{}") -> list:  # type: ignore[type-arg]
-    writer = SnapshotWriter(storage, FRESH, 1, "d")
+    writer = SnapshotWriter(storage, UNBUCKETED, 1, "d")
     for name in names:
         writer.add(_row(name, state=state))
     return writer.close()
@@ -417,7 +417,7 @@ def test_a_damaged_snapshot_is_not_built_upon(
     model = shipped_outline()
     export(context, store, lake, to=200)
     Table.make(lake.storage, SNAPSHOTS, BUCKETS)
-    writer = SnapshotWriter(lake.storage, FRESH, model.version, model.digest)
+    writer = SnapshotWriter(lake.storage, UNBUCKETED, model.version, model.digest)
     wrong = _row("room-00001", 100, b'{"tree":{},"data":{"title":"forged"}}')
     writer.add(StateRow(wrong.partition, 100, wrong.state, 3, 0, model.digest, 1, b"\0" * 32))
     lake.table(SNAPSHOTS).put_snapshots(writer.close(), {model.version: 100}, {})

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from unisono.lake.columns import bucket_of
 from unisono.lake.storage import BY_PARTITION, LOG
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, whole_rows
 from unisono.pipeline.jobs.audit.file_checks import expected_places
 from unisono.pipeline.jobs.audit.findings import FindingTally
@@ -198,7 +198,7 @@ def _explained(scope: Scope, blind: Sequence[UnreadableRows], id: int, name: str
         if part.file.table == LOG and not missing:
             return True
         if part.file.table == BY_PARTITION and missing:
-            home = part.file.bucket in (FRESH, bucket_of(name, scope.buckets))
+            home = part.file.bucket in (UNBUCKETED, bucket_of(name, scope.buckets))
             if home and (part.file.first_partition or "") <= name <= (part.file.last_partition or name):
                 return True
     return False

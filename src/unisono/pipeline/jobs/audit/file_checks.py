@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, whole_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, shown
@@ -217,7 +217,7 @@ def _look_at_repeats(
 
 
 def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: FindingTally) -> None:
-    if file.bucket == FRESH:
+    if file.bucket == UNBUCKETED:
         return
     values = [value.decode(errors="replace") for value in names.dictionary.to_pylist()]
     strange = np.array([bucket_of(name, scope.buckets) != file.bucket for name in values])

@@ -119,7 +119,12 @@ def scope_of(
     if places_head < head:
         tally.add("head", f"by_partition ends at {places_head} and log at {head}", places_head + 1)
     scope = Scope(
-        lake.storage, head, min(head, places_head), places_head, places.described().buckets, model=asked.model
+        lake.storage,
+        head,
+        min(head, places_head),
+        places_head,
+        places.description().buckets,
+        model=asked.model,
     )
     if store is None:
         return scope
@@ -137,7 +142,7 @@ def scope_of(
 
 def listed(table: Table, tally: FindingTally) -> list[DataFile]:
     """The files of a table as its log names them; what it does not say of a file is a finding and taken as 0."""
-    files = table.named()
+    files = table.listed_files()
     for file in files:
         if not file.rows or (table.name != LOG and file.first_partition is None):
             tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)

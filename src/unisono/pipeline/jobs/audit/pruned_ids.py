@@ -31,6 +31,7 @@ from unisono.pipeline.open_log import extent, sqlite_directory
 from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError
 from unisono.store.sqlite.files import connect_reader
+from unisono.store.statements import load_queries
 
 ROWS_READ: Final = 5_000
 """In one read: some ten milliseconds, so that a running server's WAL can start over."""
@@ -41,10 +42,7 @@ BLOCKS_MAX: Final = 64
 ID_MAX: Final = (1 << 63) - 1
 """Also rows are wanted whose committed_id cannot be."""
 
-_PAGE: Final = (
-    "SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned "
-    "WHERE id > ?1 ORDER BY id LIMIT ?2"
-)
+_SQL: Final = load_queries("sqlite")
 
 _WORDS: Final = DifferenceText(
     "it has left the log, which does not remember it",
@@ -123,7 +121,9 @@ def _sqlite_pages(directory: Path) -> Iterator[list[Remembered]]:
     after = ""
     try:
         with closing(connect_reader(directory)) as connection:
-            while rows := _rows(connection.execute(_PAGE, (after, ROWS_READ)).fetchall()):
+            while rows := _rows(
+                connection.execute(_SQL["pruned_ids"], (after, ID_MAX, ROWS_READ)).fetchall()
+            ):
                 yield rows
                 after = rows[-1][0]
     except (apsw.Error, UnicodeDecodeError) as error:
@@ -135,12 +135,12 @@ def _rows(found: Any) -> list[Remembered]:
 
 
 def _postgres_pages(store: str) -> Iterator[list[Remembered]]:
-    from unisono.store.postgres.reader import open_line
+    from unisono.store.postgres.reader import open_pipeline
     from unisono.store.postgres.rows import unescape
     from unisono.store.postgres.timeouts import Timeouts
 
     after = ""
-    with closing(open_line(store, Timeouts())) as line:
-        while rows := line.ask("copied_pruned", {"after": after, "upto": ID_MAX, "limit": ROWS_READ}):
+    with closing(open_pipeline(store, Timeouts())) as pipeline:
+        while rows := pipeline.ask("pruned_ids", {"after": after, "upto": ID_MAX, "limit": ROWS_READ}):
             yield [(unescape(row[0]), row[1], unescape(row[2]), row[3], row[4]) for row in rows]
             after = rows[-1][0]

@@ -28,7 +28,7 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
     try:
         with (
             storage.read(file.table, file.path) as source,
-            storage.decoding(source) as parquet,
+            storage.open_parquet(source) as parquet,
         ):
             for number in range(0 if _wrong(file, parquet) else parquet.num_row_groups):
                 try:
@@ -57,7 +57,7 @@ def batches(
     try:
         with (
             scope.storage.read(file.table, file.path) as source,
-            scope.storage.decoding(source) as parquet,
+            scope.storage.open_parquet(source) as parquet,
         ):
             if (size := source.size()) != file.bytes:
                 outcome.tally.add(

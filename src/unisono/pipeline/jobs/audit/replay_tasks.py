@@ -49,7 +49,7 @@ def replay_snapshots(
         store = None
         if current is not None and version == current.version and _has_snapshots(scope.store, current):
             store = scope.store
-        upto = 0 if states is None else states.folded(version)
+        upto = 0 if states is None else states.folded_upto(version)
         if store is None and not upto and all((file.model_version or 0) != version for file in own):
             continue
         digest = "" if current is None else current.stored_digest

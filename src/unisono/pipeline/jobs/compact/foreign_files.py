@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.lake.digests import Digest, digest, total
 from unisono.lake.errors import LakeUnusable
@@ -24,8 +24,8 @@ from unisono.lake.file_checks import is_own
 from unisono.lake.lake import Lake
 from unisono.lake.scan import BATCH_ROWS, runs_of, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
-from unisono.lake.table import Table, naming
-from unisono.lake.write import RUN_BYTES_MAX, DataFile, Written, memory_given_back, write_runs
+from unisono.lake.table import Table
+from unisono.lake.write import RUN_BYTES_MAX, DataFile, WrittenFiles, release_arrow_memory, write_runs
 from unisono.pipeline.compare_rows import misfit
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ranges, require_present
@@ -69,14 +69,16 @@ class _Stretch(msgspec.Struct, frozen=True):
 
 
 class _Made(msgspec.Struct, frozen=True):
-    written: Written
+    written: WrittenFiles
     problem: str | None
 
 
 def work(lake: Lake) -> bool:
     """Whether another program has written to one of the tables."""
     return any(
-        table.strange() for name in (LOG, BY_PARTITION, SNAPSHOTS) if (table := lake.find(name)) is not None
+        table.foreign_files()
+        for name in (LOG, BY_PARTITION, SNAPSHOTS)
+        if (table := lake.find(name)) is not None
     )
 
 
@@ -86,13 +88,13 @@ def mend(spark: SparkContext, lake: Lake, say: Say | None = None) -> int:
     told, rows = say or (lambda _: None), 0
     for name, made in ((LOG, _of_log), (BY_PARTITION, _of_places)):
         table = lake.table(name)
-        if strange := table.strange():
+        if strange := table.foreign_files():
             told(f"{name}: {len(strange)} files are of another program, they are checked and written anew")
             for group in _groups(spark, table):
-                with attempting(lake.storage) as storage:
+                with job_attempt(lake.storage) as storage:
                     rows += made(spark, lake, table, group, storage)
     states = lake.find(SNAPSHOTS)
-    if states is not None and states.strange():
+    if states is not None and states.foreign_files():
         states.clear_snapshots({"mended": True})
         told(
             f"{SNAPSHOTS}: another program changed the table, it is emptied: `unisono lake snapshot` folds all anew"
@@ -102,7 +104,7 @@ def mend(spark: SparkContext, lake: Lake, say: Say | None = None) -> int:
 
 def _groups(spark: SparkContext, table: Table) -> list[list[_Looked]]:
     """Files whose ids interleave, in each group at least one of another program; with all that they really hold."""
-    files = table.named()
+    files = table.listed_files()
     tasks = [_File(table.storage, file) for file in files]
     looked = {each.file.path: each for each in spark.parallelize(tasks, len(tasks)).map(_look).collect()}
     own = {file.path for file in files if is_own(file)}
@@ -150,7 +152,7 @@ def _written_anew(
     """The events of a group of files as new runs, in its place by one commit, if they are the same rows."""
     old = [each.file for each in group]
     first, last = min(file.first_id for file in old), max(file.last_id for file in old)
-    buckets = lake.table(BY_PARTITION).described().buckets
+    buckets = lake.table(BY_PARTITION).description().buckets
     packed = sum(file.bytes for file in source) * UNPACKED
     size = max(1, min(EVENTS_PER_FILE, sum(file.rows for file in source) * RUN_BYTES_MAX // max(1, packed)))
     tasks = [
@@ -168,7 +170,7 @@ def _written_anew(
     new = [file for part in made for file in part.written.files]
     was = total([each.digest for each in group])
     now = total([part.written.log + part.written.by_partition for part in made])
-    with naming(lake.storage, new):
+    with removed_unless_committed(lake.storage, new):
         if problem := next((part.problem for part in made if part.problem), None):
             raise Mismatch(f"{problem}: {table.storage.table(table.name)} is left as it is")
         if was != now:
@@ -178,23 +180,23 @@ def _written_anew(
             )
         require_present(lake.storage, new)
         table = lake.table(table.name)
-        table.mend(old, new, {"mended": len(old), "digest": msgspec.to_builtins(now)})
+        table.replace_foreign_files(old, new, {"mended": len(old), "digest": msgspec.to_builtins(now)})
     return now.rows
 
 
-@memory_given_back()
+@release_arrow_memory()
 def _look(task: _File) -> _Looked:
     """On an executor: what is in a file, whatever its order."""
     file, found = task.file, Digest()
     columns = ["committed_id", "hash", *([] if file.table == LOG else ["partition"])]
-    with task.storage.read(file.table, file.path) as source, task.storage.decoding(source) as parquet:
+    with task.storage.read(file.table, file.path) as source, task.storage.open_parquet(source) as parquet:
         for batch in parquet.iter_batches(BATCH_ROWS, columns=columns):
             found += digest(_plain(batch))
     real = msgspec.structs.replace(file, rows=found.rows, first_id=found.first, last_id=found.last)
     return _Looked(real, found)
 
 
-@memory_given_back()
+@release_arrow_memory()
 def _make(task: _Stretch) -> _Made:
     """On an executor: one stretch, sorted."""
     if task.table == BY_PARTITION:
@@ -212,7 +214,7 @@ def _make(task: _Stretch) -> _Made:
     return _Made(_write(task, rows.to_batches(max_chunksize=BATCH_ROWS)), None)
 
 
-def _write(task: _Stretch, batches: Any) -> Written:
+def _write(task: _Stretch, batches: Any) -> WrittenFiles:
     return write_runs(
         task.storage,
         batches,
@@ -225,7 +227,7 @@ def _write(task: _Stretch, batches: Any) -> Written:
 def _within(task: _Stretch) -> Iterator[pa.RecordBatch]:
     wanted = (pc.field("committed_id") > task.since) & (pc.field("committed_id") <= task.upto)
     for file in task.files:
-        with task.storage.read(file.table, file.path) as source, task.storage.decoding(source) as parquet:
+        with task.storage.read(file.table, file.path) as source, task.storage.open_parquet(source) as parquet:
             for number in range(parquet.num_row_groups):
                 # From the rows: another program's statistics may be missing or wrong.
                 ids = pc.min_max(parquet.read_row_group(number, columns=["committed_id"]).column(0)).as_py()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
@@ -23,23 +23,23 @@ from unisono.lake.merge import (
     EVERY_ID,
     FILES_MERGED_MAX,
     Share,
+    batch_rows_for,
     in_file_order,
     in_order,
     pieces,
-    rows_at_a_time,
     scan_share,
 )
 from unisono.lake.scan import runs_of, scan_file
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
-from unisono.lake.table import Table, naming
+from unisono.lake.table import Table
 from unisono.lake.write import (
-    FRESH,
-    FRESH_ROWS_MAX,
     GROUP_BYTES,
     GROUP_ROWS,
+    UNBUCKETED,
+    UNBUCKETED_ROWS_MAX,
     DataFile,
     FileWriter,
-    memory_given_back,
+    release_arrow_memory,
 )
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files as mending
@@ -71,7 +71,7 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 
 class CompactionTask(msgspec.Struct, frozen=True):
-    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (FRESH)."""
+    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (UNBUCKETED)."""
 
     storage: Storage
     table: str
@@ -144,20 +144,20 @@ def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], ro
     """Join each of the groups, and put all that came of it in their place by one commit."""
     old = [file for group in groups for file in group]
     rows = sum(file.rows for file in old)
-    with attempting(table.storage) as storage:
+    with job_attempt(table.storage) as storage:
         jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
         joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
         read, written = total([part.read for part in joined]), total([part.written for part in joined])
         if read != written or read.rows != rows:
             raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")
         new = [file for part in joined for file in part.files]
-        with naming(table.storage, new):
+        with removed_unless_committed(table.storage, new):
             table.replace(old, new, {"digest": msgspec.to_builtins(written)}, same_rows=True)
     return rows
 
 
 def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
-    full = rows_per_file if table.name == LOG else rows_per_file * table.described().buckets
+    full = rows_per_file if table.name == LOG else rows_per_file * table.description().buckets
     return choose(list(runs_of(table.files())), full)
 
 
@@ -180,17 +180,20 @@ def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
 def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[CompactionTask]:
     if table.name == LOG:
         return [CompactionTask(storage, LOG, tuple(group), rows_per_file)]
-    buckets = table.described().buckets
-    if all(file.bucket == FRESH for file in group) and sum(file.rows for file in group) < FRESH_ROWS_MAX:
-        return [CompactionTask(storage, BY_PARTITION, tuple(group), rows_per_file, FRESH, buckets)]
+    buckets = table.description().buckets
+    if (
+        all(file.bucket == UNBUCKETED for file in group)
+        and sum(file.rows for file in group) < UNBUCKETED_ROWS_MAX
+    ):
+        return [CompactionTask(storage, BY_PARTITION, tuple(group), rows_per_file, UNBUCKETED, buckets)]
     return [
         CompactionTask(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
         for bucket in range(buckets)
-        if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
+        if (files := tuple(file for file in group if file.bucket in (UNBUCKETED, bucket)))
     ]
 
 
-@memory_given_back()
+@release_arrow_memory()
 def join(job: CompactionTask) -> CompactionTaskResult:
     """On an executor: read files that are each in the table's order, and write them as one, in that order."""
     made: list[DataFile] = []
@@ -228,8 +231,8 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         for file in job.files:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
-    share = Share(job.buckets, None if job.bucket in (None, FRESH) else (job.bucket,))
-    columns, batch_rows = PARTITION_SCHEMA.names, rows_at_a_time(len(job.files))
+    share = Share(job.buckets, None if job.bucket in (None, UNBUCKETED) else (job.bucket,))
+    columns, batch_rows = PARTITION_SCHEMA.names, batch_rows_for(len(job.files))
     sources = [
         pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _same)
         for number, file in enumerate(in_file_order(job.files))

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import FILES_MERGED_MAX, Share
 from unisono.lake.scan import runs_of
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
-from unisono.lake.table import Table, naming
-from unisono.lake.write import FRESH, DataFile, memory_given_back
+from unisono.lake.table import Table
+from unisono.lake.write import UNBUCKETED, DataFile, release_arrow_memory
 from unisono.pipeline.errors import Mismatch
 
 if TYPE_CHECKING:
@@ -96,21 +96,21 @@ def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[i
     """Join and thin the generations of some model versions; rows rewritten."""
     table, rows = lake.table(SNAPSHOTS), 0
     for group in list(_groups(table, model_versions)):
-        with attempting(lake.storage) as storage:
-            jobs = _jobs(storage, group, table.described().buckets)
+        with job_attempt(lake.storage) as storage:
+            jobs = _jobs(storage, group, table.description().buckets)
             made = spark.parallelize(jobs, len(jobs)).map(join).collect()
             read = sum(part.read for part in made)
             if read != sum(file.rows for file in group):
                 raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
             new = [file for part in made for file in part.files]
             notes = {"dropped": sum(part.dropped for part in made)}
-            with naming(lake.storage, new):
+            with removed_unless_committed(lake.storage, new):
                 lake.table(SNAPSHOTS).replace(group, new, notes, same_rows=False)
         rows += read
     return rows
 
 
-@memory_given_back()
+@release_arrow_memory()
 def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
     """On an executor: one bucket of some generations as one, thinned."""
     first = job.files[0]
@@ -166,7 +166,7 @@ def _worthwhile(group: Sequence[DataFile]) -> bool:
     buckets: dict[int | None, list[DataFile]] = {}
     for file in group:
         buckets.setdefault(file.bucket, []).append(file)
-    if len(buckets.pop(FRESH, [])) >= FRESH_FILES_MAX:
+    if len(buckets.pop(UNBUCKETED, [])) >= FRESH_FILES_MAX:
         return True
     return any(len(list(runs_of(files))) > 1 for files in buckets.values())
 
@@ -175,5 +175,5 @@ def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> list[Snapsho
     return [
         SnapshotCompactionTask(storage, files, bucket, buckets)
         for bucket in range(buckets)
-        if (files := tuple(file for file in group if file.bucket in (FRESH, bucket)))
+        if (files := tuple(file for file in group if file.bucket in (UNBUCKETED, bucket)))
     ]

@@ -84,7 +84,7 @@ def _times(table: Table) -> dict[int, int]:
 
 
 def _read(storage: Storage, file: DataFile, columns: list[str] | None = None) -> pa.Table:
-    with storage.read(ERASURES, file.path) as source, storage.decoding(source) as parquet:
+    with storage.read(ERASURES, file.path) as source, storage.open_parquet(source) as parquet:
         return parquet.read(columns)
 
 

@@ -44,7 +44,7 @@ from unisono.pipeline.jobs.erase.unproved import UnprovedErasure, forget, keep, 
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.export.job import plan as plan_export
 from unisono.pipeline.jobs.snapshot.job import reached
-from unisono.pipeline.maintain.embedded import LogMaintainer, open_keeper
+from unisono.pipeline.maintain.embedded import LogMaintainer, open_maintainer
 from unisono.pipeline.open_log import extent
 from unisono.protocol.tombstones import tombstone
 from unisono.store.maintenance import ERASE_EVENTS_MAX
@@ -163,10 +163,10 @@ def erase(
     rows = sum(rewrite(spark, lake, table, erased, names) for table in (BY_PARTITION, LOG))
     say(f"rows erased in the lake: {rows}")
     # Opened before folding: should others erase something meanwhile, these states will not be taken.
-    with closing(open_keeper(store)) as keeper:
+    with closing(open_maintainer(store)) as maintainer:
         folded_ms = _forget_and_fold(spark, lake, planned.model, sorted(names))
-        hot = sum(_erase_in_log(keeper, lake, planned.model, selection.events, times))
-        keeper.reclaim()
+        hot = sum(_erase_in_log(maintainer, lake, planned.model, selection.events, times))
+        maintainer.reclaim()
     say(f"events erased in the log: {hot}")
     removed, found = clear_events(spark, lake, erased, names, selection.salt)
     removed += clear_states(spark, lake, names, folded_ms)
@@ -216,7 +216,7 @@ def _forget_and_fold(
 
 
 def _erase_in_log(
-    keeper: LogMaintainer,
+    maintainer: LogMaintainer,
     lake: Lake,
     model: ShippedModel | None,
     events: Sequence[Chosen],
@@ -226,9 +226,9 @@ def _erase_in_log(
     for start in range(0, len(events), ERASE_EVENTS_MAX):
         some = events[start : start + ERASE_EVENTS_MAX]
         names = sorted({name for event in some for name in event.partitions})
-        yield keeper.erase(
+        yield maintainer.erase(
             [(event.committed_id, tombstone(times[event.committed_id])) for event in some], names
         )
         if model is not None:
             for snapshots in states_of(lake, model.version, names):
-                keeper.put_snapshots(snapshots)
+                maintainer.put_snapshots(snapshots)

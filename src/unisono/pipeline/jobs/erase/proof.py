@@ -204,7 +204,7 @@ def stated(task: _States) -> set[bytes]:
             for snapshot in filter(trust.of, source.snapshots()):
                 hunt.look(snapshot.state)
         return hunt.found
-    with task.storage.read(SNAPSHOTS, task.file.path) as source, task.storage.decoding(source) as parquet:
+    with task.storage.read(SNAPSHOTS, task.file.path) as source, task.storage.open_parquet(source) as parquet:
         for batch in parquet.iter_batches(STATES_AT_ONCE, columns=["partition", "created_at", "state"]):
             for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
                 hunt.look(buffer)

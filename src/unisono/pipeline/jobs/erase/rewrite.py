@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake
 from unisono.lake.row_groups import Footer
-from unisono.lake.scan import may_hold
+from unisono.lake.scan import file_may_contain
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile, FileWriter
@@ -97,7 +97,7 @@ def rewrite(
             jobs = [job for job in _jobs(table, erased, partitions) if job.file.path not in clean]
             if not jobs:
                 return
-            with attempting(lake.storage) as storage:
+            with job_attempt(lake.storage) as storage:
                 own = [msgspec.structs.replace(job, storage=storage) for job in jobs[:FILES_PER_COMMIT]]
                 done = spark.parallelize(own, len(own)).map(rewrite_file).collect()
                 changed += _commit(table, done)
@@ -108,11 +108,13 @@ def rewrite(
 
 
 def _jobs(table: Table, erased: TombstoneTimes, partitions: Mapping[str, int]) -> list[RewriteTask]:
-    buckets = table.described().buckets
+    buckets = table.description().buckets
     jobs = []
     for file in table.files():
         mine = erased.within(file.first_id, file.last_id)
-        if len(mine) and (table.name == LOG or any(may_hold(file, name, buckets) for name in partitions)):
+        if len(mine) and (
+            table.name == LOG or any(file_may_contain(file, name, buckets) for name in partitions)
+        ):
             jobs.append(RewriteTask(table.storage, file, mine))
     return jobs
 
@@ -137,7 +139,7 @@ def rewrite_file(job: RewriteTask) -> RewriteResult:
     """On an executor: the file anew, row group by row group; no new one when no row changes."""
     file = job.file
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
-    with opened(job.storage, file) as parquet:
+    with open_checked(job.storage, file) as parquet:
         footer = Footer(parquet.metadata)
         groups = range(len(footer))
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)

@@ -15,10 +15,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import View
 from unisono.lake.row_groups import Footer
-from unisono.lake.scan import pertinent
+from unisono.lake.scan import files_with
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
@@ -138,7 +138,7 @@ def _files(view: View, selector: Selector | ByCommittedId) -> list[DataFile]:
     if isinstance(selector, ByCommittedId):
         return [file for file in view.log_files if selector.within(file.first_id, file.last_id).ids]
     if selector.kind == "partition":
-        return pertinent(view.partition_files, view.buckets, selector.names, 0, view.head)
+        return files_with(view.partition_files, view.buckets, selector.names, 0, view.head)
     return view.log_files
 
 
@@ -213,7 +213,7 @@ def _in_file(task: _Look) -> Iterator[pa.Table]:
         column, wanted = "committed_id", pa.array(task.selector.ids, pa.int64())
     else:
         column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
-    with opened(task.storage, task.file) as parquet:
+    with open_checked(task.storage, task.file) as parquet:
         for number in _groups(Footer(parquet.metadata), column, task.selector):
             deciding = parquet.read_row_group(number, columns=[column])
             mine = pc.is_in(deciding.column(column), value_set=wanted)

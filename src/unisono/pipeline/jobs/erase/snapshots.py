@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import EVERY_ID
-from unisono.lake.scan import pertinent
+from unisono.lake.scan import files_with
 from unisono.lake.snapshots import Snapshots, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.job_model import ShippedModel, stored_digest
@@ -52,7 +52,7 @@ def fold_again(
     """Make snapshots of these partitions anew; `reached`: up to where all partitions had been folded before."""
     snapshot(spark, lake, model, partitions=names)
     table = lake.find(SNAPSHOTS)
-    if table is not None and reached and not table.folded(model.version):
+    if table is not None and reached and not table.folded_upto(model.version):
         table.put_snapshots([], {model.version: reached}, {"folded again": len(names)})
 
 
@@ -61,8 +61,8 @@ def states_of(lake: Lake, model_version: int, names: Sequence[str]) -> Iterator[
     table = lake.find(SNAPSHOTS)
     if table is None:
         return
-    buckets = table.described().buckets
-    own = pertinent(files_of(table.files(), model_version), buckets, names, -1, EVERY_ID.upto)
+    buckets = table.description().buckets
+    own = files_with(files_of(table.files(), model_version), buckets, names, -1, EVERY_ID.upto)
     held: list[Snapshot] = []
     with Snapshots.opened(lake.storage, own) as snapshots:
         for name in sorted(set(names), key=str.encode):

@@ -19,13 +19,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt
 from unisono.lake.columns import LOG_SCHEMA
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
 from unisono.lake.lake import Lake
 from unisono.lake.storage import Storage
-from unisono.lake.write import Written, write_runs
+from unisono.lake.write import WrittenFiles, write_runs
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.export.job import (
     BOTH,
@@ -127,7 +127,7 @@ class Follower:
     def _add(self, rows: DataFrame) -> ExportResult | None:
         context, began = self._spark.sparkContext, time.monotonic()
         head = level(context, self._store, self._lake)
-        with attempting(self._lake.storage) as storage:
+        with job_attempt(self._lake.storage) as storage:
             written = self._write(rows.where(f.col("committed_id") > head), storage)
             log = total([part.log for part in written])
             if log.rows == 0:
@@ -137,10 +137,10 @@ class Follower:
             commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
         return ExportResult(head, log.last, log.rows, time.monotonic() - began, log)
 
-    def _write(self, rows: DataFrame, storage: Storage) -> list[Written]:
+    def _write(self, rows: DataFrame, storage: Storage) -> list[WrittenFiles]:
         writing = _Writing(storage, self._lake.view().buckets)
         told = rows.mapInArrow(writing, "written BINARY").collect()
-        return [msgspec.msgpack.decode(row.written, type=Written) for row in told]
+        return [msgspec.msgpack.decode(row.written, type=WrittenFiles) for row in told]
 
 
 class _Writing:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import to_batch
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, total
@@ -24,8 +24,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.origin import Origin
 from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
-from unisono.lake.table import naming
-from unisono.lake.write import DataFile, Written, memory_given_back, write_runs
+from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, write_runs
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.open_log import extent, no_collection, open_reader, read_range
 from unisono.pipeline.origin_check import origin_of, require_same_log
@@ -149,7 +148,7 @@ def export_stage(
     view = lake.view()
     files = view.log_files if stage.from_lake else []
     parts = ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
-    with attempting(lake.storage) as storage:
+    with job_attempt(lake.storage) as storage:
         tasks = [
             ExportTask(
                 store,
@@ -167,8 +166,8 @@ def export_stage(
         return commit(lake, stage, written, origin_of(store))
 
 
-@memory_given_back()
-def run_task(task: ExportTask) -> Written:
+@release_arrow_memory()
+def run_task(task: ExportTask) -> WrittenFiles:
     """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
     with no_collection():
         if task.lake_files:
@@ -181,7 +180,9 @@ def run_task(task: ExportTask) -> Written:
             reader.close()
 
 
-def commit(lake: Lake, stage: ExportCommit, written: list[Written], origin: Origin | None = None) -> Digest:
+def commit(
+    lake: Lake, stage: ExportCommit, written: list[WrittenFiles], origin: Origin | None = None
+) -> Digest:
     """Name the files of a stage in the tables that miss it; CommitConflict when a table stands elsewhere by now.
 
     `origin`: the log they come from, noted with what is added to `log`.
@@ -191,7 +192,7 @@ def commit(lake: Lake, stage: ExportCommit, written: list[Written], origin: Orig
     by_partition = total([part.by_partition for part in written])
     if LOG in stage.tables:
         _require_whole(stage, log)
-    with naming(lake.storage, files):
+    with removed_unless_committed(lake.storage, files):
         # Before the files are looked for: whoever came first may have removed them.
         for name in stage.tables:
             lake.table(name).require_head(stage.since)
@@ -222,7 +223,7 @@ def _cut(stages: list[ExportCommit], size: int) -> Iterator[ExportCommit]:
             yield msgspec.structs.replace(stage, since=since, upto=min(since + size, stage.upto))
 
 
-def _write(task: ExportTask, batches: Iterator[object]) -> Written:
+def _write(task: ExportTask, batches: Iterator[object]) -> WrittenFiles:
     return write_runs(
         task.storage,
         batches,

@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import Share
 from unisono.lake.row_groups import Footer
-from unisono.lake.scan import pertinent
+from unisono.lake.scan import files_with
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.lake.write import DataFile
@@ -65,8 +65,8 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
         Share(view.buckets),
         0,
         upto,
-        tuple(pertinent(view.partition_files, view.buckets, [partition], 0, upto)),
-        tuple(pertinent(own, view.buckets, [partition], -1, upto)),
+        tuple(files_with(view.partition_files, view.buckets, [partition], 0, upto)),
+        tuple(files_with(own, view.buckets, [partition], -1, upto)),
         names=(partition,),
     )
     (folded,) = fold_names(work)
@@ -169,12 +169,12 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     Those of another content of the same version are not used.
     """
     table = Lake(view.storage).find(SNAPSHOTS)
-    if table is None or table.described().buckets != view.buckets:
+    if table is None or table.description().buckets != view.buckets:
         return [], 0
     files = files_of(table.files(), model.version)
     if any(file.model_digest != model.digest for file in files):
         return [], 0
-    return files, table.folded(model.version)
+    return files, table.folded_upto(model.version)
 
 
 def _folding(works: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -218,7 +218,7 @@ def _exists(view: View, partition: str) -> bool:
 def _last_by(view: View, when_ms: int) -> int | None:
     """The last event committed by a time, found by the statistics of row groups, from the newest back."""
     for file in reversed(view.log_files):
-        with opened(view.storage, file) as parquet:
+        with open_checked(view.storage, file) as parquet:
             footer = Footer(parquet.metadata)
             for group in reversed(range(len(footer))):
                 times = footer.bounds(group, "status_updated_at")

@@ -109,19 +109,19 @@ class RetentionResult(msgspec.Struct, frozen=True):
 
 
 def plan(
-    spark: SparkContext, store: str, keeper: LogMaintainer, lake: Lake, keep: RetentionPolicy
+    spark: SparkContext, store: str, maintainer: LogMaintainer, lake: Lake, keep: RetentionPolicy
 ) -> RetentionPlan:
     """What can go now; reads, and changes nothing."""
     if keep.age_ms is None and keep.events is None:
         raise PipelineError("say what to keep: an age, a number of events, or both")
-    held = keeper.extent()
+    held = maintainer.extent()
     view = lake.view()
-    version, digest = named(keeper.model_in_force())
+    version, digest = named(maintainer.model_in_force())
     bounds = _bounds(store, held, view.head, keep)
     target = min(bound.upto for bound in bounds)
     covered = Coverage()
     if target > held.pruned_to:
-        covered = cover(spark, view, held.pruned_to, target, keeper.watermarks(version, digest))
+        covered = cover(spark, view, held.pruned_to, target, maintainer.watermarks(version, digest))
         if covered.first_blocked is not None:
             bounds.append(
                 RetentionBound(covered.first_blocked - 1, "the next event's partitions lack snapshots")
@@ -142,7 +142,7 @@ def plan(
 def retain(
     spark: SparkContext,
     store: str,
-    keeper: LogMaintainer,
+    maintainer: LogMaintainer,
     lake: Lake,
     keep: RetentionPolicy,
     progress: Progress | None = None,
@@ -150,7 +150,7 @@ def retain(
     """Prove the lake's copy, then let go what `plan` allows; Mismatch, and nothing gone, when the copy is wrong."""
     began = time.monotonic()
     say = progress or (lambda _: None)
-    allowed = plan(spark, store, keeper, lake, keep)
+    allowed = plan(spark, store, maintainer, lake, keep)
     if not allowed.events:
         return RetentionResult(allowed, 0, time.monotonic() - began)
     if allowed.changes_archive:
@@ -159,12 +159,12 @@ def retain(
     for part in prove(spark, store, lake.view(), allowed.extent.pruned_to, allowed.upto):
         if part.problem:
             raise Mismatch(f"{part.problem}: nothing was removed from the log (see `unisono lake audit`)")
-    keeper.set_archive(lake.storage.location)
+    maintainer.set_archive(lake.storage.location)
     gone = 0
-    while step := keeper.prune(allowed.upto):
+    while step := maintainer.prune(allowed.upto):
         gone += step
         say(f"removed {gone} of {allowed.events} events from the log")
-    keeper.reclaim()
+    maintainer.reclaim()
     return RetentionResult(allowed, gone, time.monotonic() - began)
 
 

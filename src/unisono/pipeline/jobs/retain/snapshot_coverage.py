@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.file_checks import opened
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import View
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import RowRange, scan_file
@@ -134,7 +134,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
 
 def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
     """Bytes of event text, row group by row group, from the file's footer."""
-    with opened(part.storage, part.file) as parquet:
+    with open_checked(part.storage, part.file) as parquet:
         footer = Footer(parquet.metadata)
         for group in footer.row_groups():
             if group.overlaps(part.since, part.upto):

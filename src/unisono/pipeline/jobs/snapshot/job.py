@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.lake.attempt_files import attempting
+from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import Share
-from unisono.lake.scan import pertinent, side_by_side
+from unisono.lake.scan import files_with, open_files_needed
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow, files_of
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
-from unisono.lake.table import Table, naming
-from unisono.lake.write import FRESH, DataFile
+from unisono.lake.table import Table
+from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import ModelContentChanged, NoSuchPartition
 from unisono.pipeline.fold import FoldResult, FoldTask, make_snapshots, named
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 WAVE_ROWS: Final = 8_000_000
 """Rows folded between two commits: what a kill can cost, some minutes of work."""
 
-FRESH_ROWS_MAX: Final = 100_000
+UNBUCKETED_ROWS_MAX: Final = 100_000
 """Rows in runs that are not spread over the buckets; every task reads all of them, so more are compacted first."""
 
 RUNS_MAX: Final = 64
@@ -102,7 +102,7 @@ def reached(lake: Lake, model: ShippedModel) -> int:
     if table is None:
         return 0
     _require_same_content(_own(table, model.version), model)
-    return table.folded(model.version)
+    return table.folded_upto(model.version)
 
 
 def latest(lake: Lake, model_version: int, upto: int | None = None) -> Iterator[StateRow]:
@@ -121,9 +121,9 @@ def latest(lake: Lake, model_version: int, upto: int | None = None) -> Iterator[
 
 def by_bucket(table: Table, model_version: int) -> Iterator[tuple[Share, list[DataFile]]]:
     """The snapshots of a model version, cut by bucket: the partitions, and the files that have them."""
-    files, buckets = _own(table, model_version), table.described().buckets
+    files, buckets = _own(table, model_version), table.description().buckets
     for bucket in range(buckets):
-        own = [file for file in files if file.bucket in (FRESH, bucket)]
+        own = [file for file in files if file.bucket in (UNBUCKETED, bucket)]
         if own:
             yield Share(buckets, (bucket,)), own
 
@@ -136,8 +136,8 @@ def forget(lake: Lake, names: Sequence[str]) -> int:
     table = lake.find(SNAPSHOTS)
     if table is None or not names:
         return 0
-    buckets, gone = table.described().buckets, {name.encode() for name in names}
-    touched = pertinent(table.files(), buckets, names, -1, 1 << 53)
+    buckets, gone = table.description().buckets, {name.encode() for name in names}
+    touched = files_with(table.files(), buckets, names, -1, 1 << 53)
     kept: list[DataFile] = []
     dropped = 0
     for file in touched:
@@ -154,7 +154,7 @@ def forget(lake: Lake, names: Sequence[str]) -> int:
         kept += writer.close()
     if dropped:
         folded = {file.model_version: 0 for file in touched if file.model_version is not None}
-        with naming(lake.storage, kept):
+        with removed_unless_committed(lake.storage, kept):
             table.put_snapshots(kept, folded, {"forgotten": dropped}, old=touched)
     return dropped
 
@@ -178,23 +178,23 @@ def _run(
     The table is opened before the events are: who changes history and then forgets snapshots makes this run's commit
     be refused.
     """
-    table = Table.make(lake.storage, SNAPSHOTS, lake.table(BY_PARTITION).described().buckets)
-    if side_by_side(_own(table, model.version)) > GENERATIONS_MAX:
+    table = Table.make(lake.storage, SNAPSHOTS, lake.table(BY_PARTITION).description().buckets)
+    if open_files_needed(_own(table, model.version)) > GENERATIONS_MAX:
         join_generations(spark, lake, [model.version])
         table = lake.table(SNAPSHOTS)
-    view = _settled_view(spark, lake, table.folded(model.version))
-    if table.described().buckets != view.buckets:
+    view = _settled_view(spark, lake, table.folded_upto(model.version))
+    if table.description().buckets != view.buckets:
         raise LakeUnusable(
-            f"the table {SNAPSHOTS} has {table.described().buckets} buckets and {BY_PARTITION} has {view.buckets}: "
+            f"the table {SNAPSHOTS} has {table.description().buckets} buckets and {BY_PARTITION} has {view.buckets}: "
             f"remove the directory {SNAPSHOTS} and it is made anew"
         )
     own = _own(table, model.version)
     _require_same_content(own, model)
-    works = _works(spark, view, model, own, table.folded(model.version), partitions)
+    works = _works(spark, view, model, own, table.folded_upto(model.version), partitions)
     looked, rows = 0, sum(work.rows for work in works)
     for wave in _waves(works):
         last = partitions is None and wave[-1] is works[-1]
-        with attempting(lake.storage) as storage:
+        with job_attempt(lake.storage) as storage:
             own_works = [msgspec.structs.replace(work, storage=storage) for work in wave]
             made = spark.parallelize(own_works, len(wave)).map(make_snapshots).collect()
             table = _commit(table, made, model, {model.version: view.head} if last else {})
@@ -209,8 +209,8 @@ def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
     """The lake as it is now, its runs after `since` few enough to be read side by side."""
     view = lake.view()
     new = [file for file in view.partition_files if file.last_id > since]
-    fresh_rows = sum(file.rows for file in new if file.bucket == FRESH)
-    if fresh_rows <= FRESH_ROWS_MAX and side_by_side(new) <= RUNS_MAX:
+    fresh_rows = sum(file.rows for file in new if file.bucket == UNBUCKETED)
+    if fresh_rows <= UNBUCKETED_ROWS_MAX and open_files_needed(new) <= RUNS_MAX:
         return view
     compact_table(spark, lake, BY_PARTITION, ROWS_PER_FILE)
     return lake.view()
@@ -257,9 +257,9 @@ def _work_of_names(
         Share(view.buckets),
         0,
         view.head,
-        tuple(pertinent(view.partition_files, view.buckets, names, 0, view.head)),
-        tuple(pertinent(own, view.buckets, names, -1, view.head)),
-        bucket=FRESH,
+        tuple(files_with(view.partition_files, view.buckets, names, 0, view.head)),
+        tuple(files_with(own, view.buckets, names, -1, view.head)),
+        bucket=UNBUCKETED,
         created_at=now,
         names=tuple(names),
     )
@@ -289,7 +289,7 @@ def _commit(table: Table, made: Sequence[FoldResult], model: ShippedModel, folde
     require_present(table.storage, files)
     commits = table.snapshot_commits
     notes = {"model": model.digest, "digest": msgspec.to_builtins(total([part.digest for part in made]))}
-    with naming(table.storage, files):
+    with removed_unless_committed(table.storage, files):
         table.put_snapshots(files, folded, notes)
     now = Table.open(table.storage, SNAPSHOTS)
     if now is None or now.snapshot_commits != commits + 1:

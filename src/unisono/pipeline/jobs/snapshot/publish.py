@@ -20,8 +20,8 @@ from unisono.pipeline.errors import ModelContentChanged
 from unisono.pipeline.job_model import in_force, stored_digest
 from unisono.pipeline.jobs.export.job import plan
 from unisono.pipeline.jobs.snapshot.job import by_bucket
-from unisono.pipeline.maintain.embedded import open_keeper
-from unisono.store.batching import in_portions
+from unisono.pipeline.maintain.embedded import open_maintainer
+from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
 
 PORTION_BYTES: Final = 4 << 20
@@ -46,21 +46,21 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
     plan(store, lake)  # refuses the log of another lake
     digests = _digests(lake, model_version)
     require_publishable(store, model_version, digests)
-    keeper = open_keeper(store)
+    maintainer = open_maintainer(store)
     try:
         # All files of one version are of one digest, or none could be added.
-        marks = keeper.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
+        marks = maintainer.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
         newer = _newer(lake, model_version, marks)
-        for portion in in_portions(
+        for batch in in_batches(
             newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
         ):
-            keeper.put_snapshots([_snapshot(row, model_version) for row in portion])
-            count += len(portion)
-            size += sum(len(row.state) for row in portion)
+            maintainer.put_snapshots([_snapshot(row, model_version) for row in batch])
+            count += len(batch)
+            size += sum(len(row.state) for row in batch)
             if progress is not None:
                 progress(count)
     finally:
-        keeper.close()
+        maintainer.close()
     return PublishResult(count, size, time.monotonic() - began)
 
 

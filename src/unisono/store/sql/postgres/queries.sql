@@ -1,15 +1,15 @@
 -- Every statement of the shared log, by name. Loaded once by unisono.store.statements. Parameters are psycopg's:
 -- %(name)b goes in binary form.
 
--- name: settings
+-- name: server_settings
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('fsync'),
        current_setting('synchronous_commit'), current_setting('server_encoding'),
        current_setting('server_version_num')::int;
 
--- name: set
+-- name: change_setting
 SELECT set_config(%(name)s, %(value)s, false);
 
--- name: setting
+-- name: read_setting
 SELECT CASE unit WHEN 'ms' THEN setting || unit ELSE setting END FROM pg_settings WHERE name = %(name)s;
 
 -- The group. The head row is locked by a statement of its own: what follows it in the transaction sees all that
@@ -18,10 +18,10 @@ SELECT CASE unit WHEN 'ms' THEN setting || unit ELSE setting END FROM pg_setting
 -- name: lock_head
 SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE one FOR UPDATE;
 
--- name: look_at_head
+-- name: read_head
 SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE one;
 
--- name: foreign
+-- name: events_after
 -- Ids have no gaps, so a range is a bound; at least one record, whatever its size.
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM (
@@ -32,7 +32,7 @@ FROM (
 WHERE reached <= %(bytes_max)b OR committed_id = %(since)b + 1
 ORDER BY committed_id;
 
--- name: known
+-- name: find_ids
 -- One statement, so that an id that is leaving is found in one place or the other.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C"
@@ -40,12 +40,12 @@ UNION ALL
 SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
--- name: fences
+-- name: lock_claims
 -- A claim elsewhere waits for this group, or this group sees the claim. In order, so that nobody waits in circles.
 SELECT client_id, node_id, conn FROM unisono.presence
 WHERE client_id = ANY (%(clients)b) ORDER BY client_id FOR SHARE;
 
--- name: append
+-- name: append_events
 WITH fresh AS (
     INSERT INTO unisono.events (committed_id, id, client_id, partitions, event, hash, status_updated_at)
     SELECT * FROM unnest(%(committed_ids)b, %(ids)b, %(client_ids)b, %(partitions)b, %(events)b, %(hashes)b,
@@ -113,22 +113,22 @@ WHERE one RETURNING pg_notify('unisono', '');
 UPDATE unisono.head SET log_id = %(log_id)s::uuid, log_epoch = %(log_epoch)s WHERE one
 RETURNING pg_notify('unisono', '');
 
--- name: place
+-- name: read_location
 SELECT place FROM unisono.head WHERE one;
 
--- name: place_cluster
+-- name: location_cluster
 SELECT system_identifier::text FROM pg_control_system();
 
--- name: place_timeline
+-- name: location_timeline
 SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8);
 
--- name: place_database
+-- name: location_database
 SELECT oid::text FROM pg_database WHERE datname = current_database();
 
--- name: place_table
+-- name: location_table
 SELECT 'unisono.head'::regclass::oid::text;
 
--- name: move
+-- name: change_location
 -- Once, whoever notices it first.
 UPDATE unisono.head SET place = %(after)s, log_epoch = CASE WHEN %(new)s THEN
     greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) ELSE log_epoch END
@@ -147,7 +147,7 @@ CROSS JOIN LATERAL (
 ) AS near
 ORDER BY asked.place, near.committed_id;
 
--- name: records
+-- name: events_by_id
 -- Ids ascending. Event text is measured without being read, and read only for the records that fit.
 WITH sized AS (
     SELECT asked.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
@@ -161,7 +161,7 @@ WITH sized AS (
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM sized WHERE place = 1 OR reached <= %(bytes_max)b ORDER BY committed_id;
 
--- name: partitions_left
+-- name: any_pruned_after
 SELECT 1 FROM unnest(%(partitions)b, %(after)b) AS asked (partition, after)
 JOIN unisono.pruned_partitions ON pruned_partitions.partition = asked.partition COLLATE "C"
 WHERE pruned_partitions.committed_id > asked.after LIMIT 1;
@@ -200,11 +200,11 @@ ORDER BY committed_id LIMIT %(limit)b;
 
 -- Snapshots.
 
--- name: share_snapshots
+-- name: lock_snapshots_shared
 -- Held while snapshots are written; an erasure waits for it, and is seen by whoever waited for the erasure.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('unisono.snapshots', 0));
 
--- name: own_snapshots
+-- name: lock_snapshots_exclusive
 SELECT pg_advisory_xact_lock(hashtextextended('unisono.snapshots', 0));
 
 -- name: put_snapshots
@@ -264,27 +264,27 @@ SELECT partition FROM some_held UNION SELECT partition FROM some_left ORDER BY p
 
 -- Keeping, by the owner of the log.
 
--- name: one_keeper
+-- name: lock_maintenance
 SELECT pg_advisory_xact_lock(hashtextextended('unisono.keeping', 0));
 
 -- name: set_archive
 UPDATE unisono.keeping SET archive = %(location)b WHERE one;
 
--- name: prunable
+-- name: prune_state
 SELECT head.pruned_to, head.committed_id, keeping.archive,
        EXISTS (SELECT 1 FROM unisono.db_version WHERE number = %(number)b)
 FROM unisono.head, unisono.keeping WHERE head.one AND keeping.one;
 
--- name: oldest
+-- name: oldest_events
 SELECT committed_id, octet_length(event) FROM unisono.events
 WHERE committed_id > %(since)b AND committed_id <= %(upto)b ORDER BY committed_id LIMIT %(limit)b;
 
--- name: remember_pruned
+-- name: remember_pruned_ids
 INSERT INTO unisono.pruned (id, committed_id, client_id, status_updated_at, hash)
 SELECT id, committed_id, client_id, status_updated_at, hash FROM unisono.events
 WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
 
--- name: prune_places
+-- name: prune_event_partitions
 -- Each place by its whole key, which the event's own set of partitions gives; names there are as they are stored here.
 WITH gone AS (
     DELETE FROM unisono.event_partitions
@@ -297,18 +297,18 @@ INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
 SELECT partition, max(committed_id) FROM gone GROUP BY partition
 ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
 
--- name: places
+-- name: partitions_of_events
 SELECT committed_id, partitions FROM unisono.events
 WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
 
 -- name: prune_events
 DELETE FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
 
--- name: advance_pruned
+-- name: advance_pruned_to
 -- Last, since groups wait from here to the commit.
 UPDATE unisono.head SET pruned_to = %(upto)b WHERE one AND pruned_to = %(since)b;
 
--- name: erasable
+-- name: events_to_erase
 SELECT committed_id, partitions, event FROM unisono.events WHERE committed_id = ANY (%(ids)b);
 
 -- name: replace_events
@@ -325,21 +325,34 @@ RETURNING erasures, pg_notify('unisono', '');
 -- name: erasures
 SELECT erasures FROM unisono.keeping WHERE one;
 
--- name: unclean
+-- name: read_unclean
 SELECT erasures, unclean FROM unisono.keeping WHERE one;
 
 -- name: set_clean
 UPDATE unisono.keeping SET unclean = false WHERE one AND erasures = %(erasures)b;
 
+-- name: drop_event_statistics
+-- A column whose type is set loses the samples of its values that the planner gathered.
+ALTER TABLE unisono.events ALTER event TYPE bytea;
+
+-- name: drop_state_statistics
+ALTER TABLE unisono.snapshots ALTER state TYPE bytea;
+
+-- name: rewrite_tables
+VACUUM (FULL) unisono.events, unisono.snapshots;
+
+-- name: vacuum_tables
+VACUUM unisono.events, unisono.event_partitions, unisono.snapshots, unisono.pruned;
+
 -- Nodes and presence.
 
--- name: register
+-- name: register_node
 INSERT INTO unisono.nodes (node_id, name, knows)
 VALUES (coalesce(%(node_id)b, nextval('unisono.node_ids')), %(name)b, %(knows)b)
 ON CONFLICT (node_id) DO UPDATE SET seen_at = now()
 RETURNING node_id;
 
--- name: beat
+-- name: heartbeat
 UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING node_id;
 
 -- name: claim
@@ -378,7 +391,7 @@ DELETE FROM unisono.presence USING given_up WHERE presence.client_id = given_up.
 -- name: take_replacements
 DELETE FROM unisono.replacements WHERE node_id = %(node_id)b RETURNING conn;
 
--- name: not_held
+-- name: lost_claims
 -- Of the claims this node believes it holds, those it does not.
 SELECT asked.conn FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn)
 WHERE NOT EXISTS (
@@ -387,7 +400,7 @@ WHERE NOT EXISTS (
       AND presence.conn = asked.conn
 );
 
--- name: forget_presence
+-- name: expire_presence
 -- What nodes long dead still hold, some at a time, passing over rows in use.
 DELETE FROM unisono.presence WHERE client_id IN (
     SELECT presence.client_id FROM unisono.presence
@@ -396,23 +409,23 @@ DELETE FROM unisono.presence WHERE client_id IN (
     LIMIT %(limit)b FOR UPDATE OF presence SKIP LOCKED
 );
 
--- name: forget_nodes
+-- name: expire_nodes
 DELETE FROM unisono.nodes
 WHERE seen_at < now() - make_interval(secs => %(dead_after_s)b)
   AND NOT EXISTS (SELECT 1 FROM unisono.presence WHERE presence.node_id = nodes.node_id);
 
--- name: forget_replacements
+-- name: expire_replacements
 DELETE FROM unisono.replacements
 WHERE NOT EXISTS (SELECT 1 FROM unisono.nodes WHERE nodes.node_id = replacements.node_id);
 
--- name: leave_presence
+-- name: remove_presence
 WITH given_up AS MATERIALIZED (
     SELECT client_id FROM unisono.presence WHERE node_id = %(node_id)b ORDER BY client_id FOR UPDATE
 )
 DELETE FROM unisono.presence USING given_up
 WHERE presence.client_id = given_up.client_id AND presence.node_id = %(node_id)b;
 
--- name: leave_node
+-- name: remove_node
 DELETE FROM unisono.nodes WHERE node_id = %(node_id)b;
 
 -- Models.
@@ -425,12 +438,12 @@ FROM unisono.head JOIN unisono.models ON models.version = head.model_version WHE
 INSERT INTO unisono.models (version, digest, files, published_by)
 VALUES (%(version)b, %(digest)b, %(files)b, %(node)b);
 
--- name: adopt_model
+-- name: set_model_in_force
 UPDATE unisono.head SET model_version = %(version)b WHERE one RETURNING pg_notify('unisono', '');
 
 -- The schema.
 
--- name: migrating
+-- name: lock_migrations
 SELECT pg_advisory_xact_lock(hashtextextended('unisono.db_version', 0));
 
 -- name: schema_exists
@@ -468,20 +481,20 @@ WHERE one AND committed_id = 0;
 -- name: copy_extent
 SELECT committed_id, pruned_to, status_updated_at FROM unisono.head WHERE one;
 
--- name: copied_pruned
+-- name: pruned_ids
 SELECT id, committed_id, client_id, status_updated_at, hash FROM unisono.pruned
 WHERE id > %(after)b AND committed_id <= %(upto)b ORDER BY id LIMIT %(limit)b;
 
--- name: copied_partitions
+-- name: pruned_partitions
 SELECT partition, committed_id FROM unisono.pruned_partitions
 WHERE partition > %(after)b ORDER BY partition LIMIT %(limit)b;
 
--- name: copy_pruned
+-- name: insert_pruned_ids
 INSERT INTO unisono.pruned (id, committed_id, client_id, status_updated_at, hash)
 SELECT * FROM unnest(%(ids)b, %(committed_ids)b, %(client_ids)b, %(times)b, %(hashes)b)
 ON CONFLICT (id) DO NOTHING;
 
--- name: copy_partitions
+-- name: insert_pruned_partitions
 INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
 SELECT * FROM unnest(%(partitions)b, %(committed_ids)b)
 ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
@@ -489,7 +502,7 @@ ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id,
 -- name: count_snapshots
 SELECT count(*) FROM unisono.snapshots;
 
--- name: count_places
+-- name: count_event_partitions
 SELECT count(*) FROM unisono.event_partitions WHERE committed_id > %(since)b;
 
 -- The rest reads for `unisono check`: along indexes, some rows at a time, so that nothing beside it waits.
@@ -529,7 +542,7 @@ FROM unisono.head;
 -- name: check_extent
 SELECT (SELECT min(committed_id) FROM unisono.events), (SELECT max(committed_id) FROM unisono.events);
 
--- name: check_keeping
+-- name: check_maintenance
 SELECT keeping.archive,
        NOT EXISTS (SELECT 1 FROM unisono.head WHERE model_version IS NOT NULL
                    AND NOT EXISTS (SELECT 1 FROM unisono.models WHERE models.version = head.model_version))
@@ -560,7 +573,7 @@ FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id C
 -- name: check_remembered_of
 SELECT pruned.id FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
--- name: check_unlisted
+-- name: check_missing_partitions
 SELECT asked.partition, asked.committed_id
 FROM unnest(%(partitions)b, %(committed_ids)b) AS asked (partition, committed_id)
 WHERE NOT EXISTS (

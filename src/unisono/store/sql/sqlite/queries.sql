@@ -9,7 +9,7 @@ SELECT head.pruned_to, head.committed_id, keeping.archive FROM head CROSS JOIN k
 -- name: identity
 SELECT log_id, log_epoch FROM head;
 
--- name: opened
+-- name: open_count
 SELECT opened FROM head;
 
 -- name: new_epoch
@@ -19,21 +19,21 @@ UPDATE head SET log_epoch = max(log_epoch + 1, ?1) RETURNING log_epoch;
 -- name: set_identity
 UPDATE head SET log_id = ?1, log_epoch = ?2;
 
--- name: group_head
+-- name: read_group_head
 SELECT committed_id, pruned_to FROM head;
 
 -- name: last_status_updated_at
 SELECT status_updated_at FROM head;
 
--- name: count_opening
+-- name: increment_open_count
 UPDATE head SET opened = opened + 1;
 
--- name: known
+-- name: find_ids
 -- ?1: JSON array of ids. CROSS JOIN keeps the asked ids outside: one index search for each of them.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
 FROM json_each(?1) AS asked CROSS JOIN events ON events.id = asked.value;
 
--- name: known_pruned
+-- name: find_pruned_ids
 SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
 FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.id = asked.value;
 
@@ -76,7 +76,7 @@ SELECT events.committed_id, events.id, events.client_id, events.partitions, even
        events.status_updated_at
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
--- name: records
+-- name: events_by_id
 -- ?1: JSON array of ids, ascending.
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
        events.status_updated_at
@@ -160,23 +160,23 @@ ON CONFLICT (version) DO UPDATE
 SET digest = excluded.digest, files = excluded.files, published_at = excluded.published_at
 WHERE excluded.digest <> models.digest;
 
--- name: put_in_force
+-- name: set_model_in_force
 UPDATE keeping SET model_version = ?1 WHERE model_version IS NOT ?1;
 
 -- name: set_archive
 UPDATE keeping SET archive = ?1;
 
--- name: oldest
+-- name: oldest_events
 SELECT committed_id, partitions, length(event) FROM events
 WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
--- name: remember_pruned
+-- name: remember_pruned_ids
 -- In the order of the index, so that neighbours land on the same page while it is at hand.
 INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash)
 SELECT id, committed_id, client_id, status_updated_at, hash FROM events
 WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY id;
 
--- name: prune_places
+-- name: prune_event_partitions
 DELETE FROM event_partitions WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3;
 
 -- name: prune_partition
@@ -185,15 +185,15 @@ UPDATE partitions SET pruned_to = ?2 WHERE number = ?1;
 -- name: prune_events
 DELETE FROM events WHERE committed_id > ?1 AND committed_id <= ?2;
 
--- name: advance_pruned
+-- name: advance_pruned_to
 UPDATE head SET pruned_to = ?1 WHERE one = 1;
 
--- name: erasable
+-- name: events_to_erase
 -- ?1: JSON array of committed ids.
 SELECT events.committed_id, events.partitions, events.event
 FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
 
--- name: blank_event
+-- name: overwrite_event
 -- The same length: the text is overwritten where it stands, and nothing moves before all of it is gone.
 UPDATE events SET event = zeroblob(length(event)) WHERE committed_id = ?1;
 
@@ -210,11 +210,50 @@ SELECT erasures FROM keeping;
 -- name: count_erasure
 UPDATE keeping SET erasures = erasures + 1, unclean = 1 RETURNING erasures;
 
--- name: unclean
+-- name: read_unclean
 SELECT unclean FROM keeping;
 
 -- name: set_clean
 UPDATE keeping SET unclean = 0;
+
+-- Copying a log.
+
+-- name: copy_extent
+SELECT committed_id, pruned_to, status_updated_at FROM head;
+
+-- name: start_pruned
+UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2;
+
+-- name: count_snapshots
+SELECT count(*) FROM snapshots;
+
+-- name: all_snapshots
+SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapshots.state, snapshots.created_at,
+       snapshots.model_digest
+FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition;
+
+-- name: count_event_partitions
+SELECT count(*) FROM event_partitions WHERE committed_id > ?1;
+
+-- name: pruned_ids
+SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned
+WHERE id > ?1 AND committed_id <= ?2 ORDER BY id LIMIT ?3;
+
+-- name: pruned_partitions
+SELECT number, name, pruned_to FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
+
+-- name: insert_pruned_id
+INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_pruned_partition
+INSERT INTO partitions (name, pruned_to) VALUES (?1, ?2)
+ON CONFLICT (name) DO UPDATE SET pruned_to = max(pruned_to, excluded.pruned_to);
+
+-- The schema.
+
+-- name: any_object
+SELECT 1 FROM sqlite_schema LIMIT 1;
 
 -- The rest reads for `unisono check`: short statements, so that a running server's WAL can start over.
 
@@ -232,7 +271,7 @@ SELECT (SELECT min(committed_id) FROM events), (SELECT max(committed_id) FROM ev
 -- name: check_duplicates
 SELECT id, min(committed_id), count(*) FROM events GROUP BY id HAVING count(*) > 1;
 
--- name: check_keeping
+-- name: check_maintenance
 SELECT archive, model_version IS NULL OR EXISTS (SELECT 1 FROM models WHERE version = keeping.model_version)
 FROM keeping;
 
@@ -242,7 +281,7 @@ SELECT id, committed_id, length(hash) FROM pruned WHERE id > ?1 ORDER BY id LIMI
 -- name: check_pruned_partitions
 SELECT name, pruned_to FROM partitions WHERE pruned_to > (SELECT pruned_to FROM head);
 
--- name: check_unlisted
+-- name: check_missing_partitions
 -- ?1: JSON array of [name, committed_id].
 SELECT asked.value ->> 0, asked.value ->> 1 FROM json_each(?1) AS asked
 WHERE NOT EXISTS (
