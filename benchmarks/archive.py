@@ -85,7 +85,7 @@ def build(folder: Path, events: int, archived: int) -> tuple[Path, Path]:
         shutil.copytree(whole, pruned)
         log = SqliteLog.open(pruned)
         log.set_archive(str(folder / "lake"))
-        while log.prune(archived, limit=PRUNED_AT_ONCE):
+        while log.prune_batch(archived, limit=PRUNED_AT_ONCE):
             log.maintain()
         while not log.reclaim().done:
             pass

@@ -80,7 +80,7 @@ def take_turns(maintainer: LogMaintainer, clients: list[Client], upto: int, turn
         for client in clients:
             client.pruning = True
         started = time.perf_counter()
-        while time.perf_counter() - started < turn_s and (left := maintainer.prune(upto) > 0):
+        while time.perf_counter() - started < turn_s and (left := maintainer.prune_step(upto) > 0):
             pass
         pruned_s += time.perf_counter() - started
         for client in clients:

@@ -45,10 +45,10 @@ class Pruned(SqliteLog):
     limits: list[int]
     took_s = 0.0
 
-    def prune(self, upto: int, *, limit: int = 500) -> int:
+    def prune_batch(self, upto: int, *, limit: int = 500) -> int:
         self.limits = [*getattr(self, "limits", []), limit]
         time.sleep(self.took_s)
-        return super().prune(upto, limit=limit)
+        return super().prune_batch(upto, limit=limit)
 
 
 def test_as_many_leave_as_do_not_hold_up_a_group(tmp_path: Path) -> None:

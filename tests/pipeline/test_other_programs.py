@@ -75,7 +75,7 @@ def ready(context: SparkContext, tmp_path_factory: pytest.TempPathFactory) -> tu
     publish(lake, store, 0)
     with closing(open_maintainer(store)) as maintainer:
         maintainer.set_archive(lake.storage.location)
-        while maintainer.prune(100):
+        while maintainer.prune_step(100):
             pass
     for upto in (800, 900, EVENTS):
         export(context, store, lake, to=upto)

@@ -86,7 +86,7 @@ class Served:
         grow(written, "hot", 30)
         export_to(Lake.at(str(place / "lake")), place / "data")
         written.set_archive(str(place / "lake"))
-        while written.prune(30):
+        while written.prune_batch(30):
             pass
         written.close()
         self.archive = SlowArchive()

@@ -49,9 +49,9 @@ def test_an_empty_log_is_sound(tmp_path: Path) -> None:
 def test_a_pruned_log_is_sound(directory: Path) -> None:
     with closing(SqliteLog.open(directory)) as log:
         log.set_archive("file:///lake")
-        assert log.prune(25) == 25
+        assert log.prune_batch(25) == 25
         assert check_directory(directory).text() == f"{directory}: sound (15 events, head 40, pruned to 25)"
-        assert log.prune(40) == 15
+        assert log.prune_batch(40) == 15
     assert check_directory(directory).text() == f"{directory}: sound (0 events, head 40, pruned to 40)"
 
 
@@ -76,7 +76,7 @@ def test_damage_to_what_is_remembered_is_found(directory: Path, damage: str) -> 
     sql, committed_id, message = PRUNED_DAMAGE[damage]
     with closing(SqliteLog.open(directory)) as log:
         log.set_archive("file:///lake")
-        log.prune(20)
+        log.prune_batch(20)
     assert check_directory(directory).ok
     plant(directory, sql)
     report = check_directory(directory)
@@ -93,7 +93,7 @@ def test_a_log_can_be_checked_while_events_leave_it(directory: Path, monkeypatch
         append_many(log, 2_000)
 
         def prune(_done: int, _total: int) -> None:
-            log.prune(2_040, limit=90)
+            log.prune_batch(2_040, limit=90)
 
         report = check_directory(directory, prune)
         assert log.extent().pruned_to > 1_000

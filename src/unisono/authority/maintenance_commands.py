@@ -77,7 +77,7 @@ class KeepingOrders:
     def _prune(self, log: MaintainedLog, upto: int) -> int:
         """As many as the last times took about PRUNE_S, which depends on the disk and on how ids are spread."""
         started = time.perf_counter()
-        events = log.prune(upto, limit=self._prune_events)
+        events = log.prune_batch(upto, limit=self._prune_events)
         if events == self._prune_events:
             wanted = round(events * PRUNE_S / max(time.perf_counter() - started, PRUNE_S / 2))
             self._prune_events = max(PRUNE_EVENTS_MIN, min(wanted, PRUNE_EVENTS_MAX))

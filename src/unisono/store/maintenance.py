@@ -88,7 +88,7 @@ class MaintainedLog(Protocol):
 
     def set_archive(self, location: str) -> None: ...
 
-    def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
+    def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
         ...
 

@@ -61,7 +61,7 @@ def log(folder: Path) -> Iterator[SqliteLog]:
 
 
 def prune(log: SqliteLog, upto: int) -> None:
-    while log.prune(upto):
+    while log.prune_batch(upto):
         pass
 
 

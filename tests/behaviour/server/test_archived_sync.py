@@ -55,7 +55,7 @@ class Place:
         """While no server runs."""
         log = SqliteLog.open(self.data)
         log.set_archive(str(self.lake))
-        while log.prune(upto):
+        while log.prune_batch(upto):
             pass
         assert log.extent().pruned_to == upto
         log.close()
@@ -217,7 +217,7 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
 
 
 def _prune(maintainer: LogMaintainer, upto: int) -> None:
-    while maintainer.prune(upto):
+    while maintainer.prune_step(upto):
         pass
 
 

@@ -122,14 +122,14 @@ def test_events_leave_while_clients_commit(
     for load in loads:
         load.start()
     with pytest.raises(MaintenanceFailed, match="no archive is named"):
-        maintainer.prune(10)
+        maintainer.prune_step(10)
     while maintainer.extent().head < 450:
         assert any(load.is_alive() for load in loads)
     lake = Lake.at(str(tmp_path / "lake"))
     export_to(lake, kept.data)
     maintainer.set_archive(lake.storage.location)
     gone = 0
-    while step := maintainer.prune(400):
+    while step := maintainer.prune_step(400):
         gone += step
     maintainer.reclaim()
     for load in loads:

@@ -211,7 +211,7 @@ def test_events_that_have_left_the_log_are_read_from_their_archive(tmp_path: Pat
     export_to(Lake.at(str(tmp_path / "lake")), tmp_path / "data")
     log = SqliteLog.open(tmp_path / "data")
     log.set_archive(str(tmp_path / "lake"))
-    while log.prune(390):
+    while log.prune_batch(390):
         pass
     log.close()
     assert review_log(settings, model, told.append, watch) == whole

@@ -377,7 +377,7 @@ class Pruning:
         self.reader = ArchivedReader(self.hot, Archive())
 
     def prune(self, upto: int) -> None:
-        while self.log.prune(upto):
+        while self.log.prune_batch(upto):
             pass
         assert self.log.extent().pruned_to == upto
 
@@ -451,7 +451,7 @@ def test_a_partition_that_lost_nothing_does_not_touch_the_archive(tmp_path: Path
     log.begin([])
     log.commit([make_record(101, ("new",))])
     log.set_archive(str(tmp_path / "nowhere"))
-    while log.prune(100):
+    while log.prune_batch(100):
         pass
     reader = ArchivedReader(log, Archive())
     assert [

@@ -79,10 +79,10 @@ def test_every_maintainer_does_the_same(place: Place) -> None:
         with pytest.raises(MaintenanceFailed, match=words):
             maintainer.put_snapshots([wrong])
     with pytest.raises(MaintenanceFailed, match="no archive is named"):
-        maintainer.prune(100)
+        maintainer.prune_step(100)
     maintainer.set_archive(LAKE)
     gone = 0
-    while step := maintainer.prune(650):
+    while step := maintainer.prune_step(650):
         gone += step
     assert gone == 650
     assert maintainer.extent() == LogExtent(650, EVENTS, LAKE)
@@ -119,7 +119,7 @@ def test_without_a_server_what_was_erased_is_wiped_and_old_files_learn_to_shrink
     size = (tmp_path / "log.db").stat().st_size
     with closing(open_maintainer(str(tmp_path))) as maintainer:
         maintainer.set_archive(LAKE)
-        while maintainer.prune(290):
+        while maintainer.prune_step(290):
             pass
         maintainer.erase([(295, STONE)])
         maintainer.reclaim()
@@ -159,7 +159,7 @@ def test_a_log_in_use_by_who_answers_nobody(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(embedded, "SERVER_WAIT_S", 0.3)
     fill_embedded(tmp_path)
     with closing(open_maintainer(str(tmp_path))) as maintainer, closing(SqliteLog.open(tmp_path)) as log:
-        with pytest.raises(MaintenanceFailed, match=r"in use by process .*; and its admin port"):
+        with pytest.raises(MaintenanceFailed, match=r"in use by process .*; its admin port"):
             maintainer.set_archive(LAKE)
         append(log, [["p"]])
         assert maintainer.extent().head == EVENTS + 1

@@ -48,7 +48,7 @@ def plant(dsn: str, *statements: str) -> None:
 def prune(dsn: str, upto: int) -> None:
     with closing(PostgresMaintenance(dsn)) as owner:
         owner.set_archive("file:///lake")
-        owner.prune(upto)
+        owner.prune_batch(upto)
 
 
 def assert_found(report: CheckReport, kind: str, committed_id: int | None, message: str) -> None:
@@ -321,7 +321,7 @@ def test_a_log_can_be_checked_while_nodes_write_and_events_leave(
             told.append((done, total))
             append(log, [["p", ODD]])
             log.put_snapshots([Snapshot("p", log.head(), 1, b"{}", START_MS)])
-            owner.prune(800, limit=60)
+            owner.prune_batch(800, limit=60)
 
         report = check_database(dsn, meanwhile)
         assert log.extent().pruned_to == 800

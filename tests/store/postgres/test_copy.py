@@ -127,7 +127,7 @@ def test_shared_to_shared(directory: Path, database: str, postgres: Postgres) ->
 def test_a_pruned_log_keeps_its_head(directory: Path, database: str, tmp_path: Path) -> None:
     with closing(SqliteLog.open(directory)) as log:
         log.set_archive("file:///lake")
-        assert log.prune(100) == 100
+        assert log.prune_batch(100) == 100
     done = copy_log(directory, database)
     assert (done.events, done.head) == (51, 151)
     copy_log(database, tmp_path / "back")
@@ -156,7 +156,7 @@ def test_a_pruned_log_keeps_its_head(directory: Path, database: str, tmp_path: P
 def test_what_is_remembered_must_arrive(directory: Path, tmp_path: Path) -> None:
     with closing(SqliteLog.open(directory)) as log:
         log.set_archive("file:///lake")
-        log.prune(100)
+        log.prune_batch(100)
     copy_log(directory, tmp_path / "back")
     with closing(apsw.Connection(str(tmp_path / "back" / "log.db"))) as connection:
         connection.execute("DELETE FROM pruned WHERE committed_id = 50")
@@ -170,7 +170,7 @@ def test_events_that_leave_during_a_copy_end_it(directory: Path, tmp_path: Path)
 
         def prune(what: str, done: int, _total: int) -> None:
             if what == "copy" and done >= 40:
-                log.prune(100)
+                log.prune_batch(100)
 
         with pytest.raises(CopyRefused, match="have left the log while it was copied"):
             copy_log(directory, tmp_path / "back", prune)

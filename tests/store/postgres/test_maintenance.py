@@ -46,9 +46,9 @@ def owner(database: str, stack: ExitStack) -> PostgresMaintenance:
 def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresMaintenance) -> None:
     records = append(log, [["p"], [ODD], ["p", "r"], ["q"], ["r"], ["p"]])
     with pytest.raises(MaintenanceRefused, match="no archive is named"):
-        owner.prune(3)
+        owner.prune_batch(3)
     owner.set_archive(LAKE)
-    assert [owner.prune(3, limit=2) for _ in range(3)] == [2, 1, 0]
+    assert [owner.prune_batch(3, limit=2) for _ in range(3)] == [2, 1, 0]
     assert log.extent() == LogExtent(3, 6, LAKE)
     opening = log.begin([record.id for record in records] + ["never"])
     log.abandon()
@@ -66,7 +66,7 @@ def test_events_leave_and_stay_known(log: PostgresLog, owner: PostgresMaintenanc
             log.page(names, 0, 7, **NO_LIMIT)
     assert [r.committed_id for r in log.page(["q", "new"], 0, 7, **NO_LIMIT).records] == [4]
     assert [r.committed_id for r in log.page(["p", "q"], 3, 7, **NO_LIMIT).records] == [4, 6, 7]
-    assert owner.prune(10**6) == 4
+    assert owner.prune_batch(10**6) == 4
 
 
 @pytest.mark.req("DUR-06", "SYNC-01", "ORD-02")
@@ -99,7 +99,7 @@ def test_pruning_beside_nodes_that_commit_and_read(
 
     def prune() -> None:
         try:
-            while owner.prune(1_800, limit=40):
+            while owner.prune_batch(1_800, limit=40):
                 pass
         except BaseException as error:
             failures.append(error)
@@ -163,9 +163,9 @@ def test_pruning_waits_for_the_last_old_node(database: str, postgres: Postgres) 
             "INSERT INTO unisono.nodes (node_id, name, knows) VALUES (99, 'back', 1)", database=name
         )
         with pytest.raises(MaintenanceRefused, match=r"older version .*: back"):
-            owner.prune(2)
+            owner.prune_batch(2)
         postgres.execute("DELETE FROM unisono.nodes WHERE node_id = 99", database=name)
-        assert owner.prune(2) == 2
+        assert owner.prune_batch(2) == 2
     postgres.execute("DROP OWNED BY old_node", "DROP ROLE old_node", database=name)
     postgres.drop(dsn)
 
@@ -187,8 +187,8 @@ def test_only_the_owner_keeps_the_log(database: str, postgres: Postgres) -> None
         with closing(PostgresMaintenance(database)) as owner:
             owner.set_archive(LAKE)
             with pytest.raises(MaintenanceRefused, match="is for the owner"):
-                maintenance.prune(1)
-            assert owner.prune(1) == 1
+                maintenance.prune_batch(1)
+            assert owner.prune_batch(1) == 1
         assert set(log.begin(["id-1"]).known) == {"id-1"}
         log.abandon()
         with pytest.raises(Pruned):
@@ -253,7 +253,7 @@ def test_events_that_leave_between_two_pages_are_not_passed_over(
     with closing(PostgresReader.open(database)) as reader:
         first = reader.page(names, 0, 300, limit=20, bytes_max=1 << 20)
         assert [each.committed_id for each in first.records] == [*range(1, 21)]
-        while owner.prune(upto):
+        while owner.prune_batch(upto):
             pass
         with pytest.raises(Pruned):
             reader.page(names, 20, 300, limit=20, bytes_max=1 << 20)

@@ -128,7 +128,7 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
         for _ in range(60):
             head = append(log, [["p", "q"], [f"r{chance.randrange(40)}"]] * 4)[-1].committed_id
             reached = (head, reached[1])
-            log.prune(head - 20, limit=chance.randint(1, 20))
+            log.prune_batch(head - 20, limit=chance.randint(1, 20))
             reached = (head, log.extent().pruned_to)
             log.erase([Tombstone(chance.randint(1, head), tombstone(5))])
             log.reclaim()

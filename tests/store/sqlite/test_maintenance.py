@@ -60,12 +60,12 @@ def test_nothing_leaves_before_an_archive_is_named(log: SqliteLog) -> None:
     append(log, [["p"]] * 3)
     assert log.extent() == LogExtent(0, 3)
     with pytest.raises(MaintenanceRefused, match="no archive is named"):
-        log.prune(3)
+        log.prune_batch(3)
     with pytest.raises(MaintenanceRefused, match="needs a location"):
         log.set_archive(" ")
     assert log.extent() == LogExtent(0, 3)
     log.set_archive(LAKE)
-    assert log.prune(2) == 2
+    assert log.prune_batch(2) == 2
     assert log.extent() == LogExtent(2, 3, LAKE)
     assert append(log, [["p"]])[0].committed_id == 4  # what was refused did no harm
 
@@ -74,11 +74,11 @@ def test_nothing_leaves_before_an_archive_is_named(log: SqliteLog) -> None:
 def test_the_oldest_leave_first_and_never_more_than_asked(log: SqliteLog) -> None:
     append_many(log, 100, ("p", "q"))
     log.set_archive(LAKE)
-    assert [log.prune(60, limit=25) for _ in range(4)] == [25, 25, 10, 0]
-    assert log.prune(50) == 0
+    assert [log.prune_batch(60, limit=25) for _ in range(4)] == [25, 25, 10, 0]
+    assert log.prune_batch(50) == 0
     assert [r.committed_id for r in log.scan(60, 200, limit=200)] == list(range(61, 101))
     assert [r.committed_id for r in log.page(["q"], 60, 200, **NO_LIMIT).records] == list(range(61, 101))
-    assert log.prune(10**6) == 40  # not past the head
+    assert log.prune_batch(10**6) == 40  # not past the head
     assert log.extent() == LogExtent(100, 100, LAKE)
     assert append(log, [["p"]])[0].committed_id == 101
 
@@ -88,17 +88,17 @@ def test_a_step_is_bounded_in_bytes(log: SqliteLog, monkeypatch: pytest.MonkeyPa
     log.begin([])
     log.commit([make_record(n, event=b'"%b"' % (b"x" * 998)) for n in range(1, 6)])
     log.set_archive(LAKE)
-    assert [log.prune(5) for _ in range(4)] == [2, 2, 1, 0]
+    assert [log.prune_batch(5) for _ in range(4)] == [2, 2, 1, 0]
     log.begin([])
     log.commit([make_record(6, event=b'"%b"' % (b"x" * 5_000))])
-    assert log.prune(6) == 1, "one that is larger than the bound goes alone"
+    assert log.prune_batch(6) == 1, "one that is larger than the bound goes alone"
 
 
 @pytest.mark.req("DUR-06")
 def test_whoever_asks_for_what_has_left_is_told(log: SqliteLog, tmp_path: Path) -> None:
     append(log, [["p"], ["q"], ["p", "r"], ["q"], ["r"], ["p"]])
     log.set_archive(LAKE)
-    log.prune(3)
+    log.prune_batch(3)
     with closing(SqliteReader.open(tmp_path)) as reader:
         for source in (log, reader):
             for since in (0, 2):
@@ -149,7 +149,7 @@ def test_a_read_that_races_with_pruning_never_has_a_hole(log: SqliteLog, tmp_pat
     for reader in readers:
         reader.start()
     steps = 0
-    while log.prune(2_500, limit=7):
+    while log.prune_batch(2_500, limit=7):
         steps += 1
         if steps % 10 == 0:
             heard = dict(answers)
@@ -166,7 +166,7 @@ def test_a_read_that_races_with_pruning_never_has_a_hole(log: SqliteLog, tmp_pat
 def test_deduplication_knows_what_has_left(log: SqliteLog, tmp_path: Path) -> None:
     records = append(log, [["p"], ["q"], ["p"]])
     log.set_archive(LAKE)
-    log.prune(2)
+    log.prune_batch(2)
     for _ in range(2):
         opening = log.begin([record.id for record in records] + ["never"])
         log.abandon()
@@ -190,12 +190,12 @@ def test_a_damaged_log_is_not_pruned_over(log: SqliteLog, tmp_path: Path) -> Non
     with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
         connection.execute("DELETE FROM events WHERE committed_id IN (1, 8)")
     with pytest.raises(MaintenanceRefused, match="event 1 is missing"):
-        log.prune(20)
+        log.prune_batch(20)
     with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
         connection.execute("UPDATE head SET pruned_to = 1")
     with pytest.raises(MaintenanceRefused, match="event 8 is missing"):
-        log.prune(20)
-    assert log.prune(7) == 6
+        log.prune_batch(20)
+    assert log.prune_batch(7) == 6
 
 
 def test_nothing_is_kept_within_a_group(log: SqliteLog) -> None:
@@ -203,7 +203,7 @@ def test_nothing_is_kept_within_a_group(log: SqliteLog) -> None:
     log.set_archive(LAKE)
     log.begin([])
     for call in (
-        lambda: log.prune(3),
+        lambda: log.prune_batch(3),
         lambda: log.set_archive("x"),
         lambda: log.erase([]),
         lambda: log.record_model(None),
@@ -213,7 +213,7 @@ def test_nothing_is_kept_within_a_group(log: SqliteLog) -> None:
         with pytest.raises(StorageError, match="a group is still open"):
             call()
     log.abandon()
-    assert log.prune(3) == 3
+    assert log.prune_batch(3) == 3
 
 
 @pytest.mark.req("DUR-04")
@@ -225,7 +225,7 @@ def test_a_write_that_fails_ends_the_log(log: SqliteLog, tmp_path: Path) -> None
             "CREATE TRIGGER no BEFORE UPDATE OF pruned_to ON head BEGIN SELECT RAISE(ABORT, 'made to fail'); END"
         )
     with pytest.raises(StorageError, match="pruning failed"):
-        log.prune(5)
+        log.prune_batch(5)
     with pytest.raises(StorageError, match="takes no more work"):
         log.begin([])
     with closing(SqliteReader.open(tmp_path)) as reader:
@@ -325,7 +325,7 @@ def test_an_erased_event_keeps_its_place_and_its_hash(log: SqliteLog, tmp_path: 
 def test_what_cannot_be_erased(log: SqliteLog) -> None:
     append(log, [["p"]] * 5)
     log.set_archive(LAKE)
-    log.prune(2)
+    log.prune_batch(2)
     assert log.erase([Tombstone(1, STONE), Tombstone(4, STONE)]).events == 1, "what has left is not here"
     for wrong, words in (
         ([Tombstone(6, STONE)], "there is no event 6"),
@@ -368,7 +368,7 @@ def test_erased_text_is_in_no_file_after_reclaiming(tmp_path: Path) -> None:
             chosen = chance.sample(range(pruned_to + 1, 801), 25)
             gone.update(chosen)
             log.erase([Tombstone(n, STONE) for n in chosen], [f"room-{n}" for n in range(12)])
-            log.prune(800, limit=chance.randint(1, 30))
+            log.prune_batch(800, limit=chance.randint(1, 30))
         gone.update(range(1, log.extent().pruned_to + 1))
         assert any(canary(n) in everything_in(tmp_path) for n in gone), "the WAL still has it"
         while not log.reclaim().done:
@@ -399,7 +399,7 @@ def test_copies_that_sqlite_left_where_rows_stood_before(
             gone.update(chosen)
             log.erase([Tombstone(n, STONE) for n in chosen])
             upto = chance.randrange(head + 41)
-            while log.prune(upto):
+            while log.prune_batch(upto):
                 pass
         gone.update(range(1, log.extent().pruned_to + 1))
         while not (left := log.reclaim()).done:
@@ -434,7 +434,7 @@ def test_a_new_log_gives_space_back_step_by_step(log: SqliteLog, tmp_path: Path)
     full = (tmp_path / "log.db").stat().st_size
     assert (tmp_path / "log.db-wal").stat().st_size == 0
     log.set_archive(LAKE)
-    while log.prune(2_900):
+    while log.prune_batch(2_900):
         log.maintain()
     steps = 1
     free = log.reclaim().free_pages
@@ -506,7 +506,7 @@ def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
         assert log.watermarks(1, "some digest") == {}
         append(log, [["p"], ["new"]])
         log.set_archive(LAKE)
-        while log.prune(250):
+        while log.prune_batch(250):
             pass
         assert known(log, "id-1", "id-250", "id-251", "id-302") == {
             "id-1": 1,
@@ -524,7 +524,7 @@ def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
         log.rewrite()
         assert (tmp_path / "log.db").stat().st_size < size
         append_many(log, 500)
-        log.prune(800)
+        log.prune_batch(800)
         assert log.reclaim().free_pages == 0 or not log.reclaim().done, "now it can"
     report = check_directory(tmp_path)
     assert report.ok, report.text()
@@ -545,7 +545,7 @@ def test_events_that_leave_between_two_pages_are_not_passed_over(
     with closing(reader):
         first = reader.page(names, 0, 300, limit=20, bytes_max=1 << 20)
         assert [each.committed_id for each in first.records] == [*range(1, 21)]
-        while log.prune(upto):
+        while log.prune_batch(upto):
             pass
         with pytest.raises(Pruned):
             reader.page(names, 20, 300, limit=20, bytes_max=1 << 20)

@@ -1,8 +1,8 @@
-"""How the pipeline changes a store, beside whoever writes it: snapshots in, old events out, erased text gone.
+"""How the pipeline changes a log: it stores snapshots, prunes archived events, erases text and reclaims space.
 
-An embedded log has one writer. While a server runs on it, the server is asked over its admin port and does each step
-between two groups; while none runs, the directory's lock is taken for the step. That is decided anew for every step,
-so a server may start or end in the middle of a job. A shared log is reached by its owner's connection.
+An embedded log has one writer. While a server runs on it, each step is a command to the server's admin port, executed
+between two groups. While none runs, this process takes the directory's lock for the step. The choice is made for
+every step, so a server may start or stop during a job. A shared log is changed over its owner's connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from unisono.pipeline.errors import NoSuchStore, PipelineError
 from unisono.pipeline.maintain.admin_http import AdminPort, AdminRefused, Unreachable
@@ -34,34 +36,40 @@ from unisono.store.port import LogExtent, LogInUse, Snapshot, StorageError, Stor
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 STEP_S: Final = 0.5
-"""How long the lock of a log without a server is kept at a time: a server that starts waits ten times as long."""
+"""How long one step holds the lock of a log without a server; a server that starts waits ten times as long."""
 
 SERVER_WAIT_S: Final = 20.0
-"""For a server that starts, ends or is busy to be of use."""
+"""How long a server that starts, stops or is busy may take to accept a command."""
 
 REST: Final = 2.0
-"""Beside a server: between two steps of pruning, so many times as long as the last one took belongs to those who
-commit. Nobody waits for events to leave."""
+"""Pause after a pruning step beside a server, as a multiple of the step's duration: commits come first, and nobody
+waits for pruning."""
 
 _POLL_S: Final = 0.05
+
+Answer = dict[str, Any]
+"""What a command did, as the admin port says it."""
+
+Direct = Callable[[SqliteLog], Answer | None]
+"""The same change made by this process; None is an empty answer."""
 
 T = TypeVar("T")
 
 
 class MaintenanceFailed(PipelineError):
-    """The store would not, or could not, be changed as asked; what was done before stays done."""
+    """The log refused a change, or could not be reached; earlier changes stay."""
 
 
 class LogMaintainer(Protocol):
-    """The hand on a store. Every change is durable when its call returns, and may be asked for again."""
+    """Changes one log. Every change is durable when its call returns, and repeating it is harmless."""
 
     def extent(self) -> LogExtent: ...
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        """Store snapshots, some in a transaction; a newer one of the same partition and version stays.
+        """Store snapshots in bounded transactions; a newer one of the same partition and version stays.
 
-        Only of durable events, and of the model in force or a newer one. AdminRefused when somebody else erased
-        text since this maintainer was opened: open it before the states are folded.
+        They cover durable events only, under the model in force or a newer one. MaintenanceFailed when text was
+        erased by another process since this maintainer was opened: open it before the states are folded.
         """
         ...
 
@@ -77,26 +85,26 @@ class LogMaintainer(Protocol):
         """Name the lake that has what leaves the log."""
         ...
 
-    def prune(self, upto: int) -> int:
-        """Let go some of the oldest events up to `upto`; how many went, 0 when there is nothing left to go."""
+    def prune_step(self, upto: int) -> int:
+        """Remove some of the oldest events up to `upto`; how many, 0 when none is left."""
         ...
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
-        """Put tombstones in the place of events, and drop the snapshots of their partitions and of `partitions`.
+        """Replace events by tombstones, and drop the snapshots of their partitions and of `partitions`.
 
-        How many events lost their text; those that have left the log, or were erased before, do not count.
+        Returns how many events were erased; pruned ones and those erased before do not count.
         """
         ...
 
     def reclaim(self) -> None:
-        """Give free space back, and wipe out what was erased."""
+        """Return free space to the file system, and remove all traces of erased text."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_maintainer(store_uri: str) -> LogMaintainer:
-    """A maintainer of the store; NoSuchStore says why there is none."""
+    """The maintainer of the log at `store_uri`; raises NoSuchStore."""
     uri = normal_uri(store_uri)
     directory = sqlite_directory(uri)
     try:
@@ -118,7 +126,7 @@ def _open_postgres(uri: str) -> LogMaintainer:
 
 
 class EmbeddedLogMaintainer:
-    """An embedded log, with or without a server. Reads look into the file themselves."""
+    """An embedded log, with or without a server. Reads open the file directly."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -137,34 +145,32 @@ class EmbeddedLogMaintainer:
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         for batch in snapshot_batches(snapshots):
-            some = Publication(self._erasures, batch)
-            self._write(partial(_publish, publication=some), partial(AdminPort.snapshots, publication=some))
+            publication = Publication(self._erasures, batch)
+            self._change(partial(_publish, publication=publication), "snapshots", publication)
 
     def set_archive(self, location: str) -> None:
-        self._write(lambda log: log.set_archive(location), lambda port: port.archive(location))
+        self._change(lambda log: log.set_archive(location), "archive", location)
 
-    def prune(self, upto: int) -> int:
-        return self._write(lambda log: _prune(log, upto), lambda port: _prune_gently(port, upto))
+    def prune_step(self, upto: int) -> int:
+        return int(self._change(partial(_prune_batches, upto=upto), "prune", upto)["events"])
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0
         for batch in tombstone_batches(tombstones):
-            some = EraseRequest(batch, list(partitions))
-            events, erasures = self._write(
-                partial(_erase, erasure=some), partial(AdminPort.erase, erasure=some)
-            )
-            erased += events
-            self._erasures += erasures == self._erasures + 1
+            request = EraseRequest(batch, list(partitions))
+            done = self._change(partial(_erase, request=request), "erase", request)
+            erased += done["events"]
+            self._erasures += done["erasures"] == self._erasures + 1
         return erased
 
     def reclaim(self) -> None:
         until = time.monotonic() + SERVER_WAIT_S
         free = -1
-        while not (left := self._write(_reclaim, AdminPort.reclaim)).done:
+        while not (left := msgspec.convert(self._change(_reclaim, "reclaim"), ReclaimProgress)).done:
             if left.free_pages != free:
                 free, until = left.free_pages, time.monotonic() + SERVER_WAIT_S
             elif time.monotonic() > until:
-                raise MaintenanceFailed("a reader stays in the log's WAL, which cannot be emptied meanwhile")
+                raise MaintenanceFailed("a reader keeps the log's WAL open, so it cannot be truncated")
             else:
                 time.sleep(_POLL_S)
 
@@ -178,69 +184,69 @@ class EmbeddedLogMaintainer:
         except StorageError as error:
             raise MaintenanceFailed(str(error)) from error
 
-    def _write(self, direct: Callable[[SqliteLog], T], order: Callable[[AdminPort], T]) -> T:
-        """By the server if there is one, and otherwise by ourselves."""
+    def _change(self, direct: Direct, command: str, argument: object = None) -> Answer:
+        """By the server if one runs, otherwise by this process; both give the same answer."""
         until = time.monotonic() + SERVER_WAIT_S
         while True:
             try:
                 try:
                     with closing(SqliteLog.open(self._directory, lock_wait_s=0)) as log:
-                        return direct(log)
+                        return direct(log) or {}
                 except LogInUse as in_use:
                     try:
-                        return order(self._port)
+                        return self._execute(command, argument)
                     except Unreachable as error:
                         if time.monotonic() > until:
-                            raise MaintenanceFailed(f"{in_use}; and its admin port: {error}") from error
+                            raise MaintenanceFailed(f"{in_use}; its admin port: {error}") from error
             except (MaintenanceRefused, AdminRefused, StorageError, StoreUnusable) as error:
                 raise MaintenanceFailed(str(error)) from error
             time.sleep(_POLL_S)
 
+    def _execute(self, command: str, argument: object) -> Answer:
+        started = time.monotonic()
+        answer = self._port.execute(command, argument)
+        if command == "prune" and answer["events"]:
+            time.sleep(REST * (time.monotonic() - started))
+        return answer
 
-def named(bundle: ModelBundle | None) -> tuple[int, str]:
+
+def model_key(bundle: ModelBundle | None) -> tuple[int, str]:
     """The version and the digest that snapshots of the model in force have."""
     return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
 
 
 def _publish(log: SqliteLog, publication: Publication) -> None:
-    require_publishable(publication.snapshots, log.head(), *named(log.model_in_force()))
+    require_publishable(publication.snapshots, log.head(), *model_key(log.model_in_force()))
     require_unerased(publication.erasures, log.erasures())
     log.put_snapshots(publication.snapshots)
 
 
-def _prune(log: SqliteLog, upto: int) -> int:
+def _prune_batches(log: SqliteLog, upto: int) -> Answer:
     until = time.monotonic() + STEP_S
-    gone = 0
-    while (step := log.prune(upto)) and time.monotonic() < until:
-        gone += step
-    return gone + step
+    events = 0
+    while (batch := log.prune_batch(upto)) and time.monotonic() < until:
+        events += batch
+    return {"events": events + batch}
 
 
-def _prune_gently(port: AdminPort, upto: int) -> int:
-    started = time.monotonic()
-    gone = port.prune(upto)
-    if gone:
-        time.sleep(REST * (time.monotonic() - started))
-    return gone
+def _erase(log: SqliteLog, request: EraseRequest) -> Answer:
+    done = log.erase(request.tombstones, request.partitions)
+    return {"events": done.events, "erasures": done.erasures}
 
 
-def _erase(log: SqliteLog, erasure: EraseRequest) -> tuple[int, int]:
-    done = log.erase(erasure.tombstones, erasure.partitions)
-    return done.events, done.erasures
-
-
-def _reclaim(log: SqliteLog) -> ReclaimProgress:
-    """With nobody else on the log, what only a new file can give is done too."""
+def _reclaim(log: SqliteLog) -> Answer:
+    """Nobody else has the log open, so a file that cannot shrink or has traces of erased text is written again."""
     until = time.monotonic() + STEP_S
     while not (left := log.reclaim()).done and time.monotonic() < until:
         pass
     if left.done and (left.unclean or left.free_pages):
         log.rewrite()
-        return ReclaimProgress(True, 0)
-    return left
+        left = ReclaimProgress(True, 0)
+    answer: Answer = msgspec.to_builtins(left)
+    return answer
 
 
 def tombstone_batches(tombstones: Sequence[tuple[int, bytes]]) -> Iterator[list[Tombstone]]:
-    """At least one, since partitions may be named without any event."""
+    """At least one, possibly empty: partitions may be named without any event."""
     for start in range(0, max(1, len(tombstones)), ERASE_EVENTS_MAX):
         yield [Tombstone(*pair) for pair in tombstones[start : start + ERASE_EVENTS_MAX]]

@@ -1,4 +1,4 @@
-"""The maintainer of a shared log: its owner's connection, beside the nodes."""
+"""The maintainer of a shared log: it works over the owner's connection while nodes run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from unisono.pipeline.maintain.embedded import MaintenanceFailed, named, tombstone_batches
+from unisono.pipeline.maintain.embedded import MaintenanceFailed, model_key, tombstone_batches
 from unisono.store.cluster import ModelBundle
 from unisono.store.maintenance import (
     MaintenanceRefused,
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class SharedLogMaintainer:
-    """Connects anew for every call that reads; snapshots folded before an erasure are refused after it."""
+    """Opens a connection for every read; refuses snapshots that were folded before an erasure."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -42,15 +42,15 @@ class SharedLogMaintainer:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        version, digest = named(self.model_in_force())
+        version, digest = model_key(self.model_in_force())
         self._do(lambda: require_publishable(snapshots, self.extent().head, version, digest))
         self._do(lambda: self._publish(snapshots))
 
     def set_archive(self, location: str) -> None:
         self._do(lambda: self._maintenance.set_archive(location))
 
-    def prune(self, upto: int) -> int:
-        return self._do(lambda: self._maintenance.prune(upto))
+    def prune_step(self, upto: int) -> int:
+        return self._do(lambda: self._maintenance.prune_batch(upto))
 
     def erase(self, tombstones: Sequence[tuple[int, bytes]], partitions: Sequence[str] = ()) -> int:
         erased = 0

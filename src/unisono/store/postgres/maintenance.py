@@ -59,7 +59,7 @@ class PostgresMaintenance:
         with _Work(self, "naming the archive") as work:
             work.run("set_archive", {"location": location})
 
-    def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
+    def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
         with _Work(self, "pruning") as work:
             work.run("lock_maintenance")
@@ -72,7 +72,7 @@ class PostgresMaintenance:
                     "new: run `unisono db migrate --finish` once all nodes are upgraded"
                 )
             _refuse_older_nodes(work)
-            last = _last_to_go(work, since, min(upto, head), limit)
+            last = _last_to_delete(work, since, min(upto, head), limit)
             if last == since:
                 return 0
             stretch = {"since": since, "upto": last}
@@ -205,7 +205,7 @@ def _refuse_older_nodes(work: _Work) -> None:
         )
 
 
-def _last_to_go(work: _Work, since: int, upto: int, limit: int) -> int:
+def _last_to_delete(work: _Work, since: int, upto: int, limit: int) -> int:
     last, size = since, 0
     for committed_id, length in work.rows("oldest_events", {"since": since, "upto": upto, "limit": limit}):
         size += length

@@ -200,9 +200,9 @@ class SqliteLog(SqliteReader):
         self._identity = None
         identities.write_identity_file(self._connection)
 
-    def prune(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
+    def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         return self._change(
-            "pruning", lambda: maintenance.prune(self._connection, upto, limit, self._look_up)
+            "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
         )
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:

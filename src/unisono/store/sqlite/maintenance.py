@@ -74,12 +74,12 @@ def record_model(
     return replaced
 
 
-def prune(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -> int:
+def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -> int:
     """Move the oldest events to what deduplication remembers; how many."""
     pruned_to, head, archive = _row(connection, "extent")
     if archive is None:
         raise MaintenanceRefused("no archive is named for what leaves the log")
-    last, partitions = _oldest(connection, pruned_to, min(upto, head), limit)
+    last, partitions = _events_to_delete(connection, pruned_to, min(upto, head), limit)
     if last == pruned_to:
         return 0
     numbers = look_up(partitions)
@@ -94,7 +94,9 @@ def prune(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -
     return int(last - pruned_to)
 
 
-def _oldest(connection: apsw.Connection, since: int, upto: int, limit: int) -> tuple[int, dict[str, int]]:
+def _events_to_delete(
+    connection: apsw.Connection, since: int, upto: int, limit: int
+) -> tuple[int, dict[str, int]]:
     """The last of the events that go, and the last one of each of their partitions."""
     last, size = since, 0
     partitions: dict[str, int] = {}

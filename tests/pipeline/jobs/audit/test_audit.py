@@ -84,7 +84,7 @@ class Damager:
 def prune(data: Path, lake: Lake, upto: int) -> None:
     maintainer = open_maintainer(sqlite_uri(data))
     maintainer.set_archive(lake.storage.location)
-    while maintainer.prune(upto):
+    while maintainer.prune_step(upto):
         pass
     maintainer.close()
 

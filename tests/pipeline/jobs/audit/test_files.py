@@ -35,7 +35,7 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
     with closing(open_maintainer(database)) as maintainer:
         maintainer.put_snapshots([Snapshot(row.partition, row.committed_id, 0, row.state, 1) for row in rows])
         maintainer.set_archive(lake.storage.location)
-        while maintainer.prune(200):
+        while maintainer.prune_step(200):
             pass
     report = audit(context, lake, database, AuditOptions(sample=None))
     assert report.sound, report.text()

@@ -66,7 +66,7 @@ def prepare(context: SparkContext, data: Path, lake: Lake) -> list[Record]:
     with closing(open_maintainer(store)) as maintainer:
         maintainer.put_snapshots(states(lake))
         maintainer.set_archive(lake.storage.location)
-        while maintainer.prune(300):
+        while maintainer.prune_step(300):
             pass
     with closing(SqliteLog.open(data)) as log:
         records += append(log, 200, seed=3)
@@ -407,7 +407,7 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
     with closing(open_maintainer(database)) as maintainer:
         maintainer.put_snapshots(states(lake))
         maintainer.set_archive(lake.storage.location)
-        while maintainer.prune(100):
+        while maintainer.prune_step(100):
             pass
     done = erase(context, database, lake, plan(context, database, lake, BY_CULPRIT))
     assert done.proof.holds, done.proof.text()

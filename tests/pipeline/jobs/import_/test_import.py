@@ -171,7 +171,7 @@ def test_into_a_log_that_holds_events(importing: Importing, tmp_path: Path) -> N
     held = make_store(tmp_path / "data", 300)
     log = SqliteLog.open(tmp_path / "data")
     log.set_archive("nowhere")
-    log.prune(100)
+    log.prune_batch(100)
     log.close()
     same, gone = held[200], held[10]
     tree = next(record for record in held[100:] if b"treePush" in record.event)

@@ -21,7 +21,7 @@ from unisono.pipeline.compare_rows import prove
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, cover
-from unisono.pipeline.maintain.embedded import named
+from unisono.pipeline.maintain.embedded import model_key
 from unisono.pipeline.open_log import open_reader
 from unisono.store.port import LogExtent
 
@@ -116,7 +116,7 @@ def plan(
         raise PipelineError("say what to keep: an age, a number of events, or both")
     held = maintainer.extent()
     view = lake.view()
-    version, digest = named(maintainer.model_in_force())
+    version, digest = model_key(maintainer.model_in_force())
     bounds = _bounds(store, held, view.head, keep)
     target = min(bound.upto for bound in bounds)
     covered = Coverage()
@@ -161,7 +161,7 @@ def retain(
             raise Mismatch(f"{part.problem}: nothing was removed from the log (see `unisono lake audit`)")
     maintainer.set_archive(lake.storage.location)
     gone = 0
-    while step := maintainer.prune(allowed.upto):
+    while step := maintainer.prune_step(allowed.upto):
         gone += step
         say(f"removed {gone} of {allowed.events} events from the log")
     maintainer.reclaim()
