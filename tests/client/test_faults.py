@@ -13,7 +13,7 @@ from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, unti
 from tests.client.sync.driving import Drive, committed, of, page, rejected, reports
 from unisono.client import Committed, NotCaughtUp, Options, Phase
 from unisono.client.net.wire import SubmitResultItem
-from unisono.client.sync.failing_drafts import FAULTS_MAX
+from unisono.client.sync.failing_drafts import FAILURES_MAX
 from unisono.client.sync.inputs_effects import (
     DraftRetried,
     DraftsWaiting,
@@ -71,7 +71,7 @@ def test_drafts_a_server_fails_on_are_set_aside_and_the_others_go_on(poison: str
     drive = Poisoned(*"abcde", poison=poison)
     drive.run()
     assert drive.pending == list(poison)
-    assert list(drive.state.held) == list(poison)
+    assert list(drive.state.set_aside_drafts) == list(poison)
     assert drive.phase() is Phase.LIVE
     assert reports(drive.effects).count("draft_set_aside") == len(poison)
     drive.pending += ["f"]
@@ -85,56 +85,56 @@ def test_a_draft_is_isolated_after_three_failures_of_its_batch_and_three_of_its_
     drive = Poisoned(*"abc", poison="b")
     drive.run()
     batch, alone = ("a", "b", "c"), ("b",)
-    assert drive.sent == [batch] * FAULTS_MAX + [("a",)] + [alone] * FAULTS_MAX + [("c",), alone]
+    assert drive.sent == [batch] * FAILURES_MAX + [("a",)] + [alone] * FAILURES_MAX + [("c",), alone]
 
 
 def test_a_closure_with_1011_counts_as_the_answer_does() -> None:
     drive = Poisoned("a")
-    for _ in range(FAULTS_MAX):
+    for _ in range(FAILURES_MAX):
         drive.reconnect()
         assert drive.submitted() == ("a",)
         drive.feed(Lost(1011))
     drive.reconnect()
-    assert list(drive.state.held) == ["a"]
+    assert list(drive.state.set_aside_drafts) == ["a"]
     assert not drive.submitted()
 
 
 @pytest.mark.parametrize("code", [None, 1000, 1001, 1006, 4004, 4005, 4006])
 def test_an_ordinary_outage_sets_nothing_aside(code: int | None) -> None:
     drive = Poisoned("a", "b")
-    for _ in range(10 * FAULTS_MAX):
+    for _ in range(10 * FAILURES_MAX):
         drive.reconnect()
         assert drive.submitted() == ("a", "b")
         drive.feed(Lost(code))
         for _ in range(5):
             drive.feed(Lost())
-    assert not drive.state.held
-    assert not drive.state.singly
+    assert not drive.state.set_aside_drafts
+    assert not drive.state.single_submits
 
 
 def test_a_server_error_about_something_else_is_no_fault_of_a_draft() -> None:
     drive = Poisoned("a")
-    for _ in range(10 * FAULTS_MAX):
+    for _ in range(10 * FAILURES_MAX):
         drive.connect()
-        assert drive.state.asked == "sync"
+        assert drive.state.pending_request == "sync"
         drive.error("server_error")
         drive.feed(Lost(1011))
-    assert not drive.state.held
+    assert not drive.state.set_aside_drafts
 
 
 def test_a_server_that_fails_on_everything_gets_the_drafts_in_their_order_once_it_works() -> None:
     drive = Poisoned(*"abc")
     drive.down = True
-    for _ in range(2 * FAULTS_MAX + 1):
+    for _ in range(2 * FAILURES_MAX + 1):
         drive.reconnect()
         drive.answer()
-    assert list(drive.state.held) == ["a"]
+    assert list(drive.state.set_aside_drafts) == ["a"]
     drive.down = False
     drive.sent.clear()
     drive.run()
     assert drive.sent[:3] == [("b",), ("a",), ("c",)], "one draft goes ahead to find out, and no more"
     assert not drive.pending
-    assert not drive.state.held
+    assert not drive.state.set_aside_drafts
 
 
 def test_what_is_set_aside_is_tried_again_ever_more_rarely() -> None:
@@ -143,7 +143,7 @@ def test_what_is_set_aside_is_tried_again_ever_more_rarely() -> None:
     drive.run()
     waits = []
     for _ in range(4):
-        waits.append(drive.state.held["a"].retry_at - drive.now)
+        waits.append(drive.state.set_aside_drafts["a"].retry_at - drive.now)
         drive.now += waits[-1] - 1
         drive.feed(TimerFired())
         assert not drive.submitted()
@@ -157,7 +157,7 @@ def test_what_is_set_aside_is_tried_again_ever_more_rarely() -> None:
     drive.feed(TimerFired())
     drive.run()
     assert not drive.pending
-    assert not drive.state.held
+    assert not drive.state.set_aside_drafts
 
 
 def test_what_is_set_aside_is_tried_again_when_the_program_says_so() -> None:
@@ -174,11 +174,11 @@ def test_what_is_set_aside_is_tried_again_when_the_program_says_so() -> None:
 def test_what_is_set_aside_and_turns_out_to_be_committed_is_settled() -> None:
     drive = Poisoned("e7", poison=["e7"])
     drive.run()
-    assert list(drive.state.held) == ["e7"]
+    assert list(drive.state.set_aside_drafts) == ["e7"]
     drive.feed(Lost())
     drive.connect()
     drive.feed(Received(page(7, to=7)))
-    assert not drive.state.held
+    assert not drive.state.set_aside_drafts
     assert not drive.pending
 
 
@@ -187,7 +187,7 @@ def test_what_is_set_aside_and_then_refused_is_rejected_as_usual() -> None:
     drive.run()
     drive.feed(DraftRetried("a"))
     drive.results(rejected("a"))
-    assert not drive.state.held
+    assert not drive.state.set_aside_drafts
     assert not drive.pending
 
 
@@ -217,7 +217,7 @@ def test_whatever_fails_and_whenever_each_good_draft_gets_through_once(seed: int
             drive.feed(Lost(chance.choice([None, 1001, 1006])))
         else:
             drive.answer()
-    assert set(drive.pending) == drive.poison == set(drive.state.held)
+    assert set(drive.pending) == drive.poison == set(drive.state.set_aside_drafts)
     assert drive.head == len(names) - len(drive.poison)
 
 
@@ -281,4 +281,7 @@ async def test_over_a_real_socket_one_poisonous_draft_holds_up_nothing() -> None
             await one.caught_up(WAIT_S)
             assert one.status.drafts_set_aside == {}
             assert one.status.last_error is None
-        assert log[: 2 * FAULTS_MAX + 2] == [[0, 1, 2, 3, 4]] * FAULTS_MAX + [[0], [1]] + [[2]] * FAULTS_MAX
+        assert (
+            log[: 2 * FAILURES_MAX + 2]
+            == [[0, 1, 2, 3, 4]] * FAILURES_MAX + [[0], [1]] + [[2]] * FAILURES_MAX
+        )

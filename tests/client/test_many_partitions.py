@@ -73,7 +73,7 @@ def test_a_refused_partition_makes_room_for_one_that_was_left_out() -> None:
     effects = drive.error("forbidden", {"partitions": ["a"]})
     assert one(SendSync, effects).subscription == ("b", "c")
     drive.page(to=0)
-    assert drive.state.aside == {"a": "forbidden"}
+    assert drive.state.refused_partitions == {"a": "forbidden"}
     assert not drive.state.left_out
 
 
@@ -116,13 +116,13 @@ def test_a_server_that_names_fewer_in_one_sync_gets_several_cycles() -> None:
     drive.connect(limits=Limits(max_subscriptions=150))
     sizes = []
     effects = drive.error("validation_failed")
-    while drive.state.asked == "sync":
+    while drive.state.pending_request == "sync":
         assert len(one(SendSync, effects).subscription or ()) == 150
         sizes.append(len(asked(effects)[0]))
         effects = drive.page(to=0)
     assert sizes == [64, 64, 22]
     assert drive.phase() is Phase.LIVE
-    assert not drive.state.aside
+    assert not drive.state.refused_partitions
 
 
 @pytest.mark.req("CLIENT-14")

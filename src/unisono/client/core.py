@@ -35,7 +35,7 @@ from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store, StoreContradiction
 from unisono.client.submit import Drafting, SubmitRequest, Ticket
 from unisono.client.sync.advance import Phase, SyncState, advance
-from unisono.client.sync.bootstrap import checked, fits, may_ask, same
+from unisono.client.sync.bootstrap import can_continue_from, check_snapshots, is_same_model, may_use_snapshots
 from unisono.client.sync.inputs_effects import (
     Apply,
     Contradicted,
@@ -132,13 +132,13 @@ class Core:
             profile=config.profile,
             options=config.options,
             cursors={name: place.cursor for name, place in places.items()},
-            known={name: place.known for name, place in places.items()},
+            highest_cursors={name: place.known for name, place in places.items()},
             model_version=version if heard else UNSET,
             model_digest=digest,
             log=self.store.notes.log(),
             drafts_waiting=bool(self.store.outbox.pending),
-            snapshots=config.options.snapshots and may_ask(config.profile, model),
-            based=frozenset(name for name, place in places.items() if place.floor),
+            wants_snapshots=config.options.snapshots and may_use_snapshots(config.profile, model),
+            snapshot_based=frozenset(name for name, place in places.items() if place.floor),
         )
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
         self._said: list[tuple[str, bytes]] = []
@@ -181,12 +181,12 @@ class Core:
     def _seen(self, happened: Input) -> Input:
         """A page that comes with snapshots, with what can be made of them."""
         state = self.state
-        if not state.started or state.cycle is None or not isinstance(happened, Received):
+        if not state.server_sends_snapshots or state.cycle is None or not isinstance(happened, Received):
             return happened
         message = happened.message
         if not isinstance(message, SyncResponse):
             return happened
-        return checked(
+        return check_snapshots(
             message,
             state.cycle,
             state.profile,
@@ -197,10 +197,10 @@ class Core:
 
     def _send_sync(self, effect: SendSync) -> None:
         state = self.state
-        fit = effect.snapshots and fits(
+        fit = effect.snapshots and can_continue_from(
             state.profile, self.views.model, state.model_version, state.model_digest
         )
-        whole = state.started and not effect.since and not fit
+        whole = state.server_sends_snapshots and not effect.since and not fit
         payload = sync_payload(
             effect.partitions, effect.since, effect.limit, effect.subscription, whole=whole
         )
@@ -304,10 +304,10 @@ class Core:
     def _match_model(self, version: int | None, digest: str | None) -> None:
         """Where the server's model is another than ours, read ours anew; say so when it still is."""
         ours = self.views.model
-        if version is None or ours.version is None or same(ours, version, digest):
+        if version is None or ours.version is None or is_same_model(ours, version, digest):
             return
         path = self._config.model
-        if isinstance(path, Path) and (model := self._reread(path)) and same(model, version, digest):
+        if isinstance(path, Path) and (model := self._reread(path)) and is_same_model(model, version, digest):
             self.views.open_all_anew(model)
         elif ours.version != version:
             self.report(
@@ -349,7 +349,7 @@ class Core:
     def retry(self, id: str) -> Ticket:
         """Try a rejected draft again, as a new one under its old id; one that is set aside at once."""
         self._check_open()
-        if id in self.state.held and (ticket := self.drafting.ticket(id)) is not None:
+        if id in self.state.set_aside_drafts and (ticket := self.drafting.ticket(id)) is not None:
             self.feed(DraftRetried(id))
             return ticket
         (answer,) = self.submit([self.drafting.again(id)])
@@ -365,8 +365,8 @@ class Core:
         place = self.store.follow(partition)
         if not known:
             self.views.open(partition)
-        if not known or partition in self.state.aside:
-            self.feed(PartitionAdded(partition, place.cursor, place.known, based=place.floor > 0))
+        if not known or partition in self.state.refused_partitions:
+            self.feed(PartitionAdded(partition, place.cursor, place.known, snapshot_based=place.floor > 0))
 
     def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""

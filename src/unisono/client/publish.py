@@ -75,7 +75,7 @@ class Publisher:
             cursors=dict(state.cursors),
             pending=len(core.store.outbox.pending),
             rejected=len(core.store.outbox.rejected),
-            set_aside=state.aside | state.left_out,
+            set_aside=state.refused_partitions | state.left_out,
             model_version=None if state.model_version is UNSET else state.model_version,
             last_error=self.problem,
             stopped=self.stopped,
@@ -84,7 +84,7 @@ class Publisher:
 
     def _held(self) -> dict[str, str]:
         pending = self._core.store.outbox.pending
-        return {id: held.reason for id, held in self._core.state.held.items() if id in pending}
+        return {id: held.reason for id, held in self._core.state.set_aside_drafts.items() if id in pending}
 
     def _over(self, status: Status) -> bool:
         """Whether the last problem is one no more."""

@@ -125,7 +125,7 @@ class Drive:
     def live(self, *, to: int = 0, ordered: bool = True, **told: Any) -> None:
         """Connected and caught up with an empty answer to every sync."""
         self.connect(ordered=ordered, head=to, **told)
-        while self.state.asked == "sync":
+        while self.state.pending_request == "sync":
             self.feed(Received(page(to=to)))
 
     def page(self, *ids: int, **told: Any) -> list[Effect]:

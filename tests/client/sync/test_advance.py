@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 
 from tests.client.sync.driving import Drive, asked, committed, event, of, one, page, reports, stored
@@ -23,6 +25,7 @@ from unisono.client.sync.inputs_effects import (
     SubmitNext,
     TimerFired,
 )
+from unisono.client.sync.state import SyncStateChanges
 
 
 @pytest.mark.req("CLIENT-08")
@@ -189,7 +192,7 @@ def test_a_cursor_ahead_of_the_server_is_reported_and_everything_fetched_anew() 
 
 @pytest.mark.req("CLIENT-11")
 def test_a_server_with_less_than_was_had_is_found_out_also_after_a_change_of_model() -> None:
-    drive = Drive(cursors={"p": 9}, known={"p": 9}, model_version=1)
+    drive = Drive(cursors={"p": 9}, highest_cursors={"p": 9}, model_version=1)
     assert asked(drive.connect(head=4, model_version=2)) == (("p",), 0)
     effects = drive.page(1, 4, to=4)
     assert reports(effects) == ["cursor_ahead"]
@@ -349,7 +352,7 @@ def test_a_client_with_something_to_fetch_is_not_live_while_it_waits_for_another
     drive = Drive(cursors={"p": 0, "q": 0})
     drive.live(to=9)
     drive.feed(PartitionRemoved("q"))
-    assert drive.state.asked == "sync"
+    assert drive.state.pending_request == "sync"
     drive.feed(happened)
     assert drive.phase() is Phase.SYNCING
     drive.page(to=9)
@@ -424,3 +427,10 @@ def test_a_state_is_never_changed_in_place() -> None:
     drive.live(to=3)
     drive.broadcast(4)
     assert state == copy
+
+
+def test_the_changes_a_transition_may_make_have_the_types_of_the_state() -> None:
+    fields = {name: kind for name, kind in get_type_hints(SyncState).items() if not name.startswith("_")}
+    changes = get_type_hints(SyncStateChanges)
+    assert changes.items() <= fields.items()
+    assert fields.keys() - changes.keys() == {"profile", "options"}

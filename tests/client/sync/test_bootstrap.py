@@ -25,7 +25,7 @@ from unisono.client.sync.inputs_effects import (
 
 def snapshotting(**state: Any) -> Drive:
     """Connected to a server that gives snapshots."""
-    drive = Drive(snapshots=True, **state)
+    drive = Drive(wants_snapshots=True, **state)
     drive.feed(Opened())
     capabilities = Capabilities("compatibility", ("set",), "strict", True, snapshots=True)
     drive.feed(Received(Connected("me", 9, capabilities=capabilities)))
@@ -76,7 +76,7 @@ def test_snapshots_that_cannot_be_used_are_asked_around() -> None:
     assert one(Apply, effects).starts == {"q": StartState(6, b"{}")}
     assert drive.phase() is Phase.LIVE
     drive.feed(Received(VersionChanged(2, None)))
-    assert drive.state.whole == frozenset(), "another model, another try"
+    assert drive.state.full_history_only == frozenset(), "another model, another try"
 
 
 @pytest.mark.req("CLIENT-15", "CLIENT-06")
@@ -93,10 +93,10 @@ def test_live_partitions_lose_nothing_to_a_page_that_is_dropped() -> None:
 
 @pytest.mark.req("CLIENT-15", "CLIENT-10")
 def test_a_base_is_dropped_when_the_next_start_has_none() -> None:
-    drive = snapshotting(cursors={"p": 0}, known={"p": 8}, based=frozenset({"p"}))
+    drive = snapshotting(cursors={"p": 0}, highest_cursors={"p": 8}, snapshot_based=frozenset({"p"}))
     effects = drive.page(1, 2, to=9)
     assert one(Apply, effects).starts == {"p": None}
-    assert drive.state.based == frozenset()
+    assert drive.state.snapshot_based == frozenset()
 
 
 @pytest.mark.req("CLIENT-15")
@@ -110,7 +110,7 @@ def test_a_removed_partition_has_no_say() -> None:
 
 @pytest.mark.req("CLIENT-15")
 def test_a_server_that_sends_what_was_declined_is_left() -> None:
-    drive = snapshotting(cursors={"p": 0}, whole=frozenset({"p"}))
+    drive = snapshotting(cursors={"p": 0}, full_history_only=frozenset({"p"}))
     assert one(SendSync, drive.effects).snapshots is False
     effects = drive.feed(Received(page(7, to=9), {}, ("p",)))
     assert reports(effects) == ["protocol_violation"]

@@ -68,7 +68,7 @@ def test_batches_follow_one_another_and_end() -> None:
     drive.results(committed("a", 1), committed("b", 2))
     assert drive.submitted() == ("c",)
     drive.results(committed("c", 3))
-    assert drive.state.asked is None
+    assert drive.state.pending_request is None
     assert not drive.state.drafts_waiting
 
 
@@ -158,7 +158,7 @@ def test_forbidden_partitions_are_set_aside_and_the_rest_goes_on() -> None:
     assert one(SendSync, effects) == SendSync(("p", "r"), 5, 1000, ("p", "r"))
     drive.page(to=9)
     assert drive.phase() is Phase.LIVE
-    assert drive.state.aside == {"q": "forbidden"}
+    assert drive.state.refused_partitions == {"q": "forbidden"}
 
 
 def test_a_server_that_does_not_say_which_partition_is_forbidden_is_asked_one_by_one() -> None:
@@ -168,7 +168,7 @@ def test_a_server_that_does_not_say_which_partition_is_forbidden_is_asked_one_by
     assert one(SendSync, drive.page(to=9)) == SendSync(("q",), 5, 1000, ("p", "q"))
     assert one(SendSync, drive.error("forbidden")) == SendSync(("r",), 5, 1000, ("p", "r"))
     drive.page(to=9)
-    assert drive.state.aside == {"q": "forbidden"}
+    assert drive.state.refused_partitions == {"q": "forbidden"}
     assert drive.phase() is Phase.LIVE
 
 
@@ -180,7 +180,7 @@ def test_more_partitions_than_the_server_lets_subscribe() -> None:
     )
     drive.page(to=0)
     drive.error("validation_failed")
-    assert drive.state.aside == {"q": "validation_failed"}
+    assert drive.state.refused_partitions == {"q": "validation_failed"}
     assert drive.phase() is Phase.LIVE
 
 

@@ -22,12 +22,12 @@ KNOWN = LogIdentity(**ONE)
 @pytest.mark.parametrize("now", [LATER, OTHER])
 def test_another_log_in_connected_starts_everything_over(now: dict[str, Any]) -> None:
     """Although every cursor is below the head."""
-    drive = Drive(cursors={"p": 5, "q": 3}, known={"p": 5, "q": 3}, log=KNOWN, drafts_waiting=True)
+    drive = Drive(cursors={"p": 5, "q": 3}, highest_cursors={"p": 5, "q": 3}, log=KNOWN, drafts_waiting=True)
     effects = drive.connect(head=90, **now)
     assert reports(effects) == ["log_changed"]
     assert one(Reset, effects).log == LogIdentity(**now)
     assert asked(effects) == (("p", "q"), 0)
-    assert drive.state.known == {}
+    assert drive.state.highest_cursors == {}
     effects = drive.page(1, 90, to=90, **now)
     assert (reports(effects), drive.phase()) == ([], Phase.LIVE)
     assert of(SubmitNext, effects), "drafts are kept, and go out"

@@ -1,19 +1,19 @@
-"""How a client keeps in step with a server: a pure function from what happened to what is to be done.
+"""How a client keeps in step with a server: a pure function from inputs to effects.
 
-`advance(state, input, now)` is the only writer of a `SyncState`; the shell performs the effects in order and feeds
-back what came of them. No socket, store or clock is touched here.
+`advance(state, happened, now)` is the only writer of a `SyncState`. The core performs the effects in order and feeds
+their outcomes back. No socket, store or clock is touched here.
 
 What always holds:
 
-- At most one request (connect, sync or submit) is unanswered on a connection, so an `error` is about it, and
-  there are never two syncs at once (CLIENT-07).
-- Nothing is asked while an Apply is not in the store: a page is durable before the next one is asked for
+- At most one request (connect, sync or submit) is unanswered on a connection, so an `error` is about that request,
+  and there are never two syncs at once (CLIENT-07).
+- No request is made while an Apply is not in the store: a page is durable before the next one is requested
   (CLIENT-05).
 - `cursors[p]` is what the store has: every committed event of `p` up to it is stored. Pages move it. Broadcasts
   and results move it only on a server that declares ordered_delivery, only for live partitions, and only when
   no submit of ours is unanswered, whose events might still lie below (CLIENT-14).
 - A partition is live when, on this connection, it is subscribed and its pages have reached the watermark. Drafts
-  go out when all are (CLIENT-08).
+  are sent when all partitions are live (CLIENT-08).
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ from unisono.client.net.wire import (
     SyncResponse,
     VersionChanged,
 )
-from unisono.client.sync import drafts as syncdrafts
-from unisono.client.sync import failing_drafts as syncfaults
-from unisono.client.sync import history as synchistory
+from unisono.client.sync import drafts, failing_drafts, history
 from unisono.client.sync.inputs_effects import (
     Contradicted,
     Dialing,
@@ -56,7 +54,8 @@ from unisono.client.sync.inputs_effects import (
     TimerFired,
     WakeAt,
 )
-from unisono.client.sync.state import TOO_MANY, Phase, SyncCycle, SyncState, Transition
+from unisono.client.sync.state import TOO_MANY, Phase, SyncCycle, SyncState
+from unisono.client.sync.transition import Transition
 from unisono.protocol.errors import CloseCode
 from unisono.protocol.profiles import COMPATIBILITY, TREE_POLICY
 
@@ -68,73 +67,73 @@ FATAL: Final = UNSUPPORTED | {"auth_failed", "server_error"}
 
 
 def advance(state: SyncState, happened: Input, now: float) -> tuple[SyncState, tuple[Effect, ...]]:
-    """The state after `happened`, and what to do about it, in order."""
+    """The state after `happened`, and the effects to perform, in order."""
     step = Transition(state, now)
     match happened:
         case Received():
-            _received(step, happened)
+            _on_message(step, happened)
         case Stored():
             step.set(storing=False)
-            step.next()
+            step.request_next()
         case Submitted():
-            syncdrafts.submitted(step, happened)
+            drafts.on_submitted(step, happened)
         case DraftsWaiting():
             step.set(drafts_waiting=True)
-            step.next()
+            step.request_next()
         case PartitionAdded():
-            synchistory.added(step, happened)
+            history.on_partition_added(step, happened)
         case PartitionRemoved():
-            synchistory.removed(step, happened.partition)
+            history.on_partition_removed(step, happened.partition)
         case Dialing():
             step.set(phase=Phase.CONNECTING)
         case Opened():
-            step.ask("connect")
-            step.do(SendConnect(min(state.cursors.values(), default=0), state.snapshots))
+            step.begin_request("connect")
+            step.emit(SendConnect(min(state.cursors.values(), default=0), state.wants_snapshots))
         case Lost():
-            _lost(step, happened.code)
+            _on_lost(step, happened.code)
         case Contradicted():
             step.set(storing=False)
-            synchistory.start_over(step, "integrity_violation", happened.message)
+            history.start_over(step, "integrity_violation", happened.message)
         case DraftRetried():
-            syncfaults.retried(step, happened.id)
+            failing_drafts.on_retry(step, happened.id)
         case TimerFired():
-            _tick(step)
+            _on_timer(step)
         case _:
             assert_never(happened)
     return step.state, tuple(step.effects)
 
 
-def _received(step: Transition, happened: Received) -> None:
-    message: ServerMessage = happened.message
-    early = isinstance(message, Connected | ErrorMessage | HeartbeatAck)
-    if not early and step.state.phase not in (Phase.SYNCING, Phase.LIVE):
+def _on_message(step: Transition, received: Received) -> None:
+    message: ServerMessage = received.message
+    before_connected = isinstance(message, Connected | ErrorMessage | HeartbeatAck)
+    if not before_connected and step.state.phase not in (Phase.SYNCING, Phase.LIVE):
         step.report("unexpected", f"{type(message).__name__} before connected")
         return
     match message:
         case Connected():
-            _connected(step, message)
+            _on_connected(step, message)
         case Broadcast():
-            synchistory.broadcast(step, message.event, more=happened.more)
+            history.on_broadcast(step, message.event, more=received.more)
         case SyncResponse():
-            synchistory.page(step, message, happened)
+            history.on_page(step, message, received)
         case SubmitResult():
-            syncdrafts.results(step, message)
+            drafts.on_results(step, message)
         case VersionChanged():
-            synchistory.model(step, message.new_model_version)
-            step.next()
+            history.check_model(step, message.new_model_version)
+            step.request_next()
         case ErrorMessage():
-            _error(step, message)
+            _on_error(step, message)
         case HeartbeatAck():
             pass
         case _:
             assert_never(message)
 
 
-def _connected(step: Transition, told: Connected) -> None:
-    if step.state.asked != "connect":
+def _on_connected(step: Transition, connected: Connected) -> None:
+    if step.state.pending_request != "connect":
         step.report("unexpected", "connected twice")
         return
-    capabilities = told.capabilities or Capabilities(tree_policy=TREE_POLICY)
+    capabilities = connected.capabilities or Capabilities(tree_policy=TREE_POLICY)
     profile = capabilities.profile or step.state.profile
     policy = capabilities.tree_policy
     if profile != step.state.profile or (profile == COMPATIBILITY and policy != TREE_POLICY):
@@ -142,91 +141,103 @@ def _connected(step: Transition, told: Connected) -> None:
             "profile_unsupported", f"the server chose profile {profile!r} with tree policy {policy!r}"
         )
         step.set(failure="profile_unsupported")
-        step.do(DropConnection())
+        step.emit(DropConnection())
         return
-    limits = told.limits or Limits()
+    limits = connected.limits or Limits()
     step.set(
-        asked=None,
+        pending_request=None,
         phase=Phase.SYNCING,
         limits=limits,
-        ordered=capabilities.ordered_delivery,
-        started=step.state.snapshots and capabilities.snapshots is True,
+        ordered_delivery=capabilities.ordered_delivery,
+        server_sends_snapshots=step.state.wants_snapshots and capabilities.snapshots is True,
         batch_max=max(1, limits.max_batch_size),
         names_max=max(1, limits.max_subscriptions),
     )
-    step.choose()
+    step.leave_out_excess()
     if left_out := step.state.left_out:
         step.report(TOO_MANY, f"the server takes no more: {len(left_out)} partitions are not followed")
-    synchistory.log(step, told)
-    synchistory.model(step, told.model_version, told.model_digest)
-    step.next()
+    history.check_log(step, connected)
+    history.check_model(step, connected.model_version, connected.model_digest)
+    step.request_next()
 
 
-def _lost(step: Transition, code: int | None) -> None:
+def _on_lost(step: Transition, code: int | None) -> None:
     state = step.state
-    if state.asked == "submit" and code == CloseCode.TOO_BIG:
+    if state.pending_request == "submit" and code == CloseCode.TOO_BIG:
         step.set(phase=Phase.OFFLINE)
-        syncdrafts.refused(step, "too_big", "the message was too big for the server", ())
-    if syncfaults.is_fault(step, code):
-        syncfaults.faulted(step)
+        drafts.on_refused(step, "too_big", "the message was too big for the server", ())
+    if failing_drafts.is_server_failure(step, code):
+        failing_drafts.on_server_failure(step)
     if code == CloseCode.REPLACED:
-        step.do(Stop("another connection with this client_id took over"))
+        step.emit(Stop("another connection with this client_id took over"))
     elif state.failure in UNSUPPORTED or (state.failure is None and code == CloseCode.UNSUPPORTED):
-        step.do(Stop("the server does not speak this protocol version or profile"))
+        step.emit(Stop("the server does not speak this protocol version or profile"))
     else:
-        step.do(Retry(new_token=state.failure == "auth_failed" or code == CloseCode.AUTH_FAILED))
-    nothing: frozenset[str] = frozenset()
+        step.emit(Retry(new_token=state.failure == "auth_failed" or code == CloseCode.AUTH_FAILED))
     step.set(
-        phase=Phase.OFFLINE, asked=None, retry_at=None, submitted=(), failure=None, aside={},
-        left_out={}, solo=False,
-        live=nothing, due=nothing, subscribed=(), cycle=None, buffer=(), buffered_bytes=0, frontier=0, tail=0,
-    )  # fmt: skip
+        phase=Phase.OFFLINE,
+        pending_request=None,
+        retry_at=None,
+        submitted=(),
+        failure=None,
+        refused_partitions={},
+        left_out={},
+        one_by_one=False,
+        live=frozenset(),
+        tail_fetch_due=frozenset(),
+        subscribed=(),
+        cycle=None,
+        buffer=(),
+        buffered_bytes=0,
+        highest_seen_id=0,
+        tail_events=0,
+    )
 
 
-def _tick(step: Transition) -> None:
+def _on_timer(step: Transition) -> None:
     state = step.state
     if state.retry_at is not None:
         if step.now < state.retry_at:
-            step.do(WakeAt(state.retry_at))
+            step.emit(WakeAt(state.retry_at))
         else:
             step.set(retry_at=None)
-            step.next()
-    elif state.asked is not None:
-        due = state.asked_at + state.options.answer_timeout_s
-        if step.now < due:
-            step.do(WakeAt(due))
+            step.request_next()
+    elif state.pending_request is not None:
+        deadline = state.requested_at + state.options.answer_timeout_s
+        if step.now < deadline:
+            step.emit(WakeAt(deadline))
         else:
-            step.report("no_answer", f"the server left a {state.asked} unanswered")
-            step.do(DropConnection())
+            step.report("no_answer", f"the server left a {state.pending_request} unanswered")
+            step.emit(DropConnection())
     else:
-        step.next()
-    syncfaults.wake(step)
+        step.request_next()
+    failing_drafts.schedule_retry(step)
 
 
-def _error(step: Transition, error: ErrorMessage) -> None:
+def _on_error(step: Transition, error: ErrorMessage) -> None:
     """An error is about the one unanswered request, if there is one."""
     step.report(error.code, error.message)
-    asked = step.state.asked
-    if error.code in FATAL or asked == "connect":
+    request = step.state.pending_request
+    if error.code in FATAL or request == "connect":
         step.set(failure=error.code)
-        step.do(DropConnection())
-    elif asked is not None and error.code == "rate_limited":
-        _wait(step, error)
-    elif asked == "submit":
-        syncdrafts.refused_by(step, error)
-    elif asked == "sync":
-        synchistory.refused(step, error)
+        step.emit(DropConnection())
+    elif request is not None and error.code == "rate_limited":
+        _retry_later(step, error)
+    elif request == "submit":
+        drafts.on_error(step, error)
+    elif request == "sync":
+        history.on_sync_error(step, error)
 
 
-def _wait(step: Transition, error: ErrorMessage) -> None:
-    """The same again when the time has come; a submit with fewer drafts, as some limits need."""
+def _retry_later(step: Transition, error: ErrorMessage) -> None:
+    """Repeat the request after the server's wait; a submit with half the drafts, as some limits need."""
     state = step.state
     named = error.retry_after_ms
     if named is None and isinstance(error.details, dict):
         named = error.details.get("retry_after_ms")
     wait_s = named / 1000 if isinstance(named, int | float) else state.options.retry_after_s
     at = step.now + max(0.0, wait_s)
-    if state.asked == "submit":
+    if state.pending_request == "submit":
         step.set(batch_max=max(1, len(state.submitted) // 2))
-    step.set(asked=None, submitted=(), retry_at=at)
-    step.do(WakeAt(at))
+    step.set(pending_request=None, submitted=(), retry_at=at)
+    step.emit(WakeAt(at))

@@ -1,14 +1,13 @@
 """Starting a partition from the server's snapshot instead of its whole history: when, and from what (CLIENT-15).
 
-What a snapshot spares a client is the events before it, so only a client that needs nothing of them but their state
-asks for one:
+A snapshot replaces the events before it. So only a client that needs nothing but their state asks for one:
 
-- in the compatibility profile every client, because tree actions mean the same whatever the model is: of a snapshot
-  of another model than its own it takes the half that tree actions made;
-- in the canonical profile a client whose own model has the version and the digest of the server's. Without a model
-  canonical events have no meaning here that a state could hold, and all of them are fetched.
+- in the compatibility profile every client, because tree actions mean the same in every model: from a snapshot of
+  another model than its own it takes the tree half only;
+- in the canonical profile a client whose own model has the version and the digest of the server's. Without that model
+  the client cannot interpret the state, so it fetches all events.
 
-A snapshot that is not right in every respect is not used, and the whole history is fetched in its place.
+A snapshot with any fault is not used; the whole history is fetched instead.
 """
 
 from __future__ import annotations
@@ -25,61 +24,65 @@ from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
 
 TREE: Final = "tree"
-"""What folds a state whose tree half alone counts: the same in every model."""
+"""The label of a state whose tree half alone is used: the same in every model."""
 
 
-def label(profile: str, model: Model) -> str:
-    """Which model folded a state: another name, version or content makes it void (DUR-07)."""
+def model_label(profile: str, model: Model) -> str:
+    """Which model folded a state: another name, version or content invalidates it (DUR-07)."""
     return TREE if profile == COMPATIBILITY else f"{model.name}/{model.version}/{model.digest}"
 
 
-def may_ask(profile: str, model: Model) -> bool:
-    """Whether there can be a server whose snapshots are of use."""
+def may_use_snapshots(profile: str, model: Model) -> bool:
+    """Whether the snapshots of any server could be used."""
     return profile == COMPATIBILITY or model.version is not None
 
 
-def same(model: Model, version: int | UnsetType | None, digest: str | None) -> bool:
-    """Whether this is the server's model; one that tells no digest is believed by its version."""
+def is_same_model(model: Model, version: int | UnsetType | None, digest: str | None) -> bool:
+    """Whether this is the server's model; without a digest from the server the version decides."""
     return model.version == version and digest in (None, model.digest)
 
 
-def fits(profile: str, model: Model, version: int | UnsetType | None, digest: str | None) -> bool:
-    """Whether this model can go on from a state of the server's model."""
-    return profile == COMPATIBILITY or (model.version is not None and same(model, version, digest))
+def can_continue_from(
+    profile: str, model: Model, version: int | UnsetType | None, digest: str | None
+) -> bool:
+    """Whether this model can continue from a state of the server's model."""
+    return profile == COMPATIBILITY or (model.version is not None and is_same_model(model, version, digest))
 
 
-def checked(
-    told: SyncResponse,
+def check_snapshots(
+    page: SyncResponse,
     cycle: SyncCycle,
     profile: str,
     model: Model,
     version: int | UnsetType | None,
     digest: str | None,
 ) -> Received:
-    """A page with its snapshots told apart: what can be started from, and what cannot."""
-    if told.snapshots is UNSET:
-        return Received(told)
+    """A page with its snapshots sorted into those to start from and those that cannot be used."""
+    if page.snapshots is UNSET:
+        return Received(page)
     try:
-        snapshots = decode_snapshots(told.snapshots)
+        snapshots = decode_snapshots(page.snapshots)
     except BadMessage:
-        return Received(told, unusable=cycle.partitions)
-    bases: dict[str, StartState] = {}
+        return Received(page, unusable=cycle.partitions)
+    start_states: dict[str, StartState] = {}
     unusable: list[str] = []
-    asked = cycle.snapshots and cycle.sync_to is None and fits(profile, model, version, digest)
+    requested = (
+        cycle.snapshots and cycle.sync_to is None and can_continue_from(profile, model, version, digest)
+    )
     for each in snapshots:
-        base = None
-        of_it = each.model_version == version and each.model_digest in (None, digest)
-        if asked and of_it and 0 < each.committed_id <= told.sync_to_committed_id:
-            base = _base(each, tree_only=not same(model, version, digest))
-        if base is None:
+        start = None
+        of_model = each.model_version == version and each.model_digest in (None, digest)
+        if requested and of_model and 0 < each.committed_id <= page.sync_to_committed_id:
+            start = _start_state(each, tree_only=not is_same_model(model, version, digest))
+        if start is None:
             unusable.append(each.partition)
         else:
-            bases[each.partition] = base
-    return Received(told, bases, tuple(unusable))
+            start_states[each.partition] = start
+    return Received(page, start_states, tuple(unusable))
 
 
-def _base(snapshot: ServerSnapshot, *, tree_only: bool) -> StartState | None:
-    """What to start from, tried out; None when it is no state of a partition."""
+def _start_state(snapshot: ServerSnapshot, *, tree_only: bool) -> StartState | None:
+    """The snapshot as a start state; None when it does not load as the state of a partition."""
     state = bytes(snapshot.state)
     try:
         value = unpack(state)

@@ -1,41 +1,41 @@
-"""Drafts on their way: in draft_clock order, in batches, and none held up by one that is refused (CLIENT-08)."""
+"""Submitting drafts: in draft_clock order, in batches, and none delayed by one that is refused (CLIENT-08)."""
 
 from __future__ import annotations
 
 from unisono.client.net.wire import ErrorMessage, SubmitResult, field_errors
-from unisono.client.sync import failing_drafts as syncfaults
+from unisono.client.sync import failing_drafts
 from unisono.client.sync.inputs_effects import Accepted, Apply, DraftRejected, DropConnection, Submitted
-from unisono.client.sync.state import Transition
+from unisono.client.sync.transition import Transition
 from unisono.vocabulary import FieldError
 
 
-def submitted(step: Transition, told: Submitted) -> None:
-    """What the shell made of SubmitNext."""
-    if told.too_large is not None:
-        step.set(asked=None)
-        step.forget({told.too_large})
+def on_submitted(step: Transition, submitted: Submitted) -> None:
+    """The core has performed SubmitNext."""
+    if submitted.too_large is not None:
+        step.set(pending_request=None)
+        step.clear_failures({submitted.too_large})
         error = FieldError("event", "the event is larger than a message to this server may be")
-        step.apply(Apply(refused=(DraftRejected(told.too_large, "too_big", (error,)),)))
-    elif told.ids:
-        step.set(submitted=told.ids)
-    elif told.gone is not None:
-        step.set(asked=None)
-        step.forget({told.gone})
-        step.next()
+        step.apply(Apply(refused=(DraftRejected(submitted.too_large, "too_big", (error,)),)))
+    elif submitted.ids:
+        step.set(submitted=submitted.ids)
+    elif submitted.gone is not None:
+        step.set(pending_request=None)
+        step.clear_failures({submitted.gone})
+        step.request_next()
     else:
-        step.set(asked=None, drafts_waiting=False)
-        step.next()
+        step.set(pending_request=None, drafts_waiting=False)
+        step.request_next()
 
 
-def results(step: Transition, told: SubmitResult) -> None:
-    """Results are matched by id, in whatever order they stand."""
+def on_results(step: Transition, response: SubmitResult) -> None:
+    """Results are matched by id; their order does not matter."""
     state = step.state
-    if state.asked != "submit":
-        step.report("unexpected", "a submit_events_result that was not asked for")
+    if state.pending_request != "submit":
+        step.report("unexpected", "a submit_events_result without a submit_events")
         return
     accepted = tuple(
         Accepted(each.id, each.committed_id, int(each.status_updated_at))
-        for each in told.results
+        for each in response.results
         if each.status == "committed" and each.committed_id is not None
     )
     refused = tuple(
@@ -45,43 +45,43 @@ def results(step: Transition, told: SubmitResult) -> None:
             field_errors(each.errors),
             int(each.status_updated_at) if each.status_updated_at else None,
         )
-        for each in told.results
+        for each in response.results
         if each.status == "rejected"
     )
     step.set(
-        asked=None,
+        pending_request=None,
         submitted=(),
-        singly=max(0, state.singly - 1),
+        single_submits=max(0, state.single_submits - 1),
         batch_max=max(1, min(state.limits.max_batch_size, state.batch_max * 2)),
     )
     for each in accepted:
-        step.seen(each.committed_id)
-    known = {each.id for each in accepted} | {each.id for each in refused}
-    syncfaults.answered(step, known)
-    left_out = set(state.submitted) - known
-    if left_out:
-        step.report("protocol_violation", f"a result that leaves out {len(left_out)} of its drafts")
+        step.note_committed_id(each.committed_id)
+    answered = {each.id for each in accepted} | {each.id for each in refused}
+    failing_drafts.on_answered(step, answered)
+    missing = set(state.submitted) - answered
+    if missing:
+        step.report("protocol_violation", f"a result that leaves out {len(missing)} of its drafts")
         step.set(failure="protocol_violation")
-        step.do(DropConnection())
-    step.grow_tail(len(accepted))
+        step.emit(DropConnection())
+    step.count_tail(len(accepted))
     step.apply(Apply(accepted=accepted, refused=refused, cursors=step.live_cursors()))
 
 
-def refused(step: Transition, code: str, message: str, errors: tuple[FieldError, ...]) -> None:
-    """The request as a whole was refused: find the draft at fault by sending them one by one."""
-    ids, singly = step.state.submitted, step.state.singly
-    step.set(asked=None, submitted=())
+def on_refused(step: Transition, code: str, message: str, errors: tuple[FieldError, ...]) -> None:
+    """The server refuses the request as a whole: find the draft at fault by sending each alone."""
+    ids, single_submits = step.state.submitted, step.state.single_submits
+    step.set(pending_request=None, submitted=())
     if len(ids) > 1:
-        step.set(singly=len(ids))
-        step.next()
+        step.set(single_submits=len(ids))
+        step.request_next()
     elif ids:
-        step.set(singly=max(0, singly - 1))
-        syncfaults.answered(step, {ids[0]})
+        step.set(single_submits=max(0, single_submits - 1))
+        failing_drafts.on_answered(step, {ids[0]})
         step.apply(Apply(refused=(DraftRejected(ids[0], code, errors or (FieldError("", message),)),)))
     else:
-        step.next()
+        step.request_next()
 
 
-def refused_by(step: Transition, error: ErrorMessage) -> None:
+def on_error(step: Transition, error: ErrorMessage) -> None:
     details = error.details if isinstance(error.details, dict) else {}
-    refused(step, error.code, error.message, field_errors(details.get("errors")))
+    on_refused(step, error.code, error.message, field_errors(details.get("errors")))

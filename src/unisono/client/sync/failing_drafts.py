@@ -1,12 +1,13 @@
-"""Drafts the server fails on: found, set aside, tried again; the others go on (CLIENT-08).
+"""Drafts the server fails on: found, set aside and sent again later, while the others go on (CLIENT-08).
 
-A server that answers a submit with server_error, or closes with 1011, may fail on one draft of it every time. After
-some such failures of one submit its drafts go out one at a time, and a draft that failed as often alone is set aside:
-it stays pending, because its outcome is unknown, and is left out of submits until its time comes.
+A server that answers a submit with server_error, or closes with 1011, may fail on one of its drafts every time.
+After FAILURES_MAX such failures of one submit its drafts are sent one at a time, and a draft that fails as often
+alone is set aside: it stays pending, because its outcome is unknown, and is left out of submits until its retry is
+due.
 
-A server can also fail on everything for a while. So the first result after drafts were set aside has them tried again
-at once, in their order, and one that is then answered lets all others be tried again. A connection that is lost in
-any other way says nothing about a draft and does not count.
+A server can also fail on everything for a while. So the first result after drafts were set aside makes their retries
+due at once, in their order, and an answer for one of them makes the retries of all others due. A connection that is
+lost in any other way says nothing about a draft and does not count.
 """
 
 from __future__ import annotations
@@ -16,77 +17,77 @@ from typing import Final
 import msgspec
 
 from unisono.client.sync.inputs_effects import WakeAt
-from unisono.client.sync.state import SetAsideDraft, Transition
+from unisono.client.sync.state import SetAsideDraft
+from unisono.client.sync.transition import Transition
 from unisono.protocol.errors import CloseCode
 
-FAULTS_MAX: Final = 3
-"""Failures of one submit, and then of one draft, before it is dealt with: a restart of a server is one or two."""
+FAILURES_MAX: Final = 3
+"""Failures of one submit, and then of one draft, before it is acted on: a restart of a server causes one or two."""
 
 SERVER_ERROR: Final = "server_error"
 SET_ASIDE: Final = "draft_set_aside"
 
 
-def is_fault(step: Transition, code: int | None) -> bool:
-    """Whether the connection was lost because the server failed on what was submitted."""
+def is_server_failure(step: Transition, code: int | None) -> bool:
+    """Whether the connection was lost because the server failed on a submit."""
     state = step.state
-    if state.asked != "submit" or not state.submitted:
+    if state.pending_request != "submit" or not state.submitted:
         return False
     return state.failure == SERVER_ERROR or (state.failure is None and code == CloseCode.SERVER_ERROR)
 
 
-def faulted(step: Transition) -> None:
-    """The server failed on the drafts that are unanswered."""
+def on_server_failure(step: Transition) -> None:
+    """The server failed on the submitted drafts."""
     state = step.state
     if len(state.submitted) > 1:
-        step.set(faults=state.faults + 1)
-        if step.state.faults >= FAULTS_MAX:
-            step.set(singly=len(state.submitted))
+        step.set(batch_failures=state.batch_failures + 1)
+        if step.state.batch_failures >= FAILURES_MAX:
+            step.set(single_submits=len(state.submitted))
         return
     (id,) = state.submitted
-    if id in state.held:
-        wait_s = min(state.options.draft_retry_cap_s, 2 * state.held[id].wait_s)
-        _hold(step, SetAsideDraft(state.held[id].reason, step.now + wait_s, wait_s, proven=True))
+    if (draft := state.set_aside_drafts.get(id)) is not None:
+        wait_s = min(state.options.draft_retry_cap_s, 2 * draft.wait_s)
+        _set_aside(step, id, SetAsideDraft(draft.reason, step.now + wait_s, wait_s, proven=True))
         return
-    blamed = state.blamed.get(id, 0) + 1
-    step.set(blamed=state.blamed | {id: blamed})
-    if blamed >= FAULTS_MAX:
-        reason = f"server_error: the server failed {blamed} times when this draft was sent to it"
+    failures = state.draft_failures.get(id, 0) + 1
+    step.set(draft_failures=state.draft_failures | {id: failures})
+    if failures >= FAILURES_MAX:
+        reason = f"server_error: the server failed {failures} times when this draft was sent to it"
         wait_s = state.options.draft_retry_base_s
-        step.set(singly=max(0, state.singly - 1))
+        step.set(single_submits=max(0, state.single_submits - 1))
         step.report(SET_ASIDE, f"{id!r}: {reason}; it stays pending and is tried again")
-        _hold(step, SetAsideDraft(reason, step.now + wait_s, wait_s))
+        _set_aside(step, id, SetAsideDraft(reason, step.now + wait_s, wait_s))
 
 
-def _hold(step: Transition, held: SetAsideDraft) -> None:
-    (id,) = step.state.submitted
-    step.set(held=step.state.held | {id: held})
-    step.do(WakeAt(held.retry_at))
+def _set_aside(step: Transition, id: str, draft: SetAsideDraft) -> None:
+    step.set(set_aside_drafts=step.state.set_aside_drafts | {id: draft})
+    step.emit(WakeAt(draft.retry_at))
 
 
-def answered(step: Transition, ids: set[str]) -> None:
-    """The server answered for these drafts, so it works: what it failed on before is tried again."""
-    step.set(faults=0)
-    everything = any(id in step.state.held for id in ids)
-    step.forget(ids)
-    if step.state.held:
-        step.set(held={
-            id: msgspec.structs.replace(held, retry_at=step.now, proven=True)
-            if everything or not held.proven
-            else held
-            for id, held in step.state.held.items()
-        })  # fmt: skip
+def on_answered(step: Transition, ids: set[str]) -> None:
+    """The server answered for these drafts, so it works: drafts it failed on before are due for a retry."""
+    step.set(batch_failures=0)
+    retry_all = any(id in step.state.set_aside_drafts for id in ids)
+    step.clear_failures(ids)
+    if step.state.set_aside_drafts:
+        drafts = {}
+        for id, draft in step.state.set_aside_drafts.items():
+            due = retry_all or not draft.proven
+            drafts[id] = msgspec.structs.replace(draft, retry_at=step.now, proven=True) if due else draft
+        step.set(set_aside_drafts=drafts)
 
 
-def retried(step: Transition, id: str) -> None:
-    """The program wants a draft that is set aside tried now."""
-    held = step.state.held.get(id)
-    if held is not None:
-        step.set(held=step.state.held | {id: msgspec.structs.replace(held, retry_at=step.now)})
-    step.next()
+def on_retry(step: Transition, id: str) -> None:
+    """The program wants a set-aside draft sent now."""
+    draft = step.state.set_aside_drafts.get(id)
+    if draft is not None:
+        due = msgspec.structs.replace(draft, retry_at=step.now)
+        step.set(set_aside_drafts=step.state.set_aside_drafts | {id: due})
+    step.request_next()
 
 
-def wake(step: Transition) -> None:
-    """Be woken when the next of the drafts that are set aside is to be tried."""
-    times = [held.retry_at for held in step.state.held.values() if held.retry_at > step.now]
+def schedule_retry(step: Transition) -> None:
+    """Set a timer for the next retry of a set-aside draft."""
+    times = [d.retry_at for d in step.state.set_aside_drafts.values() if d.retry_at > step.now]
     if times:
-        step.do(WakeAt(min(times)))
+        step.emit(WakeAt(min(times)))

@@ -1,4 +1,4 @@
-"""Committed events as they come: broadcasts, pages, and the occasions to start over (CLIENT-04..06, -10..12)."""
+"""Committed events: broadcasts, pages, and the reasons to start over (CLIENT-04..06, -10..12)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from unisono.client.sync.inputs_effects import (
     Rewind,
     StartState,
 )
-from unisono.client.sync.state import Phase, SyncCycle, Transition
+from unisono.client.sync.state import Phase, SyncCycle
+from unisono.client.sync.transition import Transition
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 
 
-def broadcast(step: Transition, event: CommittedEvent, *, more: bool = False) -> None:
-    """Store it now, or let it wait for the end of the cycle it is above.
+def on_broadcast(step: Transition, event: CommittedEvent, *, more: bool = False) -> None:
+    """Store it now, or buffer it until the end of the cycle.
 
-    Every event moves the cursor of each live partition; of those that come together, the last one alone does.
+    Every event moves the cursor of each live partition; of broadcasts that come together, only the last one does.
     """
-    step.seen(event.committed_id)
+    step.note_committed_id(event.committed_id)
     if not any(name in step.state.cursors for name in event.partitions):
         return
     cycle = step.state.cycle
     if cycle is None:
-        step.grow_tail(1)
+        step.count_tail(1)
         step.apply(Apply((event,), cursors={} if more else step.live_cursors()))
     elif cycle.sync_to is not None and event.committed_id <= cycle.sync_to:
         step.apply(Apply((event,)))
     else:
-        _hold(step, event, cycle)
+        _buffer(step, event, cycle)
 
 
-def _hold(step: Transition, event: CommittedEvent, cycle: SyncCycle) -> None:
-    """CLIENT-06: what may lie above the watermark waits, within bounds."""
+def _buffer(step: Transition, event: CommittedEvent, cycle: SyncCycle) -> None:
+    """CLIENT-06: what may lie above the watermark waits in a bounded buffer."""
     state = step.state
     size = state.buffered_bytes + len(bytes(event.event))
     if len(state.buffer) >= state.options.buffer_events_max or size > state.options.buffer_bytes_max:
@@ -52,229 +53,247 @@ def _hold(step: Transition, event: CommittedEvent, cycle: SyncCycle) -> None:
         step.set(buffer=(*state.buffer, event), buffered_bytes=size)
 
 
-def page(step: Transition, told: SyncResponse, received: Received) -> None:
-    """A sync_response: take it, or find out that it belongs to another past than ours."""
+def on_page(step: Transition, page: SyncResponse, received: Received) -> None:
+    """A sync_response: store it, or find that the server's log is not the one the store has."""
     cycle = step.state.cycle
-    if step.state.asked != "sync" or cycle is None:
-        step.report("unexpected", "a sync_response that was not asked for")
+    if step.state.pending_request != "sync" or cycle is None:
+        step.report("unexpected", "a sync_response without a sync")
         return
-    step.set(asked=None)
+    step.set(pending_request=None)
     if cycle.subscription is not None:
         step.set(subscribed=cycle.subscription)
-    _learn_digest(step, told)
-    if log(step, told):
-        step.next()
-    elif cycle.void:
-        step.flush(Apply())
-    elif told.sync_to_committed_id < (reached := _reached(step, cycle)):
+    _learn_digest(step, page)
+    if check_log(step, page):
+        step.request_next()
+    elif cycle.discard_answer:
+        step.finish_cycle(Apply())
+    elif page.sync_to_committed_id < (highest := _highest_cursor(step, cycle)):
         step.set(cycle=None)
-        at = f"events up to {reached} were had, and the server's last is {told.sync_to_committed_id}"
-        start_over(step, "cursor_ahead", at)
-    elif told.has_more and told.next_since_committed_id <= cycle.since:
+        start_over(
+            step,
+            "cursor_ahead",
+            f"the client has events up to {highest}, and the server's last is {page.sync_to_committed_id}",
+        )
+    elif page.has_more and page.next_since_committed_id <= cycle.since:
         step.report("protocol_violation", "a page with has_more that does not move on")
         step.set(failure="protocol_violation")
-        step.do(DropConnection())
-    elif told.model_version is not None and _is_other(step, told.model_version, told.model_digest):
-        model(step, told.model_version, told.model_digest)
-        step.flush(Apply(told.events))
+        step.emit(DropConnection())
+    elif page.model_version is not None and _is_other_model(step, page.model_version, page.model_digest):
+        check_model(step, page.model_version, page.model_digest)
+        step.finish_cycle(Apply(page.events))
     elif unusable := [name for name in received.unusable if name in cycle.partitions]:
-        _refetch(step, cycle, unusable)
+        _fetch_full_history(step, cycle, unusable)
     else:
-        _take(step, told, cycle, received.bases)
+        _store_page(step, page, cycle, received.start_states)
 
 
-def _reached(step: Transition, cycle: SyncCycle) -> int:
-    known = step.state.known
-    return max(cycle.since, *(known.get(name, 0) for name in cycle.partitions))
+def _highest_cursor(step: Transition, cycle: SyncCycle) -> int:
+    highest = step.state.highest_cursors
+    return max(cycle.since, *(highest.get(name, 0) for name in cycle.partitions))
 
 
-def _refetch(step: Transition, cycle: SyncCycle, unusable: list[str]) -> None:
-    """Snapshots that cannot be used stand for events that did not come: ask for the whole history instead."""
+def _fetch_full_history(step: Transition, cycle: SyncCycle, unusable: list[str]) -> None:
+    """Unusable snapshots stand for events that did not come: request the whole history instead."""
     names = ", ".join(map(repr, unusable))
     if cycle.snapshots:
         step.report("bad_snapshot", f"the server's snapshot of {names} cannot be used; fetching all events")
-        step.set(whole=step.state.whole | set(unusable))
-        step.flush(Apply())
+        step.set(full_history_only=step.state.full_history_only | set(unusable))
+        step.finish_cycle(Apply())
     else:
         step.report("protocol_violation", f"a snapshot of {names} that was declined")
-        step.set(failure="protocol_violation", snapshots=False)
-        step.do(DropConnection())
+        step.set(failure="protocol_violation", wants_snapshots=False)
+        step.emit(DropConnection())
 
 
-def _take(step: Transition, told: SyncResponse, cycle: SyncCycle, bases: Mapping[str, StartState]) -> None:
-    sync_to, reached = told.sync_to_committed_id, told.next_since_committed_id
-    early = tuple(event for event in step.state.buffer if event.committed_id <= sync_to)
-    kept = tuple(event for event in step.state.buffer if event.committed_id > sync_to)
-    step.set(buffer=kept, buffered_bytes=sum(len(bytes(event.event)) for event in kept))
-    names = [name for name in cycle.partitions if name in step.state.cursors]
-    cursors = {name: max(reached, bases[name].committed_id) if name in bases else reached for name in names}
+def _store_page(
+    step: Transition, page: SyncResponse, cycle: SyncCycle, bases: Mapping[str, StartState]
+) -> None:
+    state = step.state
+    sync_to, next_since = page.sync_to_committed_id, page.next_since_committed_id
+    below = tuple(event for event in state.buffer if event.committed_id <= sync_to)
+    above = tuple(event for event in state.buffer if event.committed_id > sync_to)
+    step.set(buffer=above, buffered_bytes=sum(len(bytes(event.event)) for event in above))
+    names = [name for name in cycle.partitions if name in state.cursors]
+    cursors = {
+        name: max(next_since, bases[name].committed_id) if name in bases else next_since for name in names
+    }
     starts: dict[str, StartState | None] = {}
     if cycle.sync_to is None and not cycle.since:
-        starts = {name: bases.get(name) for name in names if name in bases or name in step.state.based}
-        step.set(based=(step.state.based - set(names)) | {name for name in names if name in bases})
-    taken = Apply((*told.events, *early), cursors=cursors, starts=starts)
-    if not told.has_more:
+        starts = {name: bases.get(name) for name in names if name in bases or name in state.snapshot_based}
         step.set(
-            live=step.state.live | (set(names) & set(step.state.active)),
-            due=step.state.due - set(names),
-            tail=0,
+            snapshot_based=(state.snapshot_based - set(names)) | {name for name in names if name in bases}
         )
-        step.flush(taken)
-    elif cycle.over:
-        step.flush(taken)
+    apply = Apply((*page.events, *below), cursors=cursors, starts=starts)
+    if not page.has_more:
+        step.set(
+            live=state.live | (set(names) & set(state.active)),
+            tail_fetch_due=state.tail_fetch_due - set(names),
+            tail_events=0,
+        )
+        step.finish_cycle(apply)
+    elif cycle.end_after_page:
+        step.finish_cycle(apply)
     else:
-        step.set(cycle=msgspec.structs.replace(cycle, since=reached, sync_to=sync_to, subscription=None))
-        step.apply(taken)
+        step.set(cycle=msgspec.structs.replace(cycle, since=next_since, sync_to=sync_to, subscription=None))
+        step.apply(apply)
 
 
-def refused(step: Transition, error: ErrorMessage) -> None:
-    """Set aside the partitions the server names; where it names none, find them one by one."""
+def on_sync_error(step: Transition, error: ErrorMessage) -> None:
+    """Stop requesting the partitions the server names; where it names none, request each alone to find them."""
     state = step.state
     cycle = state.cycle
-    assert cycle is not None, "a sync is asked for by a cycle"
-    step.set(asked=None)
-    if cycle.void:
+    assert cycle is not None, "only a cycle requests a sync"
+    step.set(pending_request=None)
+    if cycle.discard_answer:
         step.set(subscribed=())
-        step.flush(Apply())
+        step.finish_cycle(Apply())
         return
     if error.code == "validation_failed" and len(cycle.partitions) > ENTRIES_MAX:
-        # A server that counts its subscriptions by another limit than the names of one sync.
+        # This server's limit on subscriptions is not its limit on the names of one sync.
         step.set(names_max=ENTRIES_MAX)
-        step.flush(Apply())
+        step.finish_cycle(Apply())
         return
-    told = error.details.get("partitions") if isinstance(error.details, dict) else None
-    named = [name for name in state.active if name in told] if isinstance(told, list) else []
-    if not named and (state.solo or len(state.active) == 1):
-        named = list(cycle.partitions)
+    listed = error.details.get("partitions") if isinstance(error.details, dict) else None
+    refused = [name for name in state.active if name in listed] if isinstance(listed, list) else []
+    if not refused and (state.one_by_one or len(state.active) == 1):
+        refused = list(cycle.partitions)
     step.set(
-        aside=state.aside | dict.fromkeys(named, error.code),
-        live=state.live - set(named),
-        due=state.due - set(named),
-        solo=state.solo or not named,
+        refused_partitions=state.refused_partitions | dict.fromkeys(refused, error.code),
+        live=state.live - set(refused),
+        tail_fetch_due=state.tail_fetch_due - set(refused),
+        one_by_one=state.one_by_one or not refused,
     )
-    step.choose()
-    step.flush(Apply())
+    step.leave_out_excess()
+    step.finish_cycle(Apply())
 
 
 # -- starting over -----------------------------------------------------------------------------------------
 
 
-def log(step: Transition, told: Connected | SyncResponse) -> bool:
+def check_log(step: Transition, message: Connected | SyncResponse) -> bool:
     """The server names its log; True when it is another than before, so that everything starts over (DUR-08)."""
-    if told.log_id is None or told.log_epoch is None:
+    if message.log_id is None or message.log_epoch is None:
         return False
-    known, named = step.state.log, LogIdentity(told.log_id, told.log_epoch)
+    known, named = step.state.log, LogIdentity(message.log_id, message.log_epoch)
     if named == known:
         return False
     step.set(log=named)
     if known is None:
-        step.do(NoteLog(named))
+        step.emit(NoteLog(named))
         return False
     what = "epoch of its log" if named.log_id == known.log_id else "log"
-    step.report("log_changed", f"the server has another {what} than before; fetching everything anew")
-    step.set(buffer=(), buffered_bytes=0, cycle=None, whole=frozenset(), frontier=0)
+    step.report("log_changed", f"the server has another {what} than before; fetching everything again")
+    step.set(buffer=(), buffered_bytes=0, cycle=None, full_history_only=frozenset(), highest_seen_id=0)
     _rewind(step, Reset(named))
     return True
 
 
-def model(step: Transition, version: int | None, digest: str | None = None) -> None:
-    """The server names its model; another than before asks for everything from 0 (CLIENT-10)."""
+def check_model(step: Transition, version: int | None, digest: str | None = None) -> None:
+    """The server names its model; when it is another than before, everything is fetched from 0 (CLIENT-10)."""
     known = step.state.model_version
-    other = _is_other(step, version, digest)
+    other = _is_other_model(step, version, digest)
     step.set(model_version=version, model_digest=digest)
     if not other:
-        step.do(NoteModel(version, digest))
+        step.emit(NoteModel(version, digest))
         return
     now = (
         f"{version} now, it was {known}" if known != version else f"{version} as before, with another content"
     )
     step.report("model_changed", f"the server's model version is {now}")
-    step.set(whole=frozenset())
+    step.set(full_history_only=frozenset())
     _rewind(step, Rewind(version, digest))
 
 
-def _learn_digest(step: Transition, told: SyncResponse) -> None:
-    """`version_changed` names a version only; the content comes with the next page."""
-    known = step.state
+def _learn_digest(step: Transition, page: SyncResponse) -> None:
+    """`version_changed` names a version only; the digest comes with the next page."""
+    state = step.state
     if (
-        told.model_digest is not None
-        and known.model_digest is None
-        and told.model_version == known.model_version
+        page.model_digest is not None
+        and state.model_digest is None
+        and page.model_version == state.model_version
     ):
-        step.set(model_digest=told.model_digest)
-        step.do(NoteModel(told.model_version, told.model_digest))
+        step.set(model_digest=page.model_digest)
+        step.emit(NoteModel(page.model_version, page.model_digest))
 
 
-def _is_other(step: Transition, version: int | None, digest: str | None) -> bool:
-    """Whether a model is another than the one known; digests count where both are told."""
-    known = step.state
-    if known.model_version is UNSET:
+def _is_other_model(step: Transition, version: int | None, digest: str | None) -> bool:
+    """Whether a model is another than the known one; digests are compared where both are known."""
+    state = step.state
+    if state.model_version is UNSET:
         return False
-    if known.model_version != version:
+    if state.model_version != version:
         return True
-    return digest is not None and known.model_digest not in (None, digest)
+    return digest is not None and state.model_digest not in (None, digest)
 
 
 def start_over(step: Transition, code: str, message: str) -> None:
-    """CLIENT-11, CLIENT-12: what is stored is not what the server has."""
-    step.report(code, f"{message}; fetching everything anew")
+    """CLIENT-11, CLIENT-12: the stored events are not those the server has."""
+    step.report(code, f"{message}; fetching everything again")
     step.set(buffer=(), buffered_bytes=0)
     _rewind(step, Reset())
-    step.next()
+    step.request_next()
 
 
 def _rewind(step: Transition, effect: Rewind | Reset) -> None:
-    """Every cursor to 0. An answer still under way is let pass; whatever waits is below the next watermark."""
+    """Set every cursor to 0. A pending answer is discarded; buffered events are below the next watermark."""
     state = step.state
     cycle = state.cycle
     if cycle is not None:
-        cycle = msgspec.structs.replace(cycle, void=True) if state.asked == "sync" else None
-    nothing: frozenset[str] = frozenset()
-    step.set(cursors=dict.fromkeys(state.cursors, 0), live=nothing, due=nothing, tail=0, cycle=cycle)
+        requested = state.pending_request == "sync"
+        cycle = msgspec.structs.replace(cycle, discard_answer=True) if requested else None
+    step.set(
+        cursors=dict.fromkeys(state.cursors, 0),
+        live=frozenset(),
+        tail_fetch_due=frozenset(),
+        tail_events=0,
+        cycle=cycle,
+    )
     if isinstance(effect, Reset):
-        step.set(known={}, based=nothing)
-    step.do(effect)
+        step.set(highest_cursors={}, snapshot_based=frozenset())
+    step.emit(effect)
 
 
 # -- partitions --------------------------------------------------------------------------------------------
 
 
-def added(step: Transition, told: PartitionAdded) -> None:
-    """Follow it from its cursor, alone until it has caught up; ask again where it was refused."""
-    state, name = step.state, told.partition
+def on_partition_added(step: Transition, added: PartitionAdded) -> None:
+    """Follow it from its cursor; request it again where it was refused."""
+    state, name = step.state, added.partition
+    based = state.snapshot_based
     step.set(
-        cursors=state.cursors | {name: told.cursor},
-        known=state.known | {name: told.known},
-        based=state.based | {name} if told.based else state.based - {name},
-        aside={other: why for other, why in state.aside.items() if other != name},
+        cursors=state.cursors | {name: added.cursor},
+        highest_cursors=state.highest_cursors | {name: added.highest_cursor},
+        snapshot_based=based | {name} if added.snapshot_based else based - {name},
+        refused_partitions={other: why for other, why in state.refused_partitions.items() if other != name},
     )
-    _choose_anew(step)
-    step.next()
+    _partitions_changed(step)
 
 
-def removed(step: Transition, partition: str) -> None:
-    """Follow it no longer; a cycle that fetches it ends with the page that is under way."""
+def on_partition_removed(step: Transition, partition: str) -> None:
+    """Stop following it; a cycle that fetches it ends with the page under way."""
     state = step.state
     cycle = state.cycle
     if cycle is not None and partition in cycle.partitions:
         # Out of the cycle for good: added again before the answer comes, it starts from its own cursor.
         others = tuple(name for name in cycle.partitions if name != partition)
-        cycle = msgspec.structs.replace(cycle, partitions=others, over=True, void=cycle.void or not others)
+        cycle = msgspec.structs.replace(
+            cycle, partitions=others, end_after_page=True, discard_answer=cycle.discard_answer or not others
+        )
     step.set(
         cursors={name: upto for name, upto in state.cursors.items() if name != partition},
-        known={name: upto for name, upto in state.known.items() if name != partition},
-        aside={name: why for name, why in state.aside.items() if name != partition},
+        highest_cursors={name: upto for name, upto in state.highest_cursors.items() if name != partition},
+        refused_partitions={name: why for name, why in state.refused_partitions.items() if name != partition},
         live=state.live - {partition},
-        due=state.due - {partition},
-        based=state.based - {partition},
-        whole=state.whole - {partition},
+        tail_fetch_due=state.tail_fetch_due - {partition},
+        snapshot_based=state.snapshot_based - {partition},
+        full_history_only=state.full_history_only - {partition},
         cycle=cycle,
     )
-    _choose_anew(step)
-    step.next()
+    _partitions_changed(step)
 
 
-def _choose_anew(step: Transition) -> None:
-    """What the server takes is known on a connection only."""
+def _partitions_changed(step: Transition) -> None:
+    """The server's limits are known on a connection only."""
     if step.state.phase in (Phase.SYNCING, Phase.LIVE):
-        step.choose()
+        step.leave_out_excess()
+    step.request_next()

@@ -1,4 +1,4 @@
-"""What can happen to a client's sync, and what is then to be done: the inputs and effects of `syncstate`."""
+"""The inputs of a client's sync (what happened) and its effects (what to do about it)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from unisono.vocabulary import FieldError, LogIdentity
 
 
 class Dialing(msgspec.Struct, frozen=True):
-    """A connection is being tried."""
+    """The client is trying to connect."""
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The socket is open; nothing was said yet."""
+    """The socket is open; no message has been sent yet."""
 
 
 class StartState(msgspec.Struct, frozen=True):
-    """A state to start a partition from, checked: it stands for the partition's events up to `committed_id`."""
+    """A checked state to start a partition from. It replaces the partition's events up to `committed_id`."""
 
     committed_id: int
     state: bytes
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The server said something.
+    """The server sent a message.
 
-    Of a page that comes with snapshots: `bases` are those this client can start from, by partition, and
-    `unusable` names the partitions of the others; what the page leaves out because of them is lost to it.
-    `more`: a broadcast that others follow at once, so that the cursors may wait for the last of them.
+    Of a page with snapshots: `start_states` are those this client can start from, by partition; `unusable` names the
+    partitions of the others, whose earlier events the page leaves out.
+    `more`: other broadcasts follow this one at once, so the cursors can wait for the last of them.
     """
 
     message: ServerMessage
-    bases: Mapping[str, StartState] = {}
+    start_states: Mapping[str, StartState] = {}
     unusable: tuple[str, ...] = ()
     more: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The socket is gone, or could not be had; `code` is the WebSocket close code where there was one."""
+    """The socket is closed, or could not be opened; `code` is the WebSocket close code where there was one."""
 
     code: int | None = None
 
@@ -53,19 +53,20 @@ class DraftsWaiting(msgspec.Struct, frozen=True):
 
 
 class PartitionAdded(msgspec.Struct, frozen=True):
-    """Follow a partition from the cursor the store has for it; `known` is how far it ever got with this server.
+    """Follow a partition from the cursor the store has for it.
 
-    `based`: the store has it from a base on.
+    `highest_cursor`: the highest it ever was with this server. `snapshot_based`: its stored history begins with a
+    snapshot.
     """
 
     partition: str
     cursor: int
-    known: int = 0
-    based: bool = False
+    highest_cursor: int = 0
+    snapshot_based: bool = False
 
 
 class PartitionRemoved(msgspec.Struct, frozen=True):
-    """Follow a partition no longer."""
+    """Stop following a partition."""
 
     partition: str
 
@@ -75,16 +76,16 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Contradicted(msgspec.Struct, frozen=True):
-    """The last Apply contradicts the store, which is unchanged; the text says how."""
+    """The last Apply contradicts the store, which is unchanged; `message` says how."""
 
     message: str
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What SubmitNext came to: these drafts are sent; none when none were left.
+    """The outcome of SubmitNext: the ids of the drafts that are sent; none when no draft was left.
 
-    `too_large` names a draft that no message to this server can hold, `gone` the one that was asked for and is not
-    pending any more.
+    `too_large` names a draft that no message to this server can carry, `gone` the requested draft that is no longer
+    pending.
     """
 
     ids: tuple[str, ...] = ()
@@ -93,13 +94,13 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class DraftRetried(msgspec.Struct, frozen=True):
-    """The program wants a draft that is set aside tried now."""
+    """The program wants a set-aside draft sent now."""
 
     id: str
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """A time asked for by WakeAt may have come."""
+    """A time set by WakeAt may have come."""
 
 
 Input: TypeAlias = (
@@ -129,9 +130,9 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class DraftRejected(msgspec.Struct, frozen=True):
-    """A draft is rejected; it stays, with its reason, out of the view (CLIENT-03).
+    """A draft is rejected. It stays in the store with its reason and leaves the view (CLIENT-03).
 
-    `status_updated_at` is the server's time of it, where the server told one.
+    `status_updated_at` is the server's time of the rejection, where the server gives one.
     """
 
     id: str
@@ -146,9 +147,9 @@ class SendConnect(msgspec.Struct, frozen=True):
 
 
 class SendSync(msgspec.Struct, frozen=True):
-    """Ask for a page. `subscription` is the whole set to be told of from now on, None to leave it.
+    """Request a page. `subscription` is the whole set to subscribe to from now on, None to leave it as it is.
 
-    `snapshots`: a first page that may come with snapshots, if the model in force is one to go on with.
+    `snapshots`: a first page that may contain snapshots, if the client's model can continue from them.
     """
 
     partitions: tuple[str, ...]
@@ -159,7 +160,7 @@ class SendSync(msgspec.Struct, frozen=True):
 
 
 class SubmitNext(msgspec.Struct, frozen=True):
-    """Send the oldest pending drafts, so many and no more bytes than the server takes; answer `Submitted`.
+    """Send the oldest pending drafts, at most `items_max` in at most `bytes_max` bytes; answer `Submitted`.
 
     `only` is one draft to send alone; drafts in `without` are left out.
     """
@@ -171,9 +172,9 @@ class SubmitNext(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Put all of this into the store in one transaction (CLIENT-05); answer `Stored` or `Contradicted`.
+    """Store all of this in one transaction (CLIENT-05); answer `Stored` or `Contradicted`.
 
-    `starts` are partitions whose history begins with this page: from a base, or from nothing.
+    `starts` are partitions whose history begins with this page: from a start state, or from nothing.
     """
 
     events: tuple[CommittedEvent, ...] = ()
@@ -184,14 +185,14 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class NoteModel(msgspec.Struct, frozen=True):
-    """The server's model, known for the first time or unchanged; `digest` is None where the server tells none."""
+    """The server's model, known for the first time or unchanged; `digest` is None where the server gives none."""
 
     version: int | None
     digest: str | None = None
 
 
 class Rewind(msgspec.Struct, frozen=True):
-    """Another model: drop snapshots, take all cursors to 0, keep drafts and events (CLIENT-10)."""
+    """Another model: drop snapshots, set all cursors to 0, keep drafts and events (CLIENT-10)."""
 
     version: int | None
     digest: str | None = None
@@ -206,14 +207,14 @@ class NoteLog(msgspec.Struct, frozen=True):
 class Reset(msgspec.Struct, frozen=True):
     """The committed data is not this server's: drop it with all cursors and snapshots, keep drafts.
 
-    `log`: the server has this log now.
+    `log`: the log the server has now, if it is another.
     """
 
     log: LogIdentity | None = None
 
 
 class ReportProblem(msgspec.Struct, frozen=True):
-    """Tell the program that uses the client."""
+    """Show a problem to the program, in the client's status."""
 
     code: str
     message: str
@@ -226,17 +227,17 @@ class WakeAt(msgspec.Struct, frozen=True):
 
 
 class DropConnection(msgspec.Struct, frozen=True):
-    """Give this connection up; `Lost` follows."""
+    """Close this connection; `Lost` follows."""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Connect again after the usual wait, with a token newly asked for where the old one was refused."""
+    """Connect again after the backoff; with a new token where the server refused the old one."""
 
     new_token: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Do not connect again by yourself."""
+    """Do not connect again until the program asks for it."""
 
     reason: str
 

@@ -11,7 +11,7 @@ import msgspec
 from unisono.client.errors import UnknownPartition
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Applied, Store, ViewSnapshot
-from unisono.client.sync.bootstrap import label
+from unisono.client.sync.bootstrap import model_label
 from unisono.client.view.partition import Entry, Key, PartitionView, committed_key, draft_key, parse
 from unisono.model.forest import Malformed
 from unisono.model.model import Model
@@ -51,7 +51,7 @@ class Views:
     @property
     def fingerprint(self) -> str:
         """Which model folds snapshots now."""
-        return label(self._profile, self.model)
+        return model_label(self._profile, self.model)
 
     # -- which there are -----------------------------------------------------------------------------------
 
