@@ -304,7 +304,7 @@ class Simulation:
 
     def die(self) -> None:
         """The process is gone between two steps; what it wrote is there, and nothing else."""
-        followed = list(self.core.store.places)
+        followed = list(self.core.store.followed)
         if self.random.random() < 0.3:
             self.core.close()
         else:
@@ -337,8 +337,8 @@ class Simulation:
     def wipe(self) -> None:
         """Another server, with an empty past, answers from now on; the client's cursors tell it (CLIENT-11)."""
         store = self.core.store
-        cursor = min((place.cursor for place in store.places.values()), default=0)
-        if cursor == 0 or any(True for name in store.places for _ in store.events(name, cursor)):
+        cursor = min((place.cursor for place in store.followed.values()), default=0)
+        if cursor == 0 or any(True for name in store.followed for _ in store.events(name, cursor)):
             return  # from 0, and with events it was told of and no page confirmed, nothing would
         self.drop()
         self.drafts -= {entry.id for entry in self.server.log}
@@ -353,7 +353,7 @@ class Simulation:
     def check(self) -> None:
         """From its floor to what it knows a partition is complete, unless the server has since become another."""
         store = self.core.store
-        for name, place in store.places.items():
+        for name, place in store.followed.items():
             assert self.core.state.cursors[name] == place.cursor
             held = {event.committed_id for event in store.events(name, 0)}
             assert all(n > place.floor for n in held), f"{name} keeps what its base stands for"
@@ -389,10 +389,10 @@ class Simulation:
     def check_end(self) -> None:
         """The store is the log above the floors, each view a fold, and every draft an event once, or rejected."""
         store, log = self.core.store, self.server.log
-        for name in store.places:
+        for name in store.followed:
             due = [(e.committed_id, e.event) for e in log if name in e.partitions]
             held = [(e.committed_id, msgspec.json.decode(e.event)) for e in store.events(name, 0)]
-            assert held == [each for each in due if each[0] > store.places[name].floor]
+            assert held == [each for each in due if each[0] > store.followed[name].floor]
             assert self.core.views.dump(name, "compatibility") == fold([event for _, event in due])
         ids = [entry.id for entry in log]
         assert len(ids) == len(set(ids)), "an event was committed twice"

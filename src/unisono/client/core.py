@@ -30,7 +30,7 @@ from unisono.client.net.wire import (
 )
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
-from unisono.client.store.checksums import told
+from unisono.client.store.checksums import store_failure
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store, StoreContradiction
 from unisono.client.submit import Drafting, SubmitRequest, Ticket
@@ -124,7 +124,7 @@ class Core:
             heard, version, digest = self.store.notes.model()
         except (apsw.Error, UnicodeDecodeError) as error:
             self.store.close()
-            raise told(config.store, "opening it", error) from error
+            raise store_failure(config.store, "opening it", error) from error
         except BaseException:
             self.store.close()
             raise
@@ -154,7 +154,7 @@ class Core:
         """
         self._check_open()
         settled: list[tuple[str, Committed | Rejected]] = []
-        with self.store.together() if len(happened) > 1 else nullcontext():
+        with self.store.transaction() if len(happened) > 1 else nullcontext():
             for each in _together(happened):
                 self._follow(each, settled)
         said, self._said = self._said, []
@@ -361,7 +361,7 @@ class Core:
 
     def add_partition(self, partition: str) -> None:
         self._check_open()
-        known = partition in self.store.places
+        known = partition in self.store.followed
         place = self.store.follow(partition)
         if not known:
             self.views.open(partition)
@@ -371,7 +371,7 @@ class Core:
     def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""
         self._check_open()
-        if partition in self.store.places:
+        if partition in self.store.followed:
             self.views.drop(partition)
             self.store.leave(partition)
             self.feed(PartitionRemoved(partition))

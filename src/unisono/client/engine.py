@@ -23,7 +23,7 @@ from unisono.client.core import Core
 from unisono.client.errors import ClientClosed, ClientError, StoreFailed
 from unisono.client.net.connection import ServerConnection
 from unisono.client.net.tokens import TokenSource
-from unisono.client.store.checksums import told
+from unisono.client.store.checksums import store_failure
 from unisono.client.submit import SubmitRequest, Ticket
 
 log = logging.getLogger("unisono.client")
@@ -138,7 +138,7 @@ class Engine:
     def _failed(self, error: Exception) -> Exception:
         """A store that failed is not written to any more: the client stops, whoever found it out."""
         if isinstance(error, apsw.Error | UnicodeDecodeError):
-            error = told(self._config.store, "using it", error)
+            error = store_failure(self._config.store, "using it", error)
         if isinstance(error, StoreFailed):
             self._connection.fail(error)
         return error
@@ -190,7 +190,7 @@ def _told(failure: BaseException, store: str) -> ClientError:
     if isinstance(failure, ClientError):
         return failure
     if isinstance(failure, apsw.Error | UnicodeDecodeError):
-        return told(store, "using it", failure)
+        return store_failure(store, "using it", failure)
     return StoreFailed(f"the client stopped after an unexpected error: {type(failure).__name__}: {failure}")
 
 

@@ -102,7 +102,7 @@ class Publisher:
             return
         pending = len(self._core.store.outbox.pending)
         for partition, revision in revisions.items():
-            place = self._core.store.places.get(partition)
+            place = self._core.store.followed.get(partition)
             if known.get(partition) != revision and place is not None:
                 change = Change(partition, revision, place.cursor, pending)
                 for feed in self._readers(self._changes):

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
 
 import msgspec
 
-_NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+from unisono.sql_files import parse_queries
+
 _MIGRATION_FILE = re.compile(r"^(\d{4})_\w+\.sql$")
 
 
@@ -31,14 +31,7 @@ class Migration(msgspec.Struct, frozen=True):
 def load_queries(engine: str) -> Mapping[str, str]:
     """The named queries of `engine`, without their comments."""
     text = files("unisono.store").joinpath("sql", engine, "queries.sql").read_text("utf-8")
-    _, *parts = _NAME_LINE.split(text)
-    queries: dict[str, str] = {}
-    for name, body in zip(parts[::2], parts[1::2], strict=True):
-        if name in queries:
-            raise ValueError(f"sql/{engine}/queries.sql names {name!r} twice")
-        lines = [line for line in body.splitlines() if line and not line.startswith("--")]
-        queries[name] = "\n".join(lines).removesuffix(";")
-    return MappingProxyType(queries)
+    return parse_queries(text, f"sql/{engine}/queries.sql")
 
 
 @cache

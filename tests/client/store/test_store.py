@@ -15,8 +15,8 @@ import pytest
 from tests.client.sync.driving import event
 from tests.store.sqlite.faulty_disk import faulty_disk
 from unisono.client.errors import StoreForeign, StoreInUse, StoreTooNew
-from unisono.client.store.file import SCHEMA_VERSION
 from unisono.client.store.outbox import DraftRecord
+from unisono.client.store.statements import SCHEMA, SCHEMA_VERSION
 from unisono.client.store.store import Store, StoreContradiction, ViewSnapshot
 from unisono.client.sync.inputs_effects import Accepted, DraftRejected, StartState
 from unisono.vocabulary import FieldError
@@ -142,7 +142,7 @@ def test_events_and_cursor_are_there_together_after_reopening(path: Path) -> Non
     store.apply([event(1), event(3)], cursors={"p": 3})
     store.close()
     store = opened(path)
-    assert store.places["p"].cursor == 3
+    assert store.followed["p"].cursor == 3
     assert held(store) == [1, 3]
 
 
@@ -155,7 +155,7 @@ def test_a_contradiction_changes_nothing(path: Path, contradiction: object) -> N
     with pytest.raises(StoreContradiction, match="is stored as 2"):
         store.apply([event(3), contradiction], [Accepted("d", 9, 1)], cursors={"p": 9})  # type: ignore[list-item]
     assert held(store) == [2]
-    assert store.places["p"].cursor == 2
+    assert store.followed["p"].cursor == 2
     assert "d" in store.outbox.pending
 
 
@@ -224,7 +224,7 @@ def test_a_base_stands_for_the_events_up_to_its_floor(path: Path) -> None:
     store = opened(path, "me", "p", "q")
     assert store.base("p") == ViewSnapshot(4, "m", b"{}")
     assert store.base("q") == ViewSnapshot(7, "m", b"[]")
-    assert (store.places["p"].floor, store.places["p"].known, store.places["p"].cursor) == (4, 9, 9)
+    assert (store.followed["p"].floor, store.followed["p"].known, store.followed["p"].cursor) == (4, 9, 9)
     store.apply([event(2, "p", "q"), event(8, "q")])
     assert (held(store, "p"), held(store, "q")) == ([5, 9], [8]), "at or below a floor nothing counts"
 
@@ -252,7 +252,7 @@ def test_a_new_start_replaces_a_base(
     store.close()
     store = opened(path)
     assert held(store) == kept
-    assert (store.places["p"].known, store.places["p"].floor) == (known, base.committed_id if base else 0)
+    assert (store.followed["p"].known, store.followed["p"].floor) == (known, base.committed_id if base else 0)
     assert store.base("p") == (base and ViewSnapshot(base.committed_id, "n", b"new"))
     assert store.snapshot("p", "m") is None
 
@@ -263,10 +263,10 @@ def test_a_clash_leaves_the_start_as_it_was(path: Path) -> None:
     store.apply([event(5, "p")], cursors={"p": 5})
     with pytest.raises(StoreContradiction):
         store.apply([event(5, "q", id="other")], starts={"p": StartState(3, b"{}")}, cursors={"q": 5})
-    assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [5])
+    assert (store.followed["p"].floor, store.base("p"), held(store)) == (0, None, [5])
     store.apply([], starts={"p": StartState(3, b"{}")})
     store.reset()
-    assert (store.places["p"].floor, store.base("p"), held(store)) == (0, None, [])
+    assert (store.followed["p"].floor, store.base("p"), held(store)) == (0, None, [])
 
 
 @pytest.mark.req("CLIENT-15", "DUR-07")
@@ -275,10 +275,10 @@ def test_a_base_of_another_model_is_to_be_fetched_again(path: Path) -> None:
     for name, model in (("p", "m/1"), ("q", "m/2")):
         store.apply([], starts={name: StartState(4, b"{}")}, cursors={name: 9}, model_version=model)
     store.rewind_stale("m/2")
-    assert {name: place.cursor for name, place in store.places.items()} == {"p": 0, "q": 9}
+    assert {name: place.cursor for name, place in store.followed.items()} == {"p": 0, "q": 9}
     store.close()
     store = opened(path, "me", "p", "q")
-    assert {name: place.cursor for name, place in store.places.items()} == {"p": 0, "q": 9}
+    assert {name: place.cursor for name, place in store.followed.items()} == {"p": 0, "q": 9}
     store.leave("p")
     assert store.follow("p").floor == 0
     assert store.base("p") is None
@@ -300,13 +300,24 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
         connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
     connection.close()
     store = opened(path)
-    assert (held(store), store.places["p"].cursor, store.places["p"].floor) == ([1], 1, 0)
+    assert (held(store), store.followed["p"].cursor, store.followed["p"].floor) == ([1], 1, 0)
     assert "d" in store.outbox.pending
     store.apply([event(7)], starts={"p": StartState(4, b"{}")}, cursors={"p": 7})
     store.close()
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == SCHEMA_VERSION
+    new = apsw.Connection(":memory:")
+    new.execute(SCHEMA)
+    assert columns(connection) == columns(new)
     connection.close()
+
+
+def columns(connection: apsw.Connection) -> list[tuple[object, ...]]:
+    """Every column, and the text of every trigger."""
+    return connection.execute(
+        "SELECT s.name, c.name, c.type, c.\"notnull\", iif(s.type = 'trigger', s.sql, '') FROM sqlite_schema s"
+        " LEFT JOIN pragma_table_info(s.name) c WHERE s.type IN ('table', 'trigger') ORDER BY s.name, c.cid"
+    ).fetchall()
 
 
 # -- starting over -----------------------------------------------------------------------------------------
@@ -321,8 +332,8 @@ def test_another_model_takes_cursors_and_snapshots_and_nothing_else(path: Path) 
     store.rewind(4)
     store.close()
     store = opened(path)
-    assert store.places["p"].cursor == 0
-    assert store.places["p"].known == 1
+    assert store.followed["p"].cursor == 0
+    assert store.followed["p"].known == 1
     assert store.snapshot("p", "m") is None
     assert held(store) == [1]
     assert "d" in store.outbox.pending
@@ -337,7 +348,7 @@ def test_a_reset_keeps_drafts_only(path: Path) -> None:
     store.reset()
     store.close()
     store = opened(path)
-    assert (store.places["p"].cursor, store.places["p"].known) == (0, 0)
+    assert (store.followed["p"].cursor, store.followed["p"].known) == (0, 0)
     assert held(store) == []
     assert "d" in store.outbox.pending
 
@@ -459,7 +470,7 @@ def test_a_power_cut_loses_no_draft_and_no_event_below_the_cursor(tmp_path: Path
             (after / name).write_bytes(file.after_power_loss(chance))
     store = opened(after / "client.db")
     assert list(store.outbox.pending) == acknowledged
-    cursor = store.places["p"].cursor
+    cursor = store.followed["p"].cursor
     assert held(store) == list(range(1, cursor + 1))
     assert store._connection.pragma("integrity_check") == "ok"
     store.close()

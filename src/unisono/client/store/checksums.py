@@ -1,4 +1,4 @@
-"""Checksums of what a store holds: a bit that was turned on the disk is found before it becomes an answer."""
+"""Checksums of a store's rows: a bit flipped on the disk is found before it is used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from unisono.client.errors import StoreDamaged, StoreFailed
 FUNCTION: Final = "row_checksum"
 
 CHECKED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A file up to this size is looked through when it is opened: 0.2 s for 100,000 events, in 31 MB."""
+"""A file up to this size is checked in full when it is opened: 0.2 s for 100,000 events, in 31 MB."""
 
 DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError)
-"""Errors of a file that is not what was written: statements are fixed, so one that is wrong meets another schema."""
+"""Errors of a damaged file. The statements are fixed, so an SQLError means that the schema is another."""
 
 SMALL: Final = ("meta", "partitions", "drafts")
-"""Tables looked through in a larger file too: what they hold cannot be fetched again, or says what can."""
+"""Tables that are checked in a larger file too: their content cannot be fetched again, or says what can."""
 
 
 def row_checksum(*values: apsw.SQLiteValue) -> int:
@@ -37,15 +37,15 @@ def damaged(path: str, what: str) -> StoreDamaged:
     )
 
 
-def told(path: str, doing: str, error: Exception) -> StoreFailed:
-    """What a program is told of an error of SQLite, or of a row that cannot be read."""
+def store_failure(path: str, doing: str, error: Exception) -> StoreFailed:
+    """The error for the program when SQLite fails or a row cannot be read."""
     if isinstance(error, DAMAGE) or not isinstance(error, apsw.Error):
         return damaged(path, f"{doing} failed: {error}")
     return StoreFailed(f"{path}: {doing} failed: {error}")
 
 
-def look_through(connection: apsw.Connection, path: str) -> None:
-    """Check the structure of the file; StoreDamaged when something is wrong with it."""
+def check_file(connection: apsw.Connection, path: str) -> None:
+    """Check the structure of the file; StoreDamaged when it is broken."""
     pages, size = connection.pragma("page_count"), connection.pragma("page_size")
     assert isinstance(pages, int)
     assert isinstance(size, int)

@@ -1,6 +1,6 @@
-"""Drafts: what this client has said and the server has not answered yet, or has refused (CLIENT-01, -03).
+"""Drafts: events of this client that the server has not answered yet, or has rejected (CLIENT-01, -03).
 
-Kept in memory as they are in the store, in draft_clock order. Writing a draft waits until it is on the disk.
+They are in memory as in the store, in draft_clock order. Writing a draft returns once it is on the disk.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import apsw
 import msgspec
 
 from unisono.client.errors import StoreFull
-from unisono.client.store.checksums import damaged, row_checksum, told
+from unisono.client.store.checksums import damaged, row_checksum, store_failure
+from unisono.client.store.statements import SQL
 from unisono.client.sync.inputs_effects import DraftRejected
 from unisono.vocabulary import FieldError
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
-    """One draft as it is stored; `event` is canonical JSON. What follows `created_at` is set once it is rejected."""
+    """One stored draft; `event` is canonical JSON. The fields after `created_at` are set once it is rejected."""
 
     draft_clock: int
     id: str
@@ -46,32 +47,32 @@ class Outbox:
         self.pending: dict[str, DraftRecord] = {}
         self.rejected: dict[str, DraftRecord] = {}
         try:
-            for *row, checksum in connection.execute("SELECT * FROM drafts ORDER BY draft_clock"):
+            for *row, checksum in connection.execute(SQL["drafts"]):
                 if checksum != row_checksum(*row):
                     raise damaged(path, f"draft {row[0]} is not what was stored")
                 draft = _draft(row)
                 (self.pending if draft.reason is None else self.rejected)[draft.id] = draft
-            given = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'drafts'").get
+            last_clock = connection.execute(SQL["last_draft_clock"]).get
         except (apsw.Error, UnicodeDecodeError) as error:
-            raise told(path, "reading drafts", error) from error
+            raise store_failure(path, "reading drafts", error) from error
         drafts = [*self.pending.values(), *self.rejected.values()]
-        self._clock = max(int(given or 0), *(draft.draft_clock for draft in drafts), 0)
+        self._clock = max(int(last_clock or 0), *(draft.draft_clock for draft in drafts), 0)
 
     def find(self, id: str) -> DraftRecord | None:
         return self.pending.get(id) or self.rejected.get(id)
 
-    def of(self, partition: str) -> Iterator[DraftRecord]:
+    def in_partition(self, partition: str) -> Iterator[DraftRecord]:
         return (draft for draft in self.pending.values() if partition in draft.partitions)
 
     def next_clock(self) -> int:
-        """A draft_clock above all that were ever given (CLIENT-01)."""
+        """A draft_clock above all that were ever used (CLIENT-01)."""
         self._clock += 1
         return self._clock
 
     def add(self, drafts: Sequence[DraftRecord], replacing: Sequence[str] = ()) -> None:
-        """Store drafts so that a power cut loses none of them, all or none.
+        """Store drafts in one transaction that survives a power cut.
 
-        `replacing` names rejected drafts that go in the same moment: they are tried again.
+        `replacing` names rejected drafts that are removed in it, because they are submitted again.
         """
         connection = self._connection
         rows = [
@@ -79,22 +80,18 @@ class Outbox:
             for draft in drafts
         ]
         try:
-            # FULL syncs the WAL at the commit; it cannot be chosen within a transaction.
+            # FULL syncs the WAL at the commit; it cannot be set within a transaction.
             connection.pragma("synchronous", "full")
             try:
                 with connection:
-                    connection.executemany("DELETE FROM drafts WHERE id = ?", [(id,) for id in replacing])
-                    connection.executemany(
-                        "INSERT INTO drafts (draft_clock, id, partitions, event, status, created_at)"
-                        " VALUES (?, ?, ?, ?, 'pending', ?)",
-                        rows,
-                    )
+                    connection.executemany(SQL["delete_draft"], [(id,) for id in replacing])
+                    connection.executemany(SQL["insert_draft"], rows)
             finally:
                 connection.pragma("synchronous", "normal")
         except apsw.FullError as error:
             raise StoreFull(f"there is no room for the draft: {error}") from error
         except apsw.Error as error:
-            raise told(self._path, "storing the draft", error) from error
+            raise store_failure(self._path, "storing the draft", error) from error
         for id in replacing:
             self.rejected.pop(id, None)
         self.pending.update((draft.id, draft) for draft in drafts)
@@ -102,22 +99,22 @@ class Outbox:
     def discard(self, id: str) -> DraftRecord:
         """Forget a rejected draft."""
         try:
-            self._connection.execute("DELETE FROM drafts WHERE id = ? AND status = 'rejected'", (id,))
+            self._connection.execute(SQL["delete_rejected_draft"], (id,))
         except apsw.Error as error:
-            raise told(self._path, "removing the draft", error) from error
+            raise store_failure(self._path, "removing the draft", error) from error
         return self.rejected.pop(id)
 
-    # -- within the store's transaction; `forget` and `keep` follow once it is committed -----------------------
+    # -- within the store's transaction; `remove` and `move_to_rejected` follow once it is committed -------------
 
     def write_settled(self, id: str) -> None:
-        self._connection.execute("DELETE FROM drafts WHERE id = ?", (id,))
+        self._connection.execute(SQL["delete_draft"], (id,))
 
     def write_refused(self, refused: DraftRejected) -> DraftRecord | None:
         draft = self.pending.get(refused.id)
         if draft is None:
             return None
         self._connection.execute(
-            "UPDATE drafts SET status = 'rejected', reason = ?, errors = ?, status_updated_at = ? WHERE id = ?",
+            SQL["reject_draft"],
             (refused.reason, _encode(refused.errors).decode(), refused.status_updated_at, refused.id),
         )
         return msgspec.structs.replace(
@@ -127,11 +124,11 @@ class Outbox:
             status_updated_at=refused.status_updated_at,
         )
 
-    def forget(self, id: str) -> None:
+    def remove(self, id: str) -> None:
         self.pending.pop(id, None)
         self.rejected.pop(id, None)
 
-    def keep(self, rejected: DraftRecord) -> None:
+    def move_to_rejected(self, rejected: DraftRecord) -> None:
         self.pending.pop(rejected.id, None)
         self.rejected[rejected.id] = rejected
 

@@ -57,7 +57,7 @@ class Views:
 
     def open(self, partition: str) -> None:
         """From the newest snapshot or the partition's base, the events after it, and the pending drafts."""
-        store, known = self._store, self._store.places[partition].known
+        store, known = self._store, self._store.followed[partition].known
         view = self._from_snapshot(partition) or self._from_base(partition) or PartitionView(self.model)
         view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
         above = [
@@ -66,7 +66,7 @@ class Views:
         ]
         drafts = [
             Entry(draft_key(draft.draft_clock, draft.id), parse(draft.event))
-            for draft in store.outbox.of(partition)
+            for draft in store.outbox.in_partition(partition)
         ]
         view.amend(known, above + drafts)
         with self._lock:
@@ -160,7 +160,7 @@ class Views:
             if amendment.anew:
                 self.open(partition)
                 continue
-            view, known = self._views[partition], self._store.places[partition].known
+            view, known = self._views[partition], self._store.followed[partition].known
             added = [Entry(place, parse(event)) for place, event in amendment.added]
             with self._lock:
                 taken = view.amend(known, added, amendment.removed, amendment.became)
@@ -192,7 +192,7 @@ class Views:
 
     def _write(self, partition: str, view: PartitionView) -> None:
         with self._lock:
-            base = view.base(self._store.places[partition].known)
+            base = view.base(self._store.followed[partition].known)
         if base is not None:
             committed_id, state = base
             self._store.put_snapshot(partition, ViewSnapshot(committed_id, self.fingerprint, state))
@@ -200,5 +200,5 @@ class Views:
     def close(self) -> None:
         """Store what would take longer to fold at the next start than it takes to write now."""
         for partition, view in self._views.items():
-            if view.worth_storing(self._store.places[partition].known):
+            if view.worth_storing(self._store.followed[partition].known):
                 self._write(partition, view)
