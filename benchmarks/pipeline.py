@@ -30,9 +30,9 @@ import pyarrow.parquet as pq
 from benchmarks.notes import added, item, record
 from unisono.lake.columns import LOG_SCHEMA, to_batch
 from unisono.lake.lake import Lake
+from unisono.pipeline.compare import verify
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import BOTH, EVENTS_PER_FILE, ExportTask, export, run_task
-from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.open_log import no_collection, open_reader, read_range, sqlite_uri
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource

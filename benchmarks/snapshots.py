@@ -40,6 +40,7 @@ from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
 from unisono.pipeline.open_log import no_collection, sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.session import context
 from unisono.pipeline.spark.warmup import prepare
 from unisono.store.sqlite.log import SqliteLog
@@ -165,7 +166,7 @@ def digest_of(lake: Lake, version: int) -> str:
 
 def measure(data: Path, events: int, more: int, rounds: int, folder: Path, skewed: bool) -> None:
     spark = context("local[2]", "benchmark")
-    workers = Workers(spark._gateway.proc.pid)  # type: ignore[union-attr]
+    workers = Workers(java_process(spark).pid)
     store, model = sqlite_uri(data), shipped_outline()
     warm = Lake.at(str(folder / "warm"))
     warm.make()

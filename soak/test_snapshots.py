@@ -17,6 +17,7 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.session import context as started
 from unisono.pipeline.spark.warmup import prepare
 
@@ -29,7 +30,7 @@ WORKER_KILLS = int(os.environ.get("SOAK_WORKER_KILLS", "120"))
 def context() -> Iterator[SparkContext]:
     prepare()
     running = started("local[2]", "unisono soak")
-    process = running._gateway.proc  # type: ignore[union-attr]
+    process = java_process(running)
     yield running
     running.stop()
     process.stdin.close()

@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.find_spark_home import _find_spark_home
-
 from tests.ports import free_port
-from unisono.pipeline.spark import jvm
+from unisono.pipeline.spark import jvm, private
 
 START_TIMEOUT_S = 60.0
 
@@ -24,7 +22,7 @@ class Cluster:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
-        self._home = Path(_find_spark_home())
+        self._home = private.spark_home()
         prepared = jvm.PreparedStart(self._home, jvm.java_home())
         self.settings = prepared.settings
         self.settings.mkdir(parents=True, exist_ok=True)

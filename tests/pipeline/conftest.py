@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.history import make_store
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.warmup import prepare
@@ -28,7 +29,7 @@ def spark(_quick_starts: None) -> Iterator[SparkSession]:
     started = session("local[2]", "unisono tests", quick=True)
     started.dataSource.register(UnisonoSource)
     yield started
-    process = started.sparkContext._gateway.proc  # type: ignore[union-attr]
+    process = java_process(started.sparkContext)
     started.stop()
     process.stdin.close()
     process.wait(30)

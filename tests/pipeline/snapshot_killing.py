@@ -25,6 +25,7 @@ from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.store.port import Record
 
 EVENTS, ROOMS = 3_000, 700
@@ -114,7 +115,7 @@ def _require_published(lake: Lake, store: str) -> None:
 
 def kill_workers(context: SparkContext, lake: Lake, records: Sequence[Record], kills: int, seed: int) -> None:
     """Kill Python workers in the middle of runs that are cut into many tasks and several commits."""
-    java = context._gateway.proc.pid  # type: ignore[union-attr]
+    java = java_process(context).pid
     model, chance, hit = shipped_outline(), random.Random(seed), 0
     with (
         mock.patch.object(snapshots, "WAVE_ROWS", 500),

@@ -11,9 +11,9 @@ from tests.pipeline.history import row_of
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG, Storage
+from unisono.pipeline.compare import verify
 from unisono.pipeline.jobs.compact.job import compact, vacuum
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.spark.frames import read_log, read_partitions
 from unisono.store.port import Record
 

@@ -14,10 +14,10 @@ from tests.pipeline.history import append, require_exact
 from tests.pipeline.spark.test_source import ids, load
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.lake.lake import Lake
+from unisono.pipeline.compare import verify
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.jobs.export.follow import Follower
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.jobs.retain.job import RetentionPolicy
 from unisono.pipeline.open_log import LogExtent, extent, open_reader
 from unisono.pipeline.service.stages import ServiceOptions, stages

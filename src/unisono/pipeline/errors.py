@@ -7,7 +7,7 @@ from typing import Final
 
 from unisono.lake.errors import LakeError, one_line, plain
 
-_OWN: Final = re.compile(r"unisono\.(?:pipeline|store\.delta)\.errors\.\w+: (.+)")
+_OWN: Final = re.compile(r"unisono\.(?:pipeline|lake)\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 

@@ -1,10 +1,13 @@
-"""Folding histories into states, on executors and wherever else; imports no PySpark.
+"""Folds events into partition states, on executors and anywhere else. Imports no PySpark.
 
-Partitions come one after the other, each with its events in committed_id order from the merged files of
-`by_partition`. Of a partition only its state is in memory, and of its events a batch per file, so a partition that
-holds half of all events is folded like any other. The reducers are the server's own (`Model.apply_committed`), and
-so are the bytes of a state (`packing.pack`): what comes out depends on the events and the model alone, not on how
-the work was cut, where it started or how often it was tried.
+Input: the merged files of `by_partition`, which give one partition after the other with its events in committed_id
+order. Only one state and one batch per file are in memory, so a partition with half of all events costs no more than
+another. Reducers (`Model.apply_committed`) and state bytes (`pack`) are the server's own: the result depends on the
+events and the model alone, not on how work is split, where it starts or how often it is retried.
+
+`Folder` continues from a snapshot and refuses a history that is out of order: its result is stored. `replay` starts
+from nothing, stops at given ids, and applies whatever it reads: an audit compares its result with stored snapshots,
+and reports damaged events by other checks.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import gc
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -44,20 +47,24 @@ from unisono.pipeline.errors import NoSuchPartition
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.open_log import no_collection
 from unisono.protocol.partitions import PartitionError, normalise
+from unisono.vocabulary import Json
 
 SETTLE_EVENTS: Final = 1_000
-"""Events between two settles of a state, so that what it could undo stays small."""
+"""Events between two settles of a state, which keep its undo log small."""
 
 COLLECT_EVENTS: Final = 1 << 18
-"""Events between two looks for reference cycles. States have none; an operator's reducers may leave some."""
+"""Events between two garbage collections. States have no reference cycles; an operator's reducers may leave some."""
 
 COLUMNS: Final = ("partition", "committed_id", "event")
 
+History = tuple[bytes, Iterable[Piece]]
+"""A partition's name and the pieces of its events, which must be consumed before the next history is taken."""
+
 
 class PartitionFold(msgspec.Struct, frozen=True):
-    """What came of one partition: its state, the events in it, and those of them that the model could not apply.
+    """One partition's packed state, the events in it, and how many of them the model could not apply.
 
-    `new` and `new_skipped` tell how many came this time, on top of the snapshot at `base` (0: there was none).
+    `new` and `new_skipped` count the events after the snapshot at `base` (0: no snapshot).
     """
 
     partition: str
@@ -70,9 +77,9 @@ class PartitionFold(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """One executor's part: fold a share of the partitions up to an id, from the snapshots that there are.
+    """One task: fold a share of the partitions up to an id, starting from existing snapshots.
 
-    `since`: no partition of the share has events up to there that are not in its newest snapshot.
+    `since`: every event up to there is in its partition's newest snapshot.
     """
 
     storage: Storage
@@ -89,7 +96,7 @@ class FoldTask(msgspec.Struct, frozen=True):
 
 
 class FoldResult(msgspec.Struct, frozen=True):
-    """What a task wrote: files that no table names yet, and what is in them. `unknown` have no events at all."""
+    """The files a task wrote, which no table names yet, and their content. `unknown` partitions have no events."""
 
     files: list[DataFile]
     digest: Digest
@@ -101,7 +108,7 @@ class FoldResult(msgspec.Struct, frozen=True):
 
 @release_arrow_memory()
 def make_snapshots(work: FoldTask) -> FoldResult:
-    """On an executor: fold, and write the states that changed. Names are new each time: a retry disturbs nothing."""
+    """On an executor: fold, and write the states that changed. File names are unique, so a retry is harmless."""
     version, digest = work.model.version, work.model.digest
     writer = SnapshotWriter(work.storage, work.bucket, version, digest)
     partitions = events = skipped = 0
@@ -111,7 +118,7 @@ def make_snapshots(work: FoldTask) -> FoldResult:
             if not folded.events:
                 unknown.append(folded.partition)
             continue
-        sealed = hashlib.sha256(folded.state).digest()
+        state_hash = hashlib.sha256(folded.state).digest()
         writer.add(
             StateRow(
                 folded.partition,
@@ -121,7 +128,7 @@ def make_snapshots(work: FoldTask) -> FoldResult:
                 folded.skipped,
                 digest,
                 work.created_at,
-                sealed,
+                state_hash,
             )
         )
         partitions += 1
@@ -131,53 +138,52 @@ def make_snapshots(work: FoldTask) -> FoldResult:
 
 
 def fold_share(work: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
-    """The partitions of a share that have new events, in order of their names; or all of them (`unchanged`)."""
-    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as before:
+    """The partitions of a share that have new events, sorted by name; or all of them (`unchanged`)."""
+    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
         folder = Folder(work.model.load())
-        histories = _histories(work)
+        found = histories(work.storage, work.events, work.share, work.since, work.upto)
         if unchanged:
-            histories = _beside(histories, (name for name, _ in before.found(work.share)))
-        for name, history in histories:
-            folded = folder.fold(name, before.latest(name), history)
+            found = with_names(found, (name for name, _ in snapshots.found(work.share)))
+        for name, history in found:
+            folded = folder.fold(name, snapshots.latest(name), history)
             if folded.new or unchanged:
                 yield folded
 
 
 def fold_names(work: FoldTask) -> Iterator[PartitionFold]:
-    """The named partitions, in order of their names, each from its own snapshot on."""
-    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as before:
+    """The named partitions, sorted by name, each from its own snapshot on."""
+    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
         folder = Folder(work.model.load())
         for name in sorted({name.encode() for name in work.names}):
-            base = before.latest(name)
+            base = snapshots.latest(name)
             since = 0 if base is None else base.committed_id
-            share = of_one(name.decode(), work.share.buckets_in_all)
-            history = chain.from_iterable(_sources(work, share, since))
-            yield folder.fold(name, base, history)
+            share = partition_share(name.decode(), work.share.buckets_in_all)
+            yield folder.fold(name, base, history_of(work.storage, work.events, share, since, work.upto))
 
 
-def named(partitions: Sequence[str]) -> tuple[str, ...]:
-    """Partitions that a person named, as the log spells them (PART-02), each once."""
+def normalise_names(partitions: Sequence[str]) -> tuple[str, ...]:
+    """Partition names given by a person, as the log spells them (PART-02), each once."""
     try:
         return normalise(partitions, entries_max=len(partitions))
     except PartitionError as error:
-        raise NoSuchPartition(f"no such partition can be: {error}") from error
+        raise NoSuchPartition(f"invalid partition name: {error}") from error
 
 
-def of_one(name: str, buckets: int) -> Share:
-    """The share that is one partition."""
+def partition_share(name: str, buckets: int) -> Share:
+    """The share that consists of one partition."""
     low = name.encode()
     return Share(buckets, (bucket_of(name, buckets),), low, low + b"\0")
 
 
 class Folder:
-    """Applies histories to states by one model."""
+    """Folds histories into states by one model, continuing from snapshots."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._uncollected = 0
 
     def fold(self, name: bytes, base: StateRow | None, history: Iterable[Piece]) -> PartitionFold:
-        """The state of a partition: its snapshot (None: nothing), then those events that come after it."""
+        """The state of a partition: its snapshot (None: empty), then the events after it."""
         since = 0 if base is None else base.committed_id
         state, new = self._advance(base, since, history)
         events, skipped = (0, 0) if base is None else (base.events, base.skipped)
@@ -188,14 +194,15 @@ class Folder:
             packed = base.state
         else:
             packed = pack(PartitionState().dump())
-        left_out = 0 if state is None else state.skipped
-        return PartitionFold(name.decode(), packed, events + new, skipped + left_out, new, left_out, since)
+        new_skipped = 0 if state is None else state.skipped
+        return PartitionFold(
+            name.decode(), packed, events + new, skipped + new_skipped, new, new_skipped, since
+        )
 
     def _advance(
         self, base: StateRow | None, since: int, history: Iterable[Piece]
     ) -> tuple[PartitionState | None, int]:
-        """The state after the events that come after `since`, and how many these are; None when there are none."""
-        apply, loads = self._model.apply_committed, orjson.loads
+        """The state after the events past `since`, and their number; None without such events."""
         state: PartitionState | None = None
         count, reached = 0, since
         for name, _, (ids, events), start, end in history:
@@ -205,16 +212,12 @@ class Folder:
             if ids[first] <= reached and count:
                 raise LakeUnusable(
                     f"event {ids[first]} of partition {name.decode()!r} comes after {reached} in the lake: "
-                    "`unisono lake audit` tells more"
+                    "run `unisono lake audit` for details"
                 )
             reached = ids[end - 1]
             if state is None:
-                state = PartitionState() if base is None else restored(base)
-            for begin in range(first, end, SETTLE_EVENTS):
-                for text in events[begin : min(begin + SETTLE_EVENTS, end)]:
-                    event = loads(text)
-                    apply(state, event if isinstance(event, dict) else {})
-                state.settle()
+                state = PartitionState() if base is None else restore(base)
+            apply_events(self._model, state, map(orjson.loads, events[first:end]))
             count += end - first
             self._collect(end - first)
         return state, count
@@ -226,57 +229,105 @@ class Folder:
             gc.collect()
 
 
-def restored(base: StateRow) -> PartitionState:
-    """The state that a snapshot holds."""
+def replay(
+    model: Model, history: Iterable[Piece], stops: Sequence[int]
+) -> Iterator[tuple[int, PartitionState, int]]:
+    """Fold from nothing: at each of the ascending `stops`, the state after all events up to it, and their number.
+
+    Events that are not JSON count as events that the model skips.
+    """
+    state, count, remaining = PartitionState(), 0, list(reversed(stops))
+    for _, _, (ids, events), start, end in history:
+        begin = start
+        while remaining and ids[end - 1] > remaining[-1]:
+            until = bisect_right(ids, remaining[-1], begin, end)
+            apply_events(model, state, map(_parse_or_none, events[begin:until]))
+            count += until - begin
+            begin = until
+            yield remaining.pop(), state, count
+        if not remaining:
+            return
+        apply_events(model, state, map(_parse_or_none, events[begin:end]))
+        count += end - begin
+    while remaining:
+        yield remaining.pop(), state, count
+
+
+def apply_events(model: Model, state: PartitionState, events: Iterator[Json]) -> None:
+    """Apply parsed events, and settle the state every SETTLE_EVENTS and at the end."""
+    apply = model.apply_committed
+    while some := list(islice(events, SETTLE_EVENTS)):
+        for event in some:
+            apply(state, event if isinstance(event, dict) else {})
+        state.settle()
+
+
+def _parse_or_none(text: bytes) -> Json:
+    try:
+        value: Json = orjson.loads(text)
+    except ValueError:
+        return None
+    return value
+
+
+def restore(base: StateRow) -> PartitionState:
+    """The state in a snapshot."""
     base.require_sound()
     try:
         return PartitionState.load(unpack(base.state))
     except ValueError as error:
         raise LakeUnusable(
-            f"the snapshot of partition {base.partition!r} at event {base.committed_id} cannot be used ({error}): "
-            "`unisono lake snapshot --rebuild` makes all snapshots anew"
+            f"cannot load the snapshot of partition {base.partition!r} at event {base.committed_id} ({error}): "
+            "run `unisono lake snapshot --rebuild` to make all snapshots again"
         ) from error
 
 
-def _histories(work: FoldTask) -> Iterator[tuple[bytes, Iterable[Piece]]]:
-    """Each partition of the share with the pieces of its history, to be taken before the next one."""
-    return groupby(in_order(_sources(work, work.share, work.since)), itemgetter(0))
+def histories(
+    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+) -> Iterator[History]:
+    """The partitions of a share that have events in `(since, upto]`, sorted by name, from one pass over its files."""
+    return groupby(in_order(_sources(storage, files, share, since, upto)), itemgetter(0))
 
 
-def _sources(work: FoldTask, share: Share, since: int) -> list[Iterator[Piece]]:
-    """The files that may have events of the share, opened when the first piece is taken; of one partition the
-    pieces come file after file.
-    """
-    span = RowRange(since, work.upto)
-    files = [
+def history_of(
+    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+) -> Iterator[Piece]:
+    """The events in `(since, upto]` of a share that is one partition, file after file."""
+    return chain.from_iterable(_sources(storage, files, share, since, upto))
+
+
+def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[History]:
+    """Adds the sorted `names` that have no history, each with an empty one, in order."""
+    name = next(names, None)
+    for found_name, history in found:
+        while name is not None and name < found_name:
+            yield name, ()
+            name = next(names, None)
+        if name == found_name:
+            name = next(names, None)
+        yield found_name, history
+    while name is not None:
+        yield name, ()
+        name = next(names, None)
+
+
+def _sources(
+    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+) -> list[Iterator[Piece]]:
+    """One source for each file that may have such events; a file is opened when its first piece is taken."""
+    span = RowRange(since, upto)
+    some = [
         file
-        for file in in_file_order(work.events)
-        if file.last_id > since and file.first_id <= work.upto and share.may_be_in(file)
+        for file in in_file_order(files)
+        if file.last_id > since and file.first_id <= upto and share.may_be_in(file)
     ]
-    batch_rows = batch_rows_for(len(files))
+    batch_rows = batch_rows_for(len(some))
     return [
-        pieces(number, scan_share(work.storage, file, share, span, COLUMNS, batch_rows), _lists)
-        for number, file in enumerate(files)
+        pieces(number, scan_share(storage, file, share, span, COLUMNS, batch_rows), _lists)
+        for number, file in enumerate(some)
     ]
 
 
 def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes]]:
     events: Any = batch.column("event").cast(pa.binary())
     return batch.column("committed_id").to_pylist(), events.to_pylist()
-
-
-def _beside(
-    histories: Iterator[tuple[bytes, Iterable[Piece]]], names: Iterator[bytes]
-) -> Iterator[tuple[bytes, Iterable[Piece]]]:
-    """Also the names that have no history, in order with the others."""
-    quiet = next(names, None)
-    for name, history in histories:
-        while quiet is not None and quiet < name:
-            yield quiet, ()
-            quiet = next(names, None)
-        if quiet == name:
-            quiet = next(names, None)
-        yield name, history
-    while quiet is not None:
-        yield quiet, ()
-        quiet = next(names, None)

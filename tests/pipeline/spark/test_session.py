@@ -143,7 +143,7 @@ def test_packages_that_cannot_be_had_are_an_error(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "missing.xml" in done.stderr
-    assert "Spark's own scripts could not start Java; see what they said above" in done.stderr
+    assert "Spark's scripts could not start Java; their output is above" in done.stderr
 
 
 def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.pipeline.processes import python_workers
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S
 from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.sinking.answers import SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
 from unisono.pipeline.spark.sinking.items import SinkItem, to_items
@@ -118,7 +119,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.timeout(240)
 def test_workers_killed_while_writing(spark: SparkSession, context: SparkContext, server: Server) -> None:
-    killer = Killer(context._gateway.proc.pid, server.data, 4)  # type: ignore[union-attr]
+    killer = Killer(java_process(context).pid, server.data, 4)
     frame = events(spark, "killed", 2 * EVENTS, tasks=6)
     killer.start()
     try:

@@ -209,17 +209,17 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _end_spark() -> None:
     """Java goes with us, and is gone before our last line: it tells of every task that it leaves undone."""
-    from pyspark import SparkContext
+    from unisono.pipeline.spark.private import active_context, java_process, silence_accumulators
 
-    running = SparkContext._active_spark_context
+    running = active_context()
     if running is None:
         return
     with suppress(Exception):
         running.setLogLevel("OFF")
-    java = getattr(running._gateway, "proc", None)
+    java = java_process(running)
     if java is None:  # spark-submit's
         return
-    running._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    silence_accumulators(running)
     with suppress(OSError):
         java.stdin.close()  # on which it ends by itself, and removes its temporary files
     try:

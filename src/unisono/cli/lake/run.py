@@ -16,8 +16,6 @@ from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, LakeTarget, at_place
 from unisono.cli.lake.durations import DurationType
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from unisono.pipeline.service.lease import Holder, Wait
     from unisono.pipeline.service.stages import ServiceOptions
 
@@ -140,6 +138,7 @@ def _serve(
     from unisono.pipeline.service.run import Service
     from unisono.pipeline.service.stages import stages
     from unisono.pipeline.spark.cluster import require_visible
+    from unisono.pipeline.spark.private import is_stopped
 
     began, lake = time.monotonic(), place.open_lake()
     lake.make(BUCKETS)
@@ -163,7 +162,7 @@ def _serve(
             status_file=file,
             say=place.say,
             lease=lease,
-            alive=lambda: _is_alive(spark),
+            alive=lambda: not is_stopped(spark.sparkContext),
         )
         place.say(f"at work on {lake.storage.location}, status in {file}")
         good = service.run(stop, cycles)
@@ -191,13 +190,6 @@ def _heed_signals(place: LakeTarget, stop: threading.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, heed)
-
-
-def _is_alive(spark: SparkSession) -> bool:
-    try:
-        return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:  # Java is gone, in one of several ways
-        return False
 
 
 def _waiting(place: LakeTarget, stop: threading.Event) -> Wait:

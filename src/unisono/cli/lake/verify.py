@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def verify_copy(place: LakeTarget, spark: Any, store: str, target: Lake, since: int) -> None:
+    from unisono.pipeline.compare import verify
     from unisono.pipeline.errors import Mismatch
-    from unisono.pipeline.jobs.export.verify import verify
 
     checked = verify(spark, store, target, since)
     for part in checked:

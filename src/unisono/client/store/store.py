@@ -145,7 +145,7 @@ class Store:
         starts: Mapping[str, StartState | None] = {},
         model_version: str = "",
     ) -> Applied:
-        """Store all of it in one transaction, each event once; StoreContradiction, with no change, where an id differs.
+        """Store all in one transaction, each event once; StoreContradiction where an id differs, with no change.
 
         `model_version` is that of the start states.
         """

@@ -14,24 +14,20 @@ import os
 import platform
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from unisono.pipeline.errors import NoJava, PipelineError
+from unisono.pipeline.errors import NoJava
+from unisono.pipeline.spark import private
 
 JAVA_MIN: Final = 17
 """What Spark 4 needs."""
-
-START_TIMEOUT_S: Final = 60.0
-"""A Java process that has not answered by then never will."""
 
 CACHE_VARIABLE: Final = "UNISONO_CACHE_DIR"
 
@@ -63,9 +59,6 @@ logger.scheduler.level = off
 logger.stream.name = org.apache.spark.sql.execution.streaming
 logger.stream.level = off
 """
-
-OWN_GROUP: Final[Mapping[str, Any]] = {"process_group": 0}
-"""For Java and the Python workers below it, when they are started."""
 
 _CHANGES_COMMAND: Final = (
     "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS",
@@ -214,44 +207,6 @@ def _written(text: str, directory: Path | None = None) -> Path:
 
 
 def start(launch: Launch, options: list[str], memory: str) -> Any:
-    """Start Java as Spark's scripts would, and connect: a gateway for SparkContext.
-
-    Java ends when this process does, however it ends: it waits on a pipe that only we hold. Otherwise it is left
-    alone: what a terminal or a supervisor sends to a whole group of processes is ours to answer.
-    """
-    from pyspark.java_gateway import launch_gateway
-
+    """Start Java by a prepared command: a gateway for SparkContext."""
     command = [launch.java, "-cp", launch.classpath, f"-Xmx{memory}", *launch.options, *options]
-    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
-    with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
-        told = Path(folder) / "gateway"
-        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_CONNECT_MODE": "0"}
-        process = subprocess.Popen(  # noqa: S603 (what Spark's launcher would run)
-            command,
-            stdin=subprocess.PIPE,
-            env=environment,
-            **OWN_GROUP,
-        )
-        port, secret = _connection(process, told)
-    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-    gateway.proc = process
-    return gateway
-
-
-def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not told.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            process.communicate()
-            raise PipelineError(
-                f"Java ended with code {process.returncode} before Spark was up; see what it said above"
-            )
-        time.sleep(0.01)
-    content = told.read_bytes()
-    port, length = struct.unpack_from("!ii", content)
-    return port, content[8 : 8 + length].decode()
+    return private.gateway_by_command([*command, "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"])

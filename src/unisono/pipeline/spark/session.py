@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
-from pyspark.find_spark_home import _find_spark_home
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
 from unisono.pipeline.errors import PipelineError, brief
-from unisono.pipeline.spark import jvm
+from unisono.pipeline.spark import jvm, private
 from unisono.pipeline.spark.packing import pack
 
 LOCAL: Final = "local[*]"
@@ -100,7 +97,7 @@ def context(
     quick: bool = True,
 ) -> SparkContext:
     """The same without SQL, for jobs that only spread tasks; it is up some seconds sooner."""
-    running = SparkContext._active_spark_context
+    running = private.active_context()
     if running is not None:
         return running
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -126,7 +123,7 @@ def context(
 def _ship(started: SparkContext, master: str) -> None:
     """The package itself to executors elsewhere."""
     if not is_local(master):
-        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=str(started._temp_dir)))
+        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=SparkFiles.getRootDirectory()))
         started.addPyFile(str(pack(folder / "unisono.zip")))
 
 
@@ -153,7 +150,7 @@ def _set_environment(master: str, settings: Mapping[str, str]) -> None:
 
 def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
     """Java started from what was prepared; or else by Spark's own scripts, and `settings` tell them the same."""
-    prepared = jvm.PreparedStart(Path(_find_spark_home()), jvm.java_home())
+    prepared = jvm.PreparedStart(private.spark_home(), jvm.java_home())
     options = prepared.java_options()
     if quick:
         options.append("-XX:TieredStopAtLevel=1")
@@ -162,16 +159,7 @@ def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
     if launch is not None:
         return jvm.start(launch, [*options, *shlex.split(more)], settings["spark.driver.memory"])
     settings["spark.driver.extraJavaOptions"] = " ".join([*options, more]).strip()
-    return _by_scripts(settings)
-
-
-def _by_scripts(settings: Mapping[str, str]) -> Any:
-    """Java started by Spark's own scripts, which do with the settings whatever they do."""
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    try:
-        return launch_gateway(conf, popen_kwargs=dict(jvm.OWN_GROUP))  # type: ignore[no-untyped-call]
-    except PySparkRuntimeError as error:
-        raise PipelineError("Spark's own scripts could not start Java; see what they said above") from error
+    return private.gateway_by_scripts(settings)
 
 
 def _submit_args() -> list[str]:
@@ -191,7 +179,7 @@ def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[
     chosen = master or (named[1] if named else LOCAL)
     _set_environment(chosen, conf)
     given = {**conf} if master is None and named else {**conf, "spark.master": _with_retries(chosen)}
-    SparkContext._ensure_initialized(gateway=_by_scripts(given))
+    private.adopt_gateway(private.gateway_by_scripts(given))
     started = _submitted(app, given)
     _ship(started, chosen)
     return started
@@ -204,7 +192,7 @@ def _with_retries(master: str) -> str:
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
     """Inside spark-submit: it has started Java and chosen the master; settings it gave win over ours."""
-    SparkContext._ensure_initialized()  # from here on a SparkConf knows what spark-submit was given
+    private.adopt_gateway()
     chosen = SparkConf()
     for key, value in {**SETTINGS, **conf}.items():
         if key in conf or not chosen.contains(key):
@@ -235,13 +223,12 @@ def _require_executors(spark: SparkContext) -> None:
     if not str(spark.master).startswith("spark://") or conf.get("spark.dynamicAllocation.enabled") == "true":
         return
     deadline = time.monotonic() + EXECUTORS_TIMEOUT_S
-    seen: Any = spark._jsc.sc()
-    while seen.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
+    while private.executor_count(spark) < 1:
         if time.monotonic() > deadline:
-            wanted = conf.get("spark.executor.memory", "1g")
+            memory = conf.get("spark.executor.memory", "1g")
             spark.stop()
             raise PipelineError(
-                f"no executor started within {EXECUTORS_TIMEOUT_S:.0f} s: are there workers with {wanted} of memory "
+                f"no executor started within {EXECUTORS_TIMEOUT_S:.0f} s: are there workers with {memory} of memory "
                 "and a core to spare? (settings spark.executor.memory, spark.executor.cores, spark.cores.max)"
             )
         time.sleep(0.1)

@@ -1,11 +1,11 @@
-"""Prepare quick starts of Spark: `python -m unisono.pipeline.spark.warmup`, once per installation.
+"""Prepares fast starts of Spark: `python -m unisono.pipeline.spark.warmup`, once per installation.
 
-Takes about half a minute and 160 MB of disk. Safe to run again, and to run in two places at once.
+Takes about half a minute and 160 MB of disk. Safe to run again, and to run twice at the same time. Java 19 could
+write such an archive by itself (-XX:+AutoCreateSharedArchive); Spark 4 also runs on Java 17, which cannot.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,66 +16,48 @@ from pathlib import Path
 from typing import Any, Final
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.spark import jvm
+from unisono.pipeline.spark import jvm, private
 
 EXIT_TIMEOUT_S: Final = 120.0
-"""Writing the archive happens while Java ends."""
+"""Java writes the archive while it ends."""
 
 
 def prepare(*, anew: bool = False) -> Path:
-    """The directory with everything prepared; makes what is missing."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    home, java = Path(_find_spark_home()), jvm.java_home()
+    """Prepare what is missing; the directory with all of it."""
+    home, java = private.spark_home(), jvm.java_home()
     prepared = jvm.PreparedStart(home, java)
     if anew:
         shutil.rmtree(prepared.directory, ignore_errors=True)
     prepared.settings.mkdir(parents=True, exist_ok=True)
     if prepared.launch({}) is None:
-        prepared.keep(_ask_launcher(home, java, prepared))
+        prepared.keep(_launch(home, java, prepared))
     if not prepared.archive.is_file():
         with tempfile.TemporaryDirectory(dir=prepared.directory) as folder:
-            made = Path(folder) / prepared.archive.name
-            _record(made)
-            made.replace(prepared.archive)
+            archive = Path(folder) / prepared.archive.name
+            _record(archive)
+            archive.replace(prepared.archive)
     return prepared.directory
 
 
-def _ask_launcher(spark_home: Path, java: Path, prepared: jvm.PreparedStart) -> jvm.Launch:
-    """What Spark's scripts would start: their launcher prints it, separated by NULs."""
-    jars = spark_home / "jars"
-    core = next(jars.glob("spark-core_*.jar")).name
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(spark_home),
-        "SPARK_CONF_DIR": str(prepared.settings),
-        "SPARK_SCALA_VERSION": core.removeprefix("spark-core_").partition("-")[0],
-        "JAVA_HOME": str(java),
-    }
-    command = [str(java / "bin" / "java"), "-Xmx128m", "-cp", f"{jars}/*"]
-    command += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
-    asked = subprocess.run(  # noqa: S603 (Spark's launcher, on the Java that was found)
-        command, env=environment, capture_output=True, text=True, check=False
-    )
-    words = [word for word in asked.stdout.replace("\n", "\0").split("\0") if word]
-    if asked.returncode != 0 or "-cp" not in words:
-        raise PipelineError(f"Spark's launcher does not tell its command: {asked.stderr.strip()[:500]}")
+def _launch(spark_home: Path, java: Path, prepared: jvm.PreparedStart) -> jvm.Launch:
+    """The command of Spark's scripts, without memory size and options that do not concern Unisono."""
+    words = private.launcher_words(spark_home, java, prepared.settings)
     main = words.index("org.apache.spark.deploy.SparkSubmit")
     classpath = words.index("-cp") + 1
     options = [word for word in words[classpath + 1 : main] if not word.startswith("-Xmx")]
-    # Only MLlib's linear algebra uses it, and Java announces it each time.
+    # Only MLlib's linear algebra uses it, and Java prints a line about it at each start.
     options = [word for word in options if word != "--add-modules=jdk.incubator.vector"]
     return jvm.Launch(words[0], words[classpath], options)
 
 
 def _record(archive: Path) -> None:
-    """Let Spark do a little of everything, and have Java write down the classes it took."""
+    """Run a little of everything, and let Java archive the classes it loads."""
     from unisono.pipeline.spark.session import session
 
     conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"}
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
         spark = session("local[2]", "unisono warm-up", conf=conf)
-        process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        process = private.java_process(spark.sparkContext)
         _exercise(spark, Path(folder))
         spark.stop()
         process.stdin.close()
@@ -84,7 +66,7 @@ def _record(archive: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
     if not archive.is_file():
-        raise PipelineError("Java wrote no archive of classes; Spark will start without")
+        raise PipelineError("Java wrote no class archive; Spark starts without one")
 
 
 def _exercise(spark: Any, folder: Path) -> None:

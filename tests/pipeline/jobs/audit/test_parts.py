@@ -18,6 +18,7 @@ from unisono.lake.storage import Storage
 from unisono.model.forest import Forest, ForestNode
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
+from unisono.pipeline.fold import replay
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.compare_copies import DifferingBlocks, StoreRange
 from unisono.pipeline.jobs.audit.duplicate_ids import accuse, meet, split
@@ -26,10 +27,9 @@ from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
 from unisono.pipeline.jobs.audit.job import shared_out
 from unisono.pipeline.jobs.audit.page import _folded
-from unisono.pipeline.jobs.audit.row_fingerprints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
-from unisono.pipeline.jobs.audit.snapshot_replay import replay
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
+from unisono.pipeline.row_fingerprints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import tombstone
 from unisono.store.port import Record

@@ -16,10 +16,10 @@ from unisono.lake.lake import Lake
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED, DataFile
+from unisono.pipeline.compare import verify
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.job import ALWAYS_JOINED_ROWS, choose, compact, vacuum, work
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark.frames import read_log
 from unisono.store.port import Record

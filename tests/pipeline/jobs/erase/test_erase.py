@@ -24,7 +24,7 @@ from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG
 from unisono.lake.write import DataFile
-from unisono.pipeline.compare_rows import prove as prove_copy
+from unisono.pipeline.compare import compare_rows, verify
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import CompactionTask, compact, join
 from unisono.pipeline.jobs.erase.all_files import lake_files
@@ -34,7 +34,6 @@ from unisono.pipeline.jobs.erase.job import EraseSummary, NothingFound, erase, p
 from unisono.pipeline.jobs.erase.select import Selector
 from unisono.pipeline.jobs.erase.unproved import unproved
 from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
-from unisono.pipeline.jobs.export.verify import verify
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
@@ -107,7 +106,7 @@ def require_erased(
     assert check_directory(data).ok, check_directory(data).text()
     assert all(part.equal for part in verify(context, sqlite_uri(data), lake))
     assert not any(
-        part.problem for part in prove_copy(context, sqlite_uri(data), lake.view(), pruned_to, lake.head())
+        part.problem for part in compare_rows(context, sqlite_uri(data), lake.view(), pruned_to, lake.head())
     )
     with closing(SqliteLog.open(data)) as log:
         known = log.begin([record.id for record in records]).known

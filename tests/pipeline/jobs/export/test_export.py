@@ -17,9 +17,11 @@ from tests.commands import unisono
 from tests.pipeline.history import append, make_store, require_exact, row_of
 from tests.pipeline.processes import file_size_limit
 from tests.pipeline.test_open_log import prune
+from unisono.cli.lake.info import lake_info
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.pipeline.compare import verify
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.jobs.export import job as exporting
 from unisono.pipeline.jobs.export.job import (
@@ -32,11 +34,10 @@ from unisono.pipeline.jobs.export.job import (
     ranges,
     run_task,
 )
-from unisono.pipeline.jobs.export.verify import verify
-from unisono.pipeline.lake_info import info
 from unisono.pipeline.open_log import LogExtent, extent, sqlite_uri
 from unisono.pipeline.origin_check import origin_of
 from unisono.pipeline.spark.frames import read_log, read_partitions
+from unisono.pipeline.spark.private import java_process
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 
@@ -78,10 +79,10 @@ def test_a_little_at_a_time(context: SparkContext, store: str, records: list[Rec
         assert lake.head() == upto
     require_exact(lake, records[:1_700])
     assert all(part.equal for part in verify(context, store, lake, since=400, upto=1_000))
-    told = info(lake, store)
-    assert (told.head, told.store_head, told.buckets) == (1_700, 3_000, 4)
-    assert told.tables[0].rows == 1_700
-    assert "1300 to export" in told.text()
+    info = lake_info(lake, store)
+    assert (info.head, info.store_head, info.buckets) == (1_700, 3_000, 4)
+    assert info.tables[0].rows == 1_700
+    assert "1300 to export" in info.text()
 
 
 def test_reading_it_with_spark(
@@ -233,7 +234,7 @@ def test_a_disk_that_is_full(
     context: SparkContext, store: str, records: list[Record], tmp_path: Path
 ) -> None:
     """The error says where, nothing is left of the attempt, and with room again the same command goes on."""
-    java = context._gateway.proc.pid  # type: ignore[union-attr]
+    java = java_process(context).pid
     context.parallelize(range(2), 2).map(str).collect()  # there are workers to be limited
     sizes = []
     for name in ("elsewhere", "lake"):

@@ -21,6 +21,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.private import java_process
 from unisono.store.port import Record
 
 DRIVER_KILLS = 5
@@ -102,7 +103,7 @@ def test_workers_killed_anywhere(
     context: SparkContext, store: str, records: list[Record], tmp_path: Path
 ) -> None:
     chance = random.Random()
-    java = context._gateway.proc.pid  # type: ignore[union-attr]
+    java = java_process(context).pid
     kills = number = 0
     while kills < WORKER_KILLS:
         lake = Lake.at(str(tmp_path / f"lake-{number}"))

@@ -139,7 +139,7 @@ def test_names_as_people_type_them(context: SparkContext, tmp_path: Path) -> Non
     assert state_at(lake, apart, model) == state_at(lake, composed, model)
     assert snapshot(context, lake, model, partitions=[apart, composed]).partitions == 1
     for wrong in ("", "x" * 129):
-        with pytest.raises(NoSuchPartition, match="no such partition can be: a partition name "):
+        with pytest.raises(NoSuchPartition, match="invalid partition name: a partition name "):
             state_at(lake, wrong, model)
 
 

@@ -24,6 +24,7 @@ from tests.pipeline.outline import (
     make_outlines,
     shipped_outline,
 )
+from unisono.cli.lake.info import lake_info
 from unisono.lake import snapshots as tables
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
@@ -42,7 +43,6 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at, states_at
 from unisono.pipeline.jobs.snapshot import job as snapshots
 from unisono.pipeline.jobs.snapshot.job import forget, latest, reached, snapshot
-from unisono.pipeline.lake_info import info
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import Record
@@ -93,9 +93,9 @@ def test_only_what_is_new_is_folded(
     again = snapshot(context, lake, model)
     assert (again.events, again.partitions, again.upto) == (0, 0, 1_010)
     assert {row.partition: row for row in latest(lake, model.version, upto=1_009)} == before
-    told = info(lake)
-    assert [(part.model_version, part.folded) for part in told.snapshots] == [(model.version, 1_010)]
-    assert f"model       {model.version}" in told.text()
+    info = lake_info(lake)
+    assert [(part.model_version, part.folded) for part in info.snapshots] == [(model.version, 1_010)]
+    assert f"model       {model.version}" in info.text()
 
 
 def test_any_delta_reader_can_read_it(
@@ -153,7 +153,7 @@ def test_a_snapshot_of_another_model_version_is_never_used(
     assert snapshot(context, lake, ShippedModel.open()).model_version == NO_MODEL_VERSION
     require_replay(lake, ShippedModel.open(), records)
     compact(context, lake)
-    assert [part.model_version for part in info(lake).snapshots] == [2, 3], "the last two stay"
+    assert [part.model_version for part in lake_info(lake).snapshots] == [2, 3], "the last two stay"
 
 
 @pytest.mark.req("DUR-07")
@@ -176,7 +176,9 @@ def test_back_to_a_model_whose_snapshots_were_removed(
     assert snapshot(context, lake, first).partitions == 7
     require_replay(lake, first, records)
     compact(context, lake)
-    assert {part.model_version for part in info(lake).snapshots} == {1, 3}, "those that reach furthest stay"
+    assert {part.model_version for part in lake_info(lake).snapshots} == {1, 3}, (
+        "those that reach furthest stay"
+    )
     assert reached(lake, first) == 60
 
 

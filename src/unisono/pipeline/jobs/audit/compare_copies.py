@@ -18,19 +18,20 @@ from unisono.lake.columns import bucket_of
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, whole_rows
-from unisono.pipeline.jobs.audit.file_checks import expected_places
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import readable
 from unisono.pipeline.jobs.audit.read_log import StoreReading
-from unisono.pipeline.jobs.audit.row_fingerprints import (
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
+from unisono.pipeline.row_fingerprints import (
     EVENT_COLUMNS,
     KIND_COLUMNS,
+    LAKE_COLUMNS,
     batch_hashes,
+    expected_partition_rows,
     mix,
     record_hashes,
     texts,
 )
-from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
 
 STORE_EVENTS_PER_TASK: Final = 50_000
 
@@ -46,8 +47,6 @@ Key = tuple[int, bytes | None]
 
 Cells = tuple[int, ...]
 """Hashes of a row's columns, in a fixed order."""
-
-_LAKE_COLUMNS: Final = (*EVENT_COLUMNS, *KIND_COLUMNS)
 
 
 class StoreRange(msgspec.Struct, frozen=True):
@@ -114,15 +113,15 @@ def compare_places(scope: Scope, task: DifferingBlocks) -> FindingTally:
     found: dict[Key, list[Cells]] = {}
     for rows in rows_within(scope, task):
         ids = np.asarray(rows.column("committed_id"))
-        places, columns = expected_places(rows, batch_hashes(rows, _LAKE_COLUMNS))
+        parents, columns = expected_partition_rows(rows, batch_hashes(rows, LAKE_COLUMNS))
         names = texts(rows.column("partitions").flatten())
         del columns["partition"]
-        gathered(wanted, ids[places], names, columns)
+        gathered(wanted, ids[parents], names, columns)
     for rows in rows_within(scope, task, BY_PARTITION, ("partition", *REQUIRED)):
         ids = np.asarray(rows.column("committed_id"))
-        gathered(found, ids, texts(rows.column("partition")), batch_hashes(rows, _LAKE_COLUMNS))
+        gathered(found, ids, texts(rows.column("partition")), batch_hashes(rows, LAKE_COLUMNS))
     for key in sorted(wanted.keys() | found.keys(), key=_in_order):
-        if problem := difference(wanted.get(key, []), found.get(key, []), _LAKE_COLUMNS, _PLACES):
+        if problem := difference(wanted.get(key, []), found.get(key, []), LAKE_COLUMNS, _PLACES):
             id, name = key[0], key[1] or b""
             if not _explained(scope, task.blind, id, name.decode(errors="replace"), missing=key not in found):
                 tally.add("by_partition", problem, id, name.decode(errors="replace"))

@@ -19,7 +19,7 @@ from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.audit.event_checks import whole_rows
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.read_file import readable
-from unisono.pipeline.jobs.audit.row_fingerprints import texts
+from unisono.pipeline.row_fingerprints import texts
 
 EVENTS_PER_EXCHANGE: Final = 1_000_000
 """Events whose ids meet in one task: some 50 MB while they are sorted."""

@@ -21,7 +21,7 @@ from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.schema import EVENT_TYPE, SchemaProfile
 from unisono.model.tree import TreeProfile
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.row_fingerprints import joined, texts
+from unisono.pipeline.row_fingerprints import joined, texts
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.protocol.tombstones import ERASED_TYPE, is_tombstone

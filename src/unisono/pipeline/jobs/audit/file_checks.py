@@ -10,22 +10,22 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, whole_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, shown
-from unisono.pipeline.jobs.audit.row_fingerprints import (
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
+from unisono.pipeline.row_fingerprints import (
     EVENT_COLUMNS,
-    KIND_COLUMNS,
+    LAKE_COLUMNS,
     REMEMBERED_COLUMNS,
     batch_hashes,
+    expected_partition_rows,
     mix,
     texts,
 )
-from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 STRETCHES_MAX: Final = 4_096
@@ -45,7 +45,7 @@ def look_at_log(scope: Scope, file: DataFile, check: EventCheck, outcome: AuditO
         seen.times.append(np.column_stack([rows.column("committed_id"), rows.column("status_updated_at")]))
         check.look(rows)
         ids = np.asarray(rows.column("committed_id"))
-        hashed = batch_hashes(rows, (*EVENT_COLUMNS, *KIND_COLUMNS))
+        hashed = batch_hashes(rows, LAKE_COLUMNS)
         id_hashes.append(np.stack([hashed["id"], ids.view("u8")]).ravel(order="F"))
         _sum_up(scope, outcome, rows, ids, hashed)
     outcome.count("events", seen.rows)
@@ -75,7 +75,7 @@ def look_at_places(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
         before = _look_at_places_order(file, names, ids, before, tally)
         _look_at_bucket(scope, file, names, ids, tally)
         seen.names.append((_least(names), _greatest(names)))
-        hashed = batch_hashes(rows, (*EVENT_COLUMNS, *KIND_COLUMNS, "partition"))
+        hashed = batch_hashes(rows, (*LAKE_COLUMNS, "partition"))
         within = (ids > 0) & (ids <= scope.placed_to)
         outcome.placed.add(ids[within], mix(ids, hashed)[within])
     outcome.count("places", seen.rows)
@@ -129,19 +129,10 @@ def _sum_up(
         gone = (ids > 0) & (ids <= scope.store_since)
         if gone.any():
             outcome.left.add(ids[gone], mix(ids, {name: hashed[name] for name in REMEMBERED_COLUMNS})[gone])
-    places, expected = expected_places(rows, hashed)
-    own = ids[places]
+    parents, expected = expected_partition_rows(rows, hashed)
+    own = ids[parents]
     within = (own > 0) & (own <= scope.placed_to)
     outcome.expected.add(own[within], mix(own, expected)[within])
-
-
-def expected_places(rows: pa.RecordBatch, hashed: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The rows of `by_partition` for rows of `log`: which row each comes from, and its columns' hashes."""
-    lists = rows.column("partitions")
-    places = np.asarray(pc.list_parent_indices(lists))
-    flat = pa.RecordBatch.from_arrays([pc.list_flatten(lists)], ["partition"])
-    columns = {name: values[places] for name, values in hashed.items()}
-    return places, columns | batch_hashes(flat, ("partition",))
 
 
 def _look_at_order(file: DataFile, ids: Any, tally: FindingTally) -> None:

@@ -25,9 +25,9 @@ from unisono.pipeline.jobs.audit.compare_copies import (
     rows_within,
 )
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.row_fingerprints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import extent, sqlite_directory
+from unisono.pipeline.row_fingerprints import REMEMBERED_COLUMNS, batch_hashes, hashes, mix
 from unisono.store.cluster import StoreLost
 from unisono.store.port import StorageError
 from unisono.store.sqlite.files import connect_reader

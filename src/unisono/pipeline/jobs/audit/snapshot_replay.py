@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.merge import Piece, Share, in_file_order, in_order, pieces, scan_share
+from unisono.lake.merge import Piece, Share, scan_share
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
-from unisono.model.model import Model
 from unisono.model.pack import pack, unpack
-from unisono.model.partition import PartitionState
 from unisono.pipeline.errors import NoSuchRange
-from unisono.pipeline.fold import of_one
+from unisono.pipeline.fold import History, histories, history_of, partition_share, replay, with_names
 from unisono.pipeline.job_model import OPEN, ShippedModel
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
@@ -41,10 +36,6 @@ from unisono.store.cluster import StoreLost
 from unisono.store.port import LogReader, StorageError
 from unisono.vocabulary import Json
 
-SETTLE_EVENTS: Final = 1_000
-"""Events between two settles of a state, so that what it could undo stays small."""
-
-_COLUMNS: Final = ("partition", "committed_id", "event")
 _UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
 """Also what a file without statistics or a column makes of a reader that counts on them."""
 
@@ -206,77 +197,16 @@ def _compare(
             tally.add("snapshot", message, one.committed_id, name)
 
 
-def replay(
-    model: Model, history: Iterable[Piece], stops: Sequence[int]
-) -> Iterator[tuple[int, PartitionState, int]]:
-    """The state after every event up to each of `stops`, which ascend, and how many events that were."""
-    state, count, left = PartitionState(), 0, list(reversed(stops))
-    for _, _, (ids, events), start, end in history:
-        begin = start
-        while left and ids[end - 1] > left[-1]:
-            until = bisect_right(ids, left[-1], begin, end)
-            _apply(model, state, events[begin:until])
-            count += until - begin
-            begin = until
-            yield left.pop(), state, count
-        if not left:
-            return
-        _apply(model, state, events[begin:end])
-        count += end - begin
-    while left:
-        yield left.pop(), state, count
-
-
-def _apply(model: Model, state: PartitionState, events: Sequence[bytes]) -> None:
-    for begin in range(0, len(events), SETTLE_EVENTS):
-        for text in events[begin : begin + SETTLE_EVENTS]:
-            try:
-                event = orjson.loads(text)
-            except ValueError:
-                event = None  # a finding already, of the event
-            model.apply_committed(state, event if isinstance(event, dict) else {})
-        state.settle()
-
-
-def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[tuple[bytes, Iterable[Piece]]]:
-    """Each chosen partition with its history, by name; all of a share come from one pass over its files."""
-    if task.sample is not None:
-        for name in chosen:
-            yield name, chain.from_iterable(_sources(task, of_one(name.decode(), task.share.buckets_in_all)))
-    else:
-        yield from _merged(task, chosen)
-
-
-def _merged(task: StateTask, chosen: list[bytes]) -> Iterator[tuple[bytes, Iterable[Piece]]]:
-    wanted: Iterator[bytes | None] = chain(chosen, (None,))
-    name = next(wanted)
-    for found, history in groupby(in_order(_sources(task, task.share)), itemgetter(0)):
-        while name is not None and name < found:
-            yield name, ()
-            name = next(wanted)
-        if name is None:
-            return
-        if found == name:
-            yield name, history
-            name = next(wanted)
-    while name is not None:
-        yield name, ()
-        name = next(wanted)
-
-
-def _sources(task: StateTask, share: Share) -> list[Iterator[Piece]]:
-    files = [
-        file for file in in_file_order(task.events) if file.first_id <= task.head and share.may_be_in(file)
-    ]
-    return [
-        pieces(number, scan_share(task.storage, file, share, RowRange(0, task.head), _COLUMNS), _lists)
-        for number, file in enumerate(files)
-    ]
-
-
-def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes]]:
-    events: Any = batch.column("event").cast(pa.binary())
-    return batch.column("committed_id").to_pylist(), events.to_pylist()
+def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[History]:
+    """Each chosen partition with its history, sorted by name; a whole share takes one pass over its files."""
+    if task.sample is None:
+        found = histories(task.storage, task.events, task.share, 0, task.head)
+        names = frozenset(chosen)
+        yield from (one for one in with_names(found, iter(chosen)) if one[0] in names)
+        return
+    for name in chosen:
+        share = partition_share(name.decode(), task.share.buckets_in_all)
+        yield name, history_of(task.storage, task.events, share, 0, task.head)
 
 
 def _beyond(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:

@@ -12,7 +12,7 @@ from unisono.lake.write import DataFile
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.row_fingerprints import Sums
+from unisono.pipeline.row_fingerprints import Sums
 
 
 class Scope(msgspec.Struct, frozen=True):

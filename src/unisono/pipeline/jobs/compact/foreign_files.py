@@ -26,7 +26,7 @@ from unisono.lake.scan import BATCH_ROWS, runs_of, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import RUN_BYTES_MAX, DataFile, WrittenFiles, release_arrow_memory, write_runs
-from unisono.pipeline.compare_rows import misfit
+from unisono.pipeline.compare import first_wrong_hash
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ranges, require_present
 
@@ -209,7 +209,7 @@ def _make(task: _Stretch) -> _Made:
         return _Made(
             _write(task, ()), f"the table {LOG} does not have each event {wanted[0]} to {wanted[-1]} once"
         )
-    if problem := misfit(LOG, rows.to_batches()):
+    if problem := first_wrong_hash(LOG, rows.to_batches()):
         return _Made(_write(task, ()), problem)
     return _Made(_write(task, rows.to_batches(max_chunksize=BATCH_ROWS)), None)
 

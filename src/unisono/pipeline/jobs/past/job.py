@@ -24,7 +24,7 @@ from unisono.lake.write import DataFile
 from unisono.model.pack import unpack
 from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
-from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_share, named
+from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_share, normalise_names
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.task_planning import cut
 from unisono.vocabulary import JsonObject
@@ -55,7 +55,7 @@ class StateAt(msgspec.Struct, frozen=True):
 
 def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
     """The state of one partition at a committed_id or a time (see `moment`), or where the lake ends."""
-    (partition,) = named([partition])
+    (partition,) = normalise_names([partition])
     view = lake.view() if isinstance(lake, Lake) else lake
     upto = moment(view, at)
     own, _ = snapshots_of(view, model)

@@ -17,7 +17,7 @@ import msgspec
 
 from unisono.lake.lake import Lake
 from unisono.pipeline.clock import now_ms
-from unisono.pipeline.compare_rows import prove
+from unisono.pipeline.compare import compare_rows
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, cover
@@ -156,7 +156,7 @@ def retain(
     if allowed.changes_archive:
         _require_sound(spark, store, lake, allowed, say)
     say(f"comparing {allowed.events} events with their copy in the lake")
-    for part in prove(spark, store, lake.view(), allowed.extent.pruned_to, allowed.upto):
+    for part in compare_rows(spark, store, lake.view(), allowed.extent.pruned_to, allowed.upto):
         if part.problem:
             raise Mismatch(f"{part.problem}: nothing was removed from the log (see `unisono lake audit`)")
     maintainer.set_archive(lake.storage.location)

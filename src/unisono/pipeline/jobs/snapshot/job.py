@@ -29,7 +29,7 @@ from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import ModelContentChanged, NoSuchPartition
-from unisono.pipeline.fold import FoldResult, FoldTask, make_snapshots, named
+from unisono.pipeline.fold import FoldResult, FoldTask, make_snapshots, normalise_names
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
@@ -79,7 +79,7 @@ def snapshot(
     """Bring the snapshots of all partitions, or of those named, up to the lake's head."""
     began = time.monotonic()
     if partitions is not None:
-        partitions = named(partitions)
+        partitions = normalise_names(partitions)
     if rebuild:
         _remove(lake, model.version)
     done: list[FoldResult] = []

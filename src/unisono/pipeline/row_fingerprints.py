@@ -1,9 +1,9 @@
-"""Fingerprints of rows, by which two large copies are compared without bringing their rows together.
+"""Fingerprints of rows: compare two large copies without bringing their rows together.
 
-Each column of a row has a 64-bit hash, the same in every process; a row's print mixes them all with its
-committed_id. Prints are summed over blocks of ids, so that the sums of parts, taken wherever the rows are, add up.
-Where the sums of a block differ, its rows are looked at one by one. Nothing here proves equality against somebody who
-wants to deceive: for that the events carry SHA-256, which is recomputed elsewhere.
+Each column of a row has a 64-bit hash, the same in every process. A row's fingerprint mixes these with its
+committed_id. Fingerprints are summed over blocks of ids; sums of parts add up, wherever the parts are read. Only the
+rows of blocks whose sums differ are compared one by one. This does not protect against forgery: events carry SHA-256
+for that, which other checks recompute.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from pandas.util import hash_array  # type: ignore[import-untyped]
 from unisono.store.port import Record
 
 EVENT_COLUMNS: Final = ("id", "client_id", "partitions", "event", "status_updated_at", "hash")
-"""What the log itself has of an event."""
+"""Columns of an event that the log has."""
 
 REMEMBERED_COLUMNS: Final = ("id", "client_id", "status_updated_at", "hash")
-"""What the log remembers of an event that has left it."""
+"""Columns that the log keeps of a pruned event, for deduplication."""
 
 KIND_COLUMNS: Final = ("type", "schema")
-"""What the lake derives of it."""
+"""Columns that the lake derives from an event."""
+
+LAKE_COLUMNS: Final = (*EVENT_COLUMNS, *KIND_COLUMNS)
+"""What both tables of the lake have of an event beside its committed_id."""
 
 BLOCKS_MAX: Final = 1 << 16
 BLOCK_IDS_MIN: Final = 4_096
-"""A block: what is read again, row by row, where sums differ; and as few sums as a driver likes to hold."""
+"""A block is read again, row by row, where sums differ: small blocks. The driver holds all sums: few blocks."""
 
 _REPEATED: Final = frozenset(("client_id", "type", "schema"))
 _ODD: Final = {
@@ -54,17 +57,17 @@ Columns = Mapping[str, Any]
 
 
 def hashes(values: Any) -> Any:
-    """Of texts, bytes or None; a text and its UTF-8 bytes hash alike."""
+    """Hashes of texts, bytes or None; a text and its UTF-8 bytes hash alike."""
     return hash_array(np.asarray(values, object), categorize=False)
 
 
 def batch_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, Any]:
-    """Of the rows of a table's file."""
+    """Column hashes of rows of the lake."""
     return {name: _column_hashes(name, batch.column(name)) for name in columns}
 
 
 def record_hashes(records: Sequence[Record]) -> dict[str, Any]:
-    """Of records of the log, the same as of the lake's rows for them."""
+    """Column hashes of records of the log, equal to those of the lake's rows for them."""
     partitions = [record.partitions for record in records]
     lengths = np.array([len(names) for names in partitions], np.uint64)
     return {
@@ -78,20 +81,32 @@ def record_hashes(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def mix(ids: Any, columns: Columns) -> Any:
-    """One print for each row, of its committed_id and these columns."""
+    """The fingerprint of each row, from its committed_id and these columns."""
     total = ids.astype(np.uint64) * _ODD["committed_id"]
     for name, values in columns.items():
         total += _scramble(values * _ODD[name])
     return _scramble(total)
 
 
+def expected_partition_rows(log: pa.RecordBatch, hashed: Columns) -> tuple[Any, dict[str, Any]]:
+    """The rows that `by_partition` must have for rows of `log`, one for each partition of each event.
+
+    Returns the index of the `log` row each comes from, and its column hashes. `hashed` are those of `log`.
+    """
+    lists = log.column("partitions")
+    parents = np.asarray(pc.list_parent_indices(lists))
+    names = pa.RecordBatch.from_arrays([pc.list_flatten(lists)], ["partition"])
+    columns = {name: values[parents] for name, values in hashed.items()}
+    return parents, columns | batch_hashes(names, ("partition",))
+
+
 def joined(partitions: Any) -> Any:
-    """Each list of names as one value, the names apart by a NUL; null where a name is."""
+    """Each list of names as one value, NUL between names; null where a name is null."""
     return pc.binary_join(partitions.cast(pa.list_(pa.binary())), b"\0")
 
 
 def texts(column: Any) -> Any:
-    """A column of text or bytes as an array of bytes objects; what is not UTF-8 does no harm here."""
+    """A column of text or bytes as an array of bytes objects; invalid UTF-8 is allowed."""
     return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
 
 
@@ -107,7 +122,7 @@ def _column_hashes(name: str, column: Any) -> Any:
 
 
 def _by_value(column: Any) -> Any:
-    """Each distinct value is hashed once."""
+    """Hashes each distinct value once."""
     encoded = column.cast(pa.binary()).dictionary_encode(null_encoding="encode")
     return hashes(encoded.dictionary.to_pylist())[np.asarray(encoded.indices)]
 
@@ -120,7 +135,7 @@ def _scramble(values: Any) -> Any:
 
 
 def block_ids(head: int) -> int:
-    """Ids of one block, for a history that ends at `head`."""
+    """Ids per block, for a history that ends at `head`."""
     size = BLOCK_IDS_MIN
     while head > size * BLOCKS_MAX:
         size *= 2
@@ -128,42 +143,40 @@ def block_ids(head: int) -> int:
 
 
 class Sums:
-    """How many rows each block of ids has, and the sum of their prints, modulo 2^64.
+    """Per block of ids: the number of rows, and the sum of their fingerprints modulo 2^64.
 
-    Only non-empty blocks travel, so that what a task saw of a long history is small.
+    Only non-empty blocks are pickled, so a task's part of a long history is small.
     """
 
     def __init__(self, head: int) -> None:
         self.size = block_ids(head)
         self._blocks = max(1, -(-head // self.size))
         self._rows = np.zeros(self._blocks, np.int64)
-        self._prints = np.zeros(self._blocks, np.uint64)
+        self._sums = np.zeros(self._blocks, np.uint64)
 
-    def add(self, ids: Any, prints: Any) -> None:
-        """Rows by id; ids must lie in the history."""
-        places = (ids - 1) // self.size
-        np.add.at(self._rows, places, 1)
-        np.add.at(self._prints, places, prints)
+    def add(self, ids: Any, fingerprints: Any) -> None:
+        """Add rows; their ids must lie in the history."""
+        blocks = (ids - 1) // self.size
+        np.add.at(self._rows, blocks, 1)
+        np.add.at(self._sums, blocks, fingerprints)
 
     def merge(self, other: Sums) -> None:
         self._rows += other._rows
-        self._prints += other._prints
+        self._sums += other._sums
 
     def differing(self, other: Sums, since: int, upto: int) -> list[tuple[int, int]]:
         """Ranges `(low, high]` within `(since, upto]`, one for each block in which the two differ."""
-        places = np.flatnonzero((self._rows != other._rows) | (self._prints != other._prints))
-        ranges = [
-            (max(since, int(place) * self.size), min(upto, (int(place) + 1) * self.size)) for place in places
-        ]
+        blocks = np.flatnonzero((self._rows != other._rows) | (self._sums != other._sums)).tolist()
+        ranges = [(max(since, block * self.size), min(upto, (block + 1) * self.size)) for block in blocks]
         return [(low, high) for low, high in ranges if low < high]
 
     def __getstate__(self) -> tuple[int, int, Any, Any, Any]:
-        places = np.flatnonzero(self._rows)
-        return self.size, self._blocks, places, self._rows[places], self._prints[places]
+        blocks = np.flatnonzero(self._rows)
+        return self.size, self._blocks, blocks, self._rows[blocks], self._sums[blocks]
 
     def __setstate__(self, state: tuple[int, int, Any, Any, Any]) -> None:
-        self.size, self._blocks, places, rows, prints = state
+        self.size, self._blocks, blocks, rows, sums = state
         self._rows = np.zeros(self._blocks, np.int64)
-        self._prints = np.zeros(self._blocks, np.uint64)
-        self._rows[places] = rows
-        self._prints[places] = prints
+        self._sums = np.zeros(self._blocks, np.uint64)
+        self._rows[blocks] = rows
+        self._sums[blocks] = sums

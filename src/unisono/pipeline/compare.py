@@ -1,0 +1,267 @@
+"""Compares the log with the lake, range by range, on executors. Two strengths, one plan:
+
+- `verify` compares digests of the hashes that both sides carry: fast, and enough to know that nothing is missing,
+  repeated or mixed up.
+- `compare_rows` compares every column of every row in both tables, and recomputes each hash from the lake's event. It
+  runs before events leave the log, after which the lake is the only copy.
+
+Ranges end where the runs of `by_partition` end, so one task reads each file. Both need sound files and stop at the
+first error. An audit must not: `jobs/audit/compare_copies.py` sums fingerprints over blocks of ids, goes on past
+unreadable files and names every differing row. `origin_check.py` compares hashes without Spark, before a job starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from unisono.lake.columns import LOG_SCHEMA, to_batch
+from unisono.lake.digests import Digest, digest
+from unisono.lake.lake import Lake, View
+from unisono.lake.scan import RowRange, runs_of, scan_file, scan_log
+from unisono.lake.storage import BY_PARTITION, LOG, Storage
+from unisono.lake.write import DataFile
+from unisono.pipeline.errors import NoSuchRange
+from unisono.pipeline.open_log import extent, open_reader, read_range
+from unisono.pipeline.row_fingerprints import (
+    LAKE_COLUMNS,
+    Columns,
+    batch_hashes,
+    expected_partition_rows,
+    mix,
+)
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.protocol.tombstones import is_tombstone
+from unisono.store.port import LogReader, Record
+from unisono.vocabulary import Json
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+ROWS_AT_ONCE: Final = 8_192
+"""Events compared at a time: the rows of both sides are in memory."""
+
+_DIGESTED: Final = ("committed_id", "hash")
+
+
+class CompareTask(msgspec.Struct, frozen=True):
+    """One task: a range, where log and lake are, and the files of the lake that hold the range."""
+
+    store: str
+    storage: Storage
+    since: int
+    upto: int
+    log: tuple[DataFile, ...]
+    by_partition: tuple[DataFile, ...]
+
+
+class VerifiedRange(msgspec.Struct, frozen=True):
+    """The digests of one range in both tables, from the lake and from the log."""
+
+    since: int
+    upto: int
+    log: Digest
+    by_partition: Digest
+    store_log: Digest
+    store_by_partition: Digest
+
+    @property
+    def equal(self) -> bool:
+        return self.log == self.store_log and self.by_partition == self.store_by_partition
+
+
+class ComparedRange(msgspec.Struct, frozen=True):
+    """One range; `problem` names the first event whose copy differs from the log, None when all are equal."""
+
+    since: int
+    upto: int
+    events: int
+    problem: str | None = None
+
+
+def verify(
+    spark: SparkContext, store: str, lake: Lake, since: int = 0, upto: int | None = None
+) -> list[VerifiedRange]:
+    """Compare digests over the part of `(since, upto]` that both hold. Events that left the log are not compared."""
+    view = lake.view()
+    log = extent(store)
+    first, last = max(since, log.pruned_to), min(view.head, log.head if upto is None else upto)
+    if first >= last:
+        if since < last:
+            raise NoSuchRange(f"nothing to compare: the log no longer has any event of ({since}, {last}]")
+        return []
+    tasks = _plan(store, view, first, last)
+    return list(spark.parallelize(tasks, len(tasks)).map(_verify_range).collect())
+
+
+def compare_rows(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
+    """Compare every row of `(since, upto]`, which log and lake must both hold."""
+    tasks = _plan(store, view, since, upto)
+    return list(spark.parallelize(tasks, len(tasks)).map(_compare_range).collect()) if tasks else []
+
+
+def first_wrong_hash(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
+    """The first event whose hash is not that of its content. A tombstone carries the hash of what was erased."""
+    for batch in batches:
+        for committed_id, partitions, event, stored_hash in _hashed_rows(batch):
+            text = event.encode()
+            if content_hash(text, canonical(partitions)) != stored_hash and not is_tombstone(text):
+                return (
+                    f"the hash of event {committed_id} in the lake's table {table} does not match its content"
+                )
+    return None
+
+
+def store_digest(records: Sequence[Record]) -> tuple[Digest, Digest]:
+    """The digests that `log` and `by_partition` must have for these records."""
+    pairs = [(record, name) for record in records for name in record.partitions]
+    by_partition = _digest_rows([record for record, _ in pairs], [name for _, name in pairs])
+    return digest(_digest_rows(records, None)), digest(by_partition)
+
+
+def _plan(store: str, view: View, since: int, upto: int) -> list[CompareTask]:
+    return [
+        CompareTask(
+            store,
+            view.storage,
+            low,
+            high,
+            _touching(view.log_files, low, high),
+            _touching(view.partition_files, low, high),
+        )
+        for low, high in _split_at_runs(view.partition_files, since, upto)
+    ]
+
+
+def _split_at_runs(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
+    low = since
+    for run in runs_of(files):
+        high = min(upto, max(file.last_id for file in run))
+        if high > low:
+            yield low, high
+            low = high
+    if low < upto:
+        yield low, upto
+
+
+def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
+    return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
+
+
+def _verify_range(task: CompareTask) -> VerifiedRange:
+    """On an executor."""
+    return VerifiedRange(
+        task.since,
+        task.upto,
+        _digest_files(task, task.log, _DIGESTED),
+        _digest_files(task, task.by_partition, (*_DIGESTED, "partition")),
+        *_digest_store(task),
+    )
+
+
+def _digest_files(task: CompareTask, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
+    span = RowRange(task.since, task.upto)
+    batches = chain.from_iterable(scan_file(task.storage, file, span, columns) for file in files)
+    return sum(map(digest, batches), Digest())
+
+
+def _digest_store(task: CompareTask) -> tuple[Digest, Digest]:
+    log, by_partition = Digest(), Digest()
+    reader = open_reader(task.store)
+    try:
+        for records in read_range(reader, task.since, task.upto):
+            of_log, of_partitions = store_digest(records)
+            log += of_log
+            by_partition += of_partitions
+    finally:
+        reader.close()
+    return log, by_partition
+
+
+def _digest_rows(records: Sequence[Record], names: Sequence[str] | None) -> Any:
+    columns = {
+        "committed_id": pa.array([record.committed_id for record in records], pa.int64()),
+        "hash": pa.array([record.hash for record in records], pa.binary()),
+    }
+    if names is not None:
+        columns["partition"] = pa.array(names, pa.string())
+    return pa.table(columns)
+
+
+class _RowSum(msgspec.Struct, frozen=True):
+    """Rows of `by_partition` in any order: their number, and the sum of their fingerprints modulo 2^64."""
+
+    rows: int = 0
+    fingerprints: int = 0
+
+    def __add__(self, other: _RowSum) -> _RowSum:
+        return _RowSum(self.rows + other.rows, (self.fingerprints + other.fingerprints) % (1 << 64))
+
+    @classmethod
+    def of(cls, ids: Any, columns: Columns) -> _RowSum:
+        return cls(len(ids), int(mix(ids, columns).sum(dtype=np.uint64)))
+
+
+def _compare_range(task: CompareTask) -> ComparedRange:
+    """On an executor."""
+    reader = open_reader(task.store)
+    try:
+        problem, expected = _compare_log(task, reader)
+    finally:
+        reader.close()
+    problem = problem or _compare_partition_rows(task, expected)
+    return ComparedRange(task.since, task.upto, task.upto - task.since, problem)
+
+
+def _compare_log(task: CompareTask, reader: LogReader) -> tuple[str | None, _RowSum]:
+    """The first problem of table `log` against the store; and what `by_partition` must have."""
+    expected = _RowSum()
+    for since in range(task.since, task.upto, ROWS_AT_ONCE):
+        upto = min(since + ROWS_AT_ONCE, task.upto)
+        records = list(chain.from_iterable(read_range(reader, since, upto)))
+        batch = to_batch(records)
+        parents, columns = expected_partition_rows(batch, batch_hashes(batch, LAKE_COLUMNS))
+        expected += _RowSum.of(np.asarray(batch.column("committed_id"))[parents], columns)
+        lake = pa.Table.from_batches(list(scan_log(task.storage, task.log, since, upto)), LOG_SCHEMA)
+        if not lake.equals(pa.Table.from_batches([batch])):
+            return _first_difference(lake, records), expected
+        if (problem := first_wrong_hash(LOG, lake.to_batches())) is not None:
+            return problem, expected
+    return None, expected
+
+
+def _compare_partition_rows(task: CompareTask, expected: _RowSum) -> str | None:
+    span = RowRange(task.since, task.upto)
+    found = _RowSum()
+    for file in task.by_partition:
+        for batch in scan_file(task.storage, file, span, ("committed_id", "partition", *LAKE_COLUMNS)):
+            found += _RowSum.of(
+                np.asarray(batch.column("committed_id")), batch_hashes(batch, (*LAKE_COLUMNS, "partition"))
+            )
+            if (problem := first_wrong_hash(BY_PARTITION, [batch])) is not None:
+                return problem
+    if found != expected:
+        return f"the table {BY_PARTITION} differs from the log within events {task.since + 1} to {task.upto}"
+    return None
+
+
+def _hashed_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, list[Json], str, bytes]]:
+    columns = (batch.column(name).to_pylist() for name in ("committed_id", "partitions", "event", "hash"))
+    return zip(*columns, strict=True)
+
+
+def _first_difference(lake: pa.Table, records: Sequence[Record]) -> str:
+    rows = {row["committed_id"]: row for row in lake.to_pylist()}
+    for record in records:
+        (expected,) = to_batch([record]).to_pylist()
+        found = rows.get(record.committed_id)
+        if found is None:
+            return f"event {record.committed_id} is not in the lake"
+        if found != expected:
+            return f"event {record.committed_id} differs between the log and the lake"
+    return f"the lake has duplicates among events {records[0].committed_id} to {records[-1].committed_id}"
