@@ -191,7 +191,7 @@ class Seat(Generic[L]):
         states: States,
         fronts: int,
         now_ms: Callable[[], int],
-        neighbours: ClusterView | None = None,
+        cluster: ClusterView | None = None,
         **bounds: float,
     ) -> None:
         node, self._node_socket = socket_pair()
@@ -208,8 +208,8 @@ class Seat(Generic[L]):
             fronts=[Channel(inside) for _, inside in pairs],
             clock=Clock(now_ms, store.last_status_updated_at()),
             perf=time.perf_counter,
-            obey=AdminCommands(Settings()).obey,
-            neighbours=neighbours,
+            execute=AdminCommands(Settings()).execute,
+            cluster=cluster,
             **bounds,
         )
         self._thread = threading.Thread(target=self._run, name="authority", daemon=True)
@@ -275,7 +275,7 @@ def seated_on(
     snapshot_every: int = 0,
     now_ms: Callable[[], int] = now_ms,
     fails: bool = False,
-    neighbours: ClusterView | None = None,
+    cluster: ClusterView | None = None,
     rule_timeout_s: float | None = None,
     **bounds: float,
 ) -> Iterator[Seat[L]]:
@@ -291,7 +291,7 @@ def seated_on(
         now_ms=now_ms,
         rule_timeout_s=rule_timeout_s,
     )
-    seat = Seat(store, states, fronts, now_ms, neighbours, **bounds)
+    seat = Seat(store, states, fronts, now_ms, cluster, **bounds)
     try:
         seat.start()
         yield seat

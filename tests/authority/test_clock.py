@@ -54,7 +54,7 @@ def test_time_stands_still_for_a_small_difference_and_goes_back_for_a_large_one(
     assert (clock(), clock.corrections) == (NOW, 0)
     hands.now -= 1
     assert (clock(), clock.corrections) == (NOW - CLOCK_SKEW_MAX_MS - 1, 1)
-    clock.saw(NOW + 5)
+    clock.observe(NOW + 5)
     hands.now = NOW
     assert clock() == NOW + 5
 
@@ -98,7 +98,7 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
 
         def node(name: str, hands: Hands) -> Seat[Any]:
             log = PostgresLog.open(database, name)
-            seated: Seat[Any] = stack.enter_context(seated_on(log, now_ms=hands, neighbours=ClusterView(log)))
+            seated: Seat[Any] = stack.enter_context(seated_on(log, now_ms=hands, cluster=ClusterView(log)))
             return seated
 
         a, b = node("a", right), node("b", wrong)
@@ -114,5 +114,5 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
 def test_a_node_that_starts_after_a_wrong_clock_uses_its_own(database: str) -> None:
     for name, now, told in (("a", AHEAD, AHEAD), ("b", NOW, NOW), ("c", NOW - 1_000, NOW)):
         log = PostgresLog.open(database, name)
-        with seated_on(log, now_ms=Hands(now), neighbours=ClusterView(log)) as seat:
+        with seated_on(log, now_ms=Hands(now), cluster=ClusterView(log)) as seat:
             assert time_of_next(seat) == told

@@ -8,7 +8,7 @@ import pytest
 
 from tests.authority.logs import GatedLog
 from tests.authority.seat import candidate, check_order, push, put, seated, seated_on
-from unisono.authority.parked_requests import GROUP_EVENTS_MAX
+from unisono.authority.group_size import GROUP_EVENTS_MAX
 from unisono.ipc import channel as channels
 from unisono.ipc.messages import AdminCommand, AskHead, AskStats, Drain, EventCommitted, HeadAnswer, Ready
 

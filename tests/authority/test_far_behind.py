@@ -11,7 +11,7 @@ from tests.authority.seat import Seat, candidate, check_order, put, seated_on
 from tests.store.postgres.server import database, postgres
 from tests.store.records import make_record
 from unisono.authority.cluster_view import ClusterView
-from unisono.authority.parked_requests import GROUP_BYTES_MAX
+from unisono.authority.group_size import GROUP_BYTES_MAX
 from unisono.ipc import channel as channels
 from unisono.ipc.messages import EventCommitted, Message
 from unisono.protocol.canonical import canonical
@@ -38,7 +38,7 @@ class DeafLog(PostgresLog):
 def fallen_behind(dsn: str) -> Iterator[Seat[DeafLog]]:
     """A node at work on a log that another one has gone on writing."""
     log = DeafLog.open(dsn, "behind")
-    with seated_on(log, neighbours=ClusterView(log)) as seat:
+    with seated_on(log, cluster=ClusterView(log)) as seat:
         seat.front.head()
         log.deaf = True
         with closing(PostgresLog.open(dsn, "other")) as other:

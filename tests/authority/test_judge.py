@@ -37,7 +37,7 @@ def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
 
 def verdict(states: States, item: Candidate | RefusedItem, *known: Candidate) -> Verdict:
     """The verdict on `item` in partitions that are in memory, where `known` were committed before."""
-    states.refill()
+    states.reset_fold_budget()
     assert states.ready(COMPATIBILITY, item.partitions)
     before = {one.id: RememberedId(7, one.hash, "somebody", 1234) for one in known}
     return judge(item, COMPATIBILITY, before, states)

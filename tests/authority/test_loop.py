@@ -12,7 +12,7 @@ import pytest
 from tests.authority.logs import FailingLog, GatedLog
 from tests.authority.seat import FrontEnd, candidate, check_order, push, put, reading, seated, seated_on
 from tests.store.sqlite.faulty_disk import faulty_disk
-from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
+from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.ipc.messages import (
     AskHead,
     BatchOutcome,

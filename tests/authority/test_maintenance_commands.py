@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.authority.seat import Seat, candidate, push, seated, seated_on
-from unisono.authority import maintenance_commands as keeping
+from unisono.authority import maintenance_commands
 from unisono.authority.cluster_view import ClusterView
-from unisono.authority.maintenance_commands import KeepingOrders
+from unisono.authority.maintenance_commands import MaintenanceCommands
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResult
 from unisono.protocol.tombstones import tombstone
 from unisono.store.cluster import News
@@ -36,7 +36,7 @@ def test_a_shared_log_is_not_kept_by_its_nodes(tmp_path: Path) -> None:
         for command in MAINTENANCE_COMMANDS:
             ok, told = order(seat, command, 0)
             assert not ok
-            assert "over the database itself" in str(told)
+            assert "in the database itself" in str(told)
 
 
 class Pruned(SqliteLog):
@@ -45,7 +45,7 @@ class Pruned(SqliteLog):
     limits: list[int]
     took_s = 0.0
 
-    def prune_batch(self, upto: int, *, limit: int = 500) -> int:
+    def prune(self, upto: int, *, limit: int = 500) -> int:
         self.limits = [*getattr(self, "limits", []), limit]
         time.sleep(self.took_s)
         return super().prune_batch(upto, limit=limit)
@@ -58,15 +58,15 @@ def test_as_many_leave_as_do_not_hold_up_a_group(tmp_path: Path) -> None:
             caller.submit(*(candidate(["p"], push(f"n{n}-{m}")) for m in range(100)))
     log = Pruned.open(tmp_path)
     log.set_archive("file:///lake")
-    orders = KeepingOrders(log)
+    commands = MaintenanceCommands(log)
     ask = AdminCommand(1, "prune", body=encode(3_000))
     for _ in range(3):
-        orders.obey(None, ask)  # type: ignore[arg-type]
+        commands.execute(None, ask)  # type: ignore[arg-type]
     log.took_s = 0.2
     for _ in range(3):
-        orders.obey(None, ask)  # type: ignore[arg-type]
-    assert log.limits[0] == keeping.PRUNE_EVENTS_MIN
-    assert log.limits[-1] == keeping.PRUNE_EVENTS_MIN, "a slow disk is given little at a time"
+        commands.execute(None, ask)  # type: ignore[arg-type]
+    assert log.limits[0] == maintenance_commands.PRUNE_EVENTS_MIN
+    assert log.limits[-1] == maintenance_commands.PRUNE_EVENTS_MIN, "a slow disk is given little at a time"
     log.close()
 
 
@@ -84,14 +84,14 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
             model_digest = ""
 
     log = Storing.open(tmp_path)
-    orders = KeepingOrders(log)
+    commands = MaintenanceCommands(log)
     snapshots = [Snapshot(f"s{n}", 0, 0, b"x" * 100, 1) for n in range(150)]
     ask = AdminCommand(7, "snapshots", body=encode((0, snapshots)))
-    answers = [orders.obey(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
+    answers = [commands.execute(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
     assert answers == [None, None, None, {}]
     assert stored == [64, 64, 22]
     with pytest.raises(MaintenanceRefused, match="fold them anew"):
-        orders.obey(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
+        commands.execute(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
     log.close()
 
 
@@ -110,7 +110,7 @@ class Erasing(ClusterView):
 def test_states_are_forgotten_when_something_was_erased_elsewhere(tmp_path: Path) -> None:
     log = SqliteLog.open(tmp_path)
     elsewhere = Erasing()
-    with seated_on(log, neighbours=elsewhere) as seat:
+    with seated_on(log, cluster=elsewhere) as seat:
         caller = seat.front.connect()
         assert caller.submit(candidate(["p"], push("a")))[0].status == "committed"
         assert caller.submit(candidate(["p"], push("a")))[0].status == "rejected"

@@ -132,7 +132,7 @@ def test_a_server_without_a_versioned_model_has_none_to_reload(tmp_path: Path) -
 
 
 def test_an_unknown_order_is_refused(seat: Seat[SqliteLog]) -> None:
-    assert seat.order("dance", "") == (False, {"error": "there is no order 'dance'"})
+    assert seat.order("dance", "") == (False, {"error": "unknown command 'dance'"})
 
 
 class SharedLog(SqliteLog):
@@ -151,7 +151,7 @@ class Elsewhere(ClusterView):
         super().__init__(None)
         self._model = model
 
-    def model_in_force(self) -> Model:
+    def published_model(self) -> Model:
         return self._model
 
 
@@ -160,7 +160,7 @@ def test_a_model_of_another_node_leaves_the_order_of_requests_as_it_is(tmp_path:
     log = SharedLog.open(tmp_path / "data")
     grow(log, "long", 5_000)
     elsewhere = Elsewhere(counting_model(tmp_path / "next", 3))
-    with seated_on(log, counting_model(tmp_path / "model", 2), neighbours=elsewhere) as seat:
+    with seated_on(log, counting_model(tmp_path / "model", 2), cluster=elsewhere) as seat:
         caller, other = seat.front.connect(), seat.front.connect()
         log.in_force = 3
         places = ["p", "long", "p", "q", "long", "p"]

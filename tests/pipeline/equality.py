@@ -79,7 +79,7 @@ def _authority(model: Model, log: CommitLog, names: Sequence[str]) -> Iterator[t
     states = States(model, log, bytes_max=1 << 30, snapshot_every=0, now_ms=lambda: 0)
     for name in names:
         while (snapshot := states.write_snapshot(name)) is None:
-            states.refill()
+            states.reset_fold_budget()
             states.advance()
         assert snapshot.model_version == states.snapshot_version
         yield name, snapshot.state

@@ -1,14 +1,14 @@
-"""What an operator can order a running authority to do: take another model, write snapshots, keep the log."""
+"""Admin commands to a running authority: reload the model, write a snapshot, maintain the log."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from unisono.authority.maintenance_commands import KeepingOrders
+from unisono.authority.maintenance_commands import MaintenanceCommands
+from unisono.authority.replica import Replica
 from unisono.config import Settings
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, AdminCommand, CommandResult
 from unisono.model.load import ModelError, load_model
@@ -17,39 +17,36 @@ from unisono.store.cluster import ModelRefused
 from unisono.store.maintenance import MaintainedLog, MaintenanceRefused
 from unisono.vocabulary import JsonObject
 
-if TYPE_CHECKING:
-    from unisono.authority.loop import Authority
-
-log = logging.getLogger("unisono.authority")
+logger = logging.getLogger("unisono.authority")
 
 
-class OrderRefused(Exception):
-    """The order cannot be followed; the text says why and nothing has changed."""
+class CommandRefused(Exception):
+    """The command cannot be executed; the text says why. Nothing has changed."""
 
 
-class ReloadTerms(msgspec.Struct, frozen=True):
-    """`dry_run`: only look whether the model could be taken. `digest`: take this content and no other."""
+class ReloadOptions(msgspec.Struct, frozen=True):
+    """`dry_run`: only check whether the model can be loaded. `digest`: the content that was checked before."""
 
     dry_run: bool = False
     digest: str | None = None
 
 
 class AdminCommands:
-    """Carries out orders between two groups."""
+    """Executes admin commands between two groups."""
 
-    def __init__(self, settings: Settings, kept: MaintainedLog | None = None) -> None:
-        """`kept`: the log, if it is embedded and this process its only writer."""
+    def __init__(self, settings: Settings, log: MaintainedLog | None = None) -> None:
+        """`log`: the log if it is embedded, so that this process is its only writer."""
         self._settings = settings
-        self._keeping = KeepingOrders(kept)
+        self._maintenance = MaintenanceCommands(log)
 
-    def obey(self, authority: Authority, order: AdminCommand) -> CommandResult | None:
-        """None: not done yet, ask again after the next group."""
+    def execute(self, replica: Replica, command: AdminCommand) -> CommandResult | None:
+        """Execute a command or a step of it; None: not finished, call again after the next group."""
         try:
-            match order.command:
+            match command.command:
                 case "reload":
-                    body = self._reload(authority, order.argument, _reload_terms(order.body))
+                    body = self._reload(replica, command.argument, _reload_options(command.body))
                 case "snapshot":
-                    snapshot = authority.states.write_snapshot(order.argument)
+                    snapshot = replica.states.write_snapshot(command.argument)
                     if snapshot is None:
                         return None
                     body = {
@@ -58,38 +55,46 @@ class AdminCommands:
                         "model_version": snapshot.model_version,
                         "bytes": len(snapshot.state),
                     }
-                case command if command in MAINTENANCE_COMMANDS:
-                    kept = self._keeping.obey(authority, order)
-                    if kept is None:
+                case name if name in MAINTENANCE_COMMANDS:
+                    result = self._maintenance.execute(replica, command)
+                    if result is None:
                         return None
-                    body = kept
-                case _:
-                    raise OrderRefused(f"there is no order {order.command!r}")
-        except (OrderRefused, MaintenanceRefused, ModelError, ModelRefused) as error:
-            log.warning("order %s refused: %s", order.command, error)
-            return CommandResult(order.ticket, False, msgspec.json.encode({"error": str(error)}))
-        return CommandResult(order.ticket, True, msgspec.json.encode(body))
+                    body = result
+                case name:
+                    raise CommandRefused(f"unknown command {name!r}")
+        except (CommandRefused, MaintenanceRefused, ModelError, ModelRefused) as error:
+            logger.warning(
+                "admin command %s refused: %s", command.command, error, extra={"command": command.command}
+            )
+            return CommandResult(command.ticket, False, msgspec.json.encode({"error": str(error)}))
+        return CommandResult(command.ticket, True, msgspec.json.encode(body))
 
-    def _reload(self, authority: Authority, directory: str, terms: ReloadTerms) -> JsonObject:
-        """MODEL-02: the new model is loaded and checked whole before anything switches."""
-        old = authority.states.model
-        place = directory or (self._settings.model or "")
-        if old.version is None or place in ("", "open"):
-            raise OrderRefused("this server runs without a versioned model; start it with --model DIR")
-        new = load_model(Path(place), accept_init=self._settings.accept_init)
+    def _reload(self, replica: Replica, directory: str, options: ReloadOptions) -> JsonObject:
+        """MODEL-02: the new model is loaded and checked completely before anything switches."""
+        old = replica.states.model
+        path = directory or (self._settings.model or "")
+        if old.version is None or path in ("", "open"):
+            raise CommandRefused("this server runs without a versioned model; start it with --model DIR")
+        new = load_model(Path(path), accept_init=self._settings.accept_init)
         if new.version is None or new.version <= old.version:
             edited = new.version == old.version and new.digest != old.digest
             also = f", which has another content (digest {old.digest[:12]}, this one {new.digest[:12]})"
-            raise OrderRefused(
+            raise CommandRefused(
                 f"model_version {new.version} is not above {old.version}, the one in force{also if edited else ''}; "
                 "raise it in model.toml"
             )
-        if terms.digest is not None and new.digest != terms.digest:
-            raise OrderRefused("the files of the model have changed since they were checked; try again")
-        if not terms.dry_run:
-            authority.neighbours.publish(new)
-            authority.adopt(authority.states.renewed(new))
-            log.info("model %s: version %d replaced by %d", new.name, old.version, new.version)
+        if options.digest is not None and new.digest != options.digest:
+            raise CommandRefused("the files of the model have changed since they were checked; try again")
+        if not options.dry_run:
+            replica.cluster.publish(new)
+            replica.adopt(replica.states.with_model(new))
+            logger.info(
+                "model %s: version %d replaced by %d",
+                new.name,
+                old.version,
+                new.version,
+                extra={"model_version": new.version},
+            )
         return {
             "old_model_version": old.version,
             "new_model_version": new.version,
@@ -98,18 +103,18 @@ class AdminCommands:
         }
 
 
-def _reload_terms(body: bytes) -> ReloadTerms:
+def _reload_options(body: bytes) -> ReloadOptions:
     try:
-        return msgspec.json.decode(body, type=ReloadTerms) if body else ReloadTerms()
+        return msgspec.json.decode(body, type=ReloadOptions) if body else ReloadOptions()
     except msgspec.MsgspecError as error:
-        raise OrderRefused(f"an order to reload is not understood: {error}") from None
+        raise CommandRefused(f"malformed body of reload: {error}") from None
 
 
 def changes(old: Model, new: Model) -> JsonObject:
-    """What differs between two models' descriptions, key by key, one level deep."""
+    """The differences between two models' descriptions, key by key, one level deep."""
     before, after = old.describe(), new.describe()
-    told: JsonObject = {}
-    for key in sorted({*before, *after}):
-        if before.get(key) != after.get(key):
-            told[key] = {"before": before.get(key), "after": after.get(key)}
-    return told
+    return {
+        key: {"before": before.get(key), "after": after.get(key)}
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    }

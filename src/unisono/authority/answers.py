@@ -1,4 +1,4 @@
-"""What a submitter is told of each item, in the words of either generation of clients."""
+"""The answers to a submitter, in either form of the protocol: one event, or a batch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def single_outcome(
     if result.status == "committed":
         assert isinstance(item, Candidate)
         first = known[item.id]
-        payload = encode_event(
+        event = encode_event(
             first.committed_id, item.id, first.client_id, item.partitions, item.event, first.status_updated_at
         )
-        return SingleOutcome(submit.conn, True, payload)
-    told = {
+        return SingleOutcome(submit.conn, True, event)
+    payload = {
         "id": item.id,
         "client_id": submit.client_id,
         "partitions": item.partitions,
@@ -42,4 +42,4 @@ def single_outcome(
         "errors": result.errors,
         "status_updated_at": result.status_updated_at,
     }
-    return SingleOutcome(submit.conn, False, encode_payload(told), result.reason)
+    return SingleOutcome(submit.conn, False, encode_payload(payload), result.reason)

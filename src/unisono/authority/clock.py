@@ -1,4 +1,4 @@
-"""The time that events are given."""
+"""The clock that gives events their time."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final
 
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
-log = logging.getLogger("unisono.authority")
+logger = logging.getLogger("unisono.authority")
 
 NEVER_SET_MS: Final = 1_704_067_200_000
-"""The beginning of 2024: a clock that shows an earlier time was not set since its machine booted."""
+"""The beginning of 2024: a clock with an earlier time has not been set since its machine booted."""
 
 WARN_EVERY_MS: Final = 60_000
-"""Between two warnings of times that differ."""
+"""Least time between two warnings."""
 
 
 class Clock:
     """Milliseconds for events (ENV-07).
 
     From one event of the log to the next, time never goes back by CLOCK_SKEW_MAX_MS or less, also across nodes and
-    restarts: so far the newest event may be ahead of this node's clock, and time stands still. One that is further
-    ahead was given by a wrong clock, and does not hold up everybody's time until that moment comes: this node
-    warns and uses its own clock. A clock that was never set is not used for that.
+    restarts: if the newest event is ahead of this node's clock by no more than that, its time is used again. An event
+    that is further ahead has the time of a wrong clock: this node warns and uses its own clock, unless that was
+    never set.
     """
 
     def __init__(self, now_ms: Callable[[], int], newest: int) -> None:
@@ -43,24 +43,25 @@ class Clock:
         self._newest = max(self._newest, now)
         return self._newest
 
-    def saw(self, time_ms: int) -> None:
-        """The newest event of the log, which another node committed, has this time."""
+    def observe(self, time_ms: int) -> None:
+        """Another node has committed an event with this time, which is now the newest."""
         self._newest = time_ms
 
     def _warn(self, now: int) -> None:
         if self._warned_at is not None and 0 <= now - self._warned_at < WARN_EVERY_MS:
             return
         self._warned_at = now
-        log.warning(
-            "the newest event has the time %s and the clock of this node says %s: more than %d s apart, so this "
-            "node uses its own clock. Set the clock that is wrong",
-            _shown(self._newest),
-            _shown(now),
+        logger.warning(
+            "newest event has the time %s, the clock of this node %s: more than %d s apart, using the clock of this "
+            "node. Correct the clock that is wrong",
+            _iso(self._newest),
+            _iso(now),
             CLOCK_SKEW_MAX_MS // 1000,
+            extra={"event_ms": self._newest, "clock_ms": now},
         )
 
 
-def _shown(time_ms: int) -> str:
+def _iso(time_ms: int) -> str:
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):

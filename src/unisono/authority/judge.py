@@ -1,8 +1,8 @@
 """One submitted item → Commit, Duplicate or Reject.
 
-The order of questions is fixed: refused by the front (not authorised, not representable), known already
-(ORD-03, ORD-04), then what the model says. A retry is therefore answered from the log even when a newer model
-would no longer take the event, and a refusal of access tells nothing about what exists (AUTHZ-06).
+The order of checks is fixed: refused by the front (not authorised, not representable), committed before (ORD-03,
+ORD-04), then the model. A retry is therefore answered from the log even if a newer model would reject the event, and
+a refusal of access reveals nothing about what exists (AUTHZ-06).
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ Verdict: TypeAlias = Commit | Duplicate | Reject
 
 
 class EventModel(Protocol):
-    """What the model says of an event. A take that finds no error has changed the staged states."""
+    """The states that judge events by their model."""
 
-    def take(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]: ...
+    def stage(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]:
+        """The errors of an event; if there are none, its changes are staged."""
+        ...
 
 
 def judge(
-    item: Candidate | RefusedItem, profile: str, known: Mapping[str, RememberedId], meaning: EventModel
+    item: Candidate | RefusedItem, profile: str, known: Mapping[str, RememberedId], model: EventModel
 ) -> Verdict:
-    """`known` covers the log and what the group has accepted so far (ORD-05)."""
+    """`known` has the ids in the log and those the group has accepted so far (ORD-05)."""
     if isinstance(item, RefusedItem):
         return Reject(item.reason, item.errors)
     earlier = known.get(item.id)
@@ -57,5 +59,5 @@ def judge(
             "validation_failed",
             (FieldError("event", f"id {item.id!r} was committed before with a different payload"),),
         )
-    errors = meaning.take(profile, item)
+    errors = model.stage(profile, item)
     return Reject("validation_failed", errors) if errors else Commit()

@@ -1,15 +1,17 @@
-"""The pipeline's orders to a running authority: it stays the only writer of its log, and does one short step at a
-time between two groups, so commits go on.
+"""Commands by which the pipeline maintains an embedded log: the authority stays its only writer.
+
+Each command does one short step at a time between two groups, so commits go on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from unisono.authority.replica import Replica
 from unisono.ipc.messages import AdminCommand
 from unisono.store.maintenance import (
     PRUNE_EVENTS_MAX,
@@ -24,19 +26,15 @@ from unisono.store.maintenance import (
 from unisono.store.port import Snapshot
 from unisono.vocabulary import JsonObject
 
-if TYPE_CHECKING:
-    from unisono.authority.loop import Authority
-
-
 PRUNE_S: Final = 0.005
-"""How long a group may have to wait for events that leave."""
+"""Target duration of one pruning step, by which the next group is delayed."""
 
 PRUNE_EVENTS_MIN: Final = 64
-"""Of fewer, the time is that of the disk to make them durable, whatever their number."""
+"""Below this the step takes as long as the disk needs to make it durable, whatever the number of events."""
 
 
-class KeepingOrders:
-    """Carries them out. Invariant: `_steps` belongs to the order `_ticket`, which is not done yet."""
+class MaintenanceCommands:
+    """Executes them. Invariant: `_steps` are what is left of the command `_ticket`."""
 
     def __init__(self, log: MaintainedLog | None) -> None:
         self._log = log
@@ -44,38 +42,38 @@ class KeepingOrders:
         self._steps: Iterator[None] = iter(())
         self._prune_events = PRUNE_EVENTS_MIN
 
-    def obey(self, authority: Authority, order: AdminCommand) -> JsonObject | None:
-        """What came of it; None: not done yet, ask again after the next group."""
+    def execute(self, replica: Replica, command: AdminCommand) -> JsonObject | None:
+        """The result; None: not finished, call again after the next group."""
         if self._log is None:
-            raise MaintenanceRefused("this server's log is shared: it is kept over the database itself")
+            raise MaintenanceRefused("the log of this server is shared: maintain it in the database itself")
         try:
-            return self._obey(authority, self._log, order)
+            return self._execute(replica, self._log, command)
         except msgspec.MsgspecError as error:
-            raise MaintenanceRefused(f"what the order carries cannot be read: {error}") from error
+            raise MaintenanceRefused(f"malformed body of {command.command}: {error}") from error
 
-    def _obey(self, authority: Authority, log: MaintainedLog, order: AdminCommand) -> JsonObject | None:
-        match order.command:
+    def _execute(self, replica: Replica, log: MaintainedLog, command: AdminCommand) -> JsonObject | None:
+        match command.command:
             case "archive":
-                log.set_archive(msgspec.msgpack.decode(order.body, type=str))
+                log.set_archive(msgspec.msgpack.decode(command.body, type=str))
                 return {}
             case "prune":
-                events = self._prune(log, msgspec.msgpack.decode(order.body, type=int))
+                events = self._prune(log, msgspec.msgpack.decode(command.body, type=int))
                 return {"events": events, "pruned_to": log.extent().pruned_to}
             case "snapshots":
-                return self._publish(authority, log, order)
+                return self._store_snapshots(replica, log, command)
             case "erase":
-                asked = msgspec.msgpack.decode(order.body, type=EraseRequest)
-                erased = log.erase(asked.tombstones, asked.partitions)
-                authority.states.forget(erased.partitions)
+                order = msgspec.msgpack.decode(command.body, type=EraseRequest)
+                erased = log.erase(order.tombstones, order.partitions)
+                replica.states.forget(erased.partitions)
                 return {"events": erased.events, "erasures": erased.erasures}
             case "reclaim":
-                told: JsonObject = msgspec.to_builtins(log.reclaim())
-                return told
-            case _:
-                raise MaintenanceRefused(f"there is no order {order.command!r}")
+                reclaimed: JsonObject = msgspec.to_builtins(log.reclaim())
+                return reclaimed
+            case name:
+                raise MaintenanceRefused(f"unknown command {name!r}")
 
     def _prune(self, log: MaintainedLog, upto: int) -> int:
-        """As many as the last times took about PRUNE_S, which depends on the disk and on how ids are spread."""
+        """Prune as many events as take about PRUNE_S, which depends on the disk and on how ids are spread."""
         started = time.perf_counter()
         events = log.prune_batch(upto, limit=self._prune_events)
         if events == self._prune_events:
@@ -83,22 +81,24 @@ class KeepingOrders:
             self._prune_events = max(PRUNE_EVENTS_MIN, min(wanted, PRUNE_EVENTS_MAX))
         return events
 
-    def _publish(self, authority: Authority, log: MaintainedLog, order: AdminCommand) -> JsonObject | None:
-        """A transaction each time it is asked."""
-        if self._ticket != order.ticket:
-            asked = msgspec.msgpack.decode(order.body, type=Publication)
-            states = authority.states
+    def _store_snapshots(
+        self, replica: Replica, log: MaintainedLog, command: AdminCommand
+    ) -> JsonObject | None:
+        """One transaction per call."""
+        if self._ticket != command.ticket:
+            publication = msgspec.msgpack.decode(command.body, type=Publication)
+            states = replica.states
             require_publishable(
-                asked.snapshots, log.extent().head, states.snapshot_version, states.model_digest
+                publication.snapshots, log.extent().head, states.snapshot_version, states.model_digest
             )
-            require_unerased(asked.erasures, log.erasures())
-            self._ticket, self._steps = order.ticket, _stored(log, asked.snapshots)
+            require_unerased(publication.erasures, log.erasures())
+            self._ticket, self._steps = command.ticket, _put_in_portions(log, publication.snapshots)
         if next(self._steps, self) is None:
             return None
         return {}
 
 
-def _stored(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
-    for batch in snapshot_batches(snapshots):
-        log.put_snapshots(batch)
+def _put_in_portions(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
+    for portion in snapshot_batches(snapshots):
+        log.put_snapshots(portion)
         yield

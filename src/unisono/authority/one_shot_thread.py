@@ -1,7 +1,7 @@
-"""Work on a state that nobody else holds, in a thread beside the loop.
+"""A thread for one piece of work on data that nothing else uses meanwhile.
 
-The interpreter shares its time between the two, so commits go on, somewhat slower, where they would otherwise
-stop for seconds: taking a large snapshot apart or putting one together is one long piece of work.
+Decoding or packing a large snapshot takes seconds. In a thread it shares the interpreter with the group loop, so
+commits become somewhat slower instead of stopping.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 SWITCH_S: Final = 0.0005
-"""How long such a thread may keep the interpreter while the loop wants it; the usual 5 ms would be paid several
-times in every commit."""
+"""How long such a thread may keep the interpreter while the loop waits for it; every commit would wait for the
+default of 5 ms several times."""
 
 
 class OneShotThread(Generic[T]):
-    """One piece of work and what came of it."""
+    """One piece of work and its result."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._result: T | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="one shot", daemon=True)
         self._thread.start()
 
     @property
@@ -32,7 +32,7 @@ class OneShotThread(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """What the work gave, or raises what it raised; only once it is done."""
+        """Return what the work returned, or raise what it raised; waits for its end."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""What each front is to be told, gathered while a group is judged and handed over when it is durable."""
+"""Messages to the fronts: staged while a group is judged, sent when it is durable."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from unisono.ipc.messages import Message
 
 
 class Outboxes:
-    """One outbox per front; a front that is gone is told nothing.
+    """One outbox per connected front; messages to a front that has disconnected are dropped.
 
-    `lost` is called for a channel whose other side is gone or takes nothing any more.
+    `disconnected` is called when sending to a channel fails.
     """
 
-    def __init__(self, fronts: Sequence[Channel], lost: Callable[[Channel, ChannelClosed], None]) -> None:
+    def __init__(
+        self, fronts: Sequence[Channel], disconnected: Callable[[Channel, ChannelClosed], None]
+    ) -> None:
         self._outboxes: dict[Channel, list[Message]] = {front: [] for front in fronts}
-        self._lost = lost
+        self._disconnected = disconnected
 
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._outboxes
@@ -25,20 +27,20 @@ class Outboxes:
     def fronts(self) -> list[Channel]:
         return list(self._outboxes)
 
-    def forget(self, front: Channel) -> None:
+    def remove(self, front: Channel) -> None:
         del self._outboxes[front]
 
-    def tell(self, front: Channel, message: Message) -> None:
+    def stage(self, front: Channel, message: Message) -> None:
         outbox = self._outboxes.get(front)
         if outbox is not None:
             outbox.append(message)
 
-    def tell_all(self, message: Message) -> None:
+    def stage_for_all(self, message: Message) -> None:
         for outbox in self._outboxes.values():
             outbox.append(message)
 
-    def tell_only(self, message: Message) -> None:
-        """Whatever was to be told is void; this is what everybody hears, at once."""
+    def discard_and_send(self, message: Message) -> None:
+        """Discard everything staged and send this message to all fronts at once."""
         for front in self._outboxes:
             self._outboxes[front] = [message]
         self.flush()
@@ -50,8 +52,8 @@ class Outboxes:
                 self.send(front, outbox)
 
     def send(self, channel: Channel, messages: Sequence[Message]) -> None:
-        """At once, past the outbox."""
+        """Send at once, ahead of what is staged."""
         try:
             channel.send(messages)
         except ChannelClosed as error:
-            self._lost(channel, error)
+            self._disconnected(channel, error)

@@ -27,10 +27,10 @@ import uvloop
 
 from unisono.authority.admin_commands import AdminCommands
 from unisono.authority.clock import Clock
-from unisono.authority.cluster_view import ClusterView, settle_model
+from unisono.authority.cluster_view import ClusterView, choose_model
+from unisono.authority.group_size import REQUEST_S
 from unisono.authority.loop import Authority
 from unisono.authority.one_shot_thread import SWITCH_S
-from unisono.authority.parked_requests import REQUEST_S
 from unisono.authority.states.resident import States
 from unisono.authority.stuck_rules import RunningCall
 from unisono.config import Settings
@@ -216,9 +216,9 @@ def run_authority(
     archive.require_same_log(store)
     kept = store if isinstance(store, SqliteLog) else None
     record = None if kept is None else partial(kept.record_model, replace=settings.allow_model_edits)
-    neighbours = ClusterView(cluster, accept_init=settings.accept_init, record=record)
+    cluster_view = ClusterView(cluster, accept_init=settings.accept_init, record_model=record)
     try:
-        model = settle_model(neighbours, model, log.warning)
+        model = choose_model(cluster_view, model)
     except ModelRefused as error:
         raise StoreUnusable(str(error)) from None
     states = States(
@@ -238,8 +238,8 @@ def run_authority(
         fronts=channels_to_fronts(settings, fronts),
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
-        obey=AdminCommands(settings, kept).obey,
-        neighbours=neighbours,
+        execute=AdminCommands(settings, kept).execute,
+        cluster=cluster_view,
         request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),
     )
     authority.run()

@@ -15,8 +15,9 @@ from tests.authority.logs import grow
 from tests.authority.seat import candidate, push, put, seated
 from tests.lake.lakes import HERE, export_to
 from tests.waiting import until
+from unisono.authority.states.load import LOADS_AT_ONCE
 from unisono.authority.states.replay import AHEAD_EVENTS, SLICE_EVENTS, PartitionReplay
-from unisono.authority.states.resident import LOADS_AT_ONCE, States
+from unisono.authority.states.resident import States
 from unisono.ipc.messages import BatchOutcome
 from unisono.lake.cold.archive import Archive
 from unisono.lake.lake import Lake
@@ -79,7 +80,7 @@ def taken(history: PartitionReplay) -> list[Record]:
     """All of a history, slice by slice."""
     records: list[Record] = []
     while True:
-        page = history.take(beside=True)
+        page = history.next_slice(allow_thread=True)
         if page is None:
             time.sleep(0.001)
             continue
@@ -111,7 +112,7 @@ def test_a_history_is_whole_while_the_log_leaves(log: SqliteLog, seed: int) -> N
         if chance.random() < 0.5:
             pruned_to = min(HEAD, pruned_to + chance.randrange(800))
             prune(log, pruned_to)
-        page = history.take(beside=True)
+        page = history.next_slice(allow_thread=True)
         if page is not None:
             records += page.records
             if not page.has_more:
@@ -142,7 +143,7 @@ def test_few_threads_read_for_many_partitions(data: Path) -> None:
     def watch() -> None:
         nonlocal most
         while not ended.is_set():
-            most = max(most, sum(thread.name == "background" for thread in threading.enumerate()))
+            most = max(most, sum(thread.name == "one shot" for thread in threading.enumerate()))
             time.sleep(0.0005)
 
     watcher = threading.Thread(target=watch)
@@ -172,12 +173,12 @@ def test_who_needs_an_archive_that_is_away_waits_for_it(
         assert seat.stats().gauges["parked_requests"] == 1
         (folder / "away").rename(folder / "lake")
         assert waiting.results()[0].committed_id == HEAD + 21
-    assert "'short-1' cannot be loaded, next try in 1 s: events up to" in caplog.text
+    assert "partition 'short-1' cannot be loaded, retrying in 1 s: events up to" in caplog.text
 
 
 def loaded(states: States, partition: str) -> bytes:
     """A partition's state, once it is in memory."""
-    states.refill()
+    states.reset_fold_budget()
     while not states.load(partition):
         states.advance()
         time.sleep(0.001)
@@ -197,7 +198,7 @@ def test_what_was_erased_is_not_read_again_from_an_older_lake(data: Path, folder
     if forget == "these":
         states.forget(["short-3"])
     else:
-        states = states.renewed(states.model)
+        states = states.with_model(states.model)
     assert loaded(states, "short-3") != before
     assert loaded(states, "short-3") == pack(PartitionState().dump())
     assert loaded(states, "short-4") == others

@@ -47,7 +47,7 @@ class Bench:
 
     def judge(self, group: Group) -> list[Verdict]:
         """Open a group and judge its items; it stays open."""
-        self.states.refill()
+        self.states.reset_fold_budget()
         for item in group:
             assert self.states.ready(profile(item), item.partitions)
         known: dict[str, RememberedId] = {**self.log.begin([item.id for item in group]).known}
@@ -75,7 +75,7 @@ class Bench:
     def dumps(self, states: States | None = None) -> Mapping[str, str]:
         """All states as text, the order of keys included; `weight` is checked on the way."""
         states = states or self.states
-        states.refill()
+        states.reset_fold_budget()
         assert states.ready(COMPATIBILITY, PARTITIONS)
         residents = states._resident
         assert states._weight == sum(resident.weight for resident in residents.values())

@@ -209,7 +209,7 @@ def test_one_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, caplog: pyte
             caller = seat.front.connect()
             known = [candidate(["p"], push(id)) for id in ("a", "b")]
             assert [r.status for r in caller.submit(*known)] == ["rejected", "rejected"]
-        assert "cannot be used" in caplog.text
+        assert "cannot be decoded" in caplog.text
         caplog.clear()
     connection.close()
 
@@ -218,7 +218,7 @@ def test_one_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, caplog: pyte
 def test_a_large_one_is_written_and_read_while_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unisono.authority.states.resident.SNAPSHOT_BYTES_AT_ONCE", 10)
+    monkeypatch.setattr("unisono.authority.states.load.SNAPSHOT_BYTES_AT_ONCE", 10)
     data = tmp_path / "data"
     with seated(data) as seat:
         caller = seat.front.connect()

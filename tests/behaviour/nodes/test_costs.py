@@ -41,4 +41,4 @@ def test_what_cannot_be_judged_within_a_groups_time_is_answered(tmp_path: Path) 
         assert ids == sorted(ids)
         assert len(peer.history(["p"])) == 27
         assert server.metric("unisono_store_reachable") == 1
-        assert "out of reach" not in server.log.read_text()
+        assert "database unavailable" not in server.log.read_text()

@@ -152,7 +152,7 @@ def test_who_develops_a_model_may_edit_it_and_states_are_folded_anew(tmp_path: P
         count(server, 1)
         log = server.log.read_text()
         server.stop()
-    assert "model version 1 has another content now" in log
+    assert "content of model version 1 changed" in log
     with serve(data, model) as server:
         assert counted(server) == 40, "it is the one that is remembered"
         with server.peer() as peer:

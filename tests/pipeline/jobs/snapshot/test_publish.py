@@ -79,7 +79,7 @@ def test_what_is_newer_goes_into_the_store(
         states = States(model.load(), log, bytes_max=1 << 30, snapshot_every=0, now_ms=lambda: 0)
         assert states.load("room-00001"), "the authority starts from it"
         while (written := states.write_snapshot("room-00001")) is None:
-            states.refill()
+            states.reset_fold_budget()
         assert written.state == replayed(model.load(), by_partition(records)["room-00001"])[0]
     finally:
         log.close()

@@ -1,0 +1,185 @@
+"""One group: requests judged in order and committed in one transaction, then answered and broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from unisono.authority.answers import result_of, single_outcome
+from unisono.authority.client_claims import ClientClaims
+from unisono.authority.clock import Clock
+from unisono.authority.judge import Commit, Reject, judge
+from unisono.authority.outboxes import Outboxes
+from unisono.authority.replica import Replica
+from unisono.ipc.channel import Channel
+from unisono.ipc.messages import AskHead, BatchOutcome, Candidate, Claim, Dropped, ItemResult, Message, Submit
+from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
+from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId
+
+
+class GroupCommitter:
+    """Commits groups. Nothing of a group is sent before it is durable (SUBMIT-07).
+
+    Messages that are not submissions are passed to `handle` at their place between the submissions, with the head at
+    that place, so that everything a connection receives is in commit order (BCAST-06, SYNC-06).
+    """
+
+    def __init__(
+        self,
+        store: CommitLog,
+        replica: Replica,
+        claims: ClientClaims,
+        outboxes: Outboxes,
+        counters: Counters,
+        *,
+        clock: Clock,
+        perf: Callable[[], float],
+        handle: Callable[[Channel, Message, int], None],
+        group_s: float,
+        request_s: float,
+    ) -> None:
+        """`group_s`: judging time after which no further request is begun in a group; `request_s`: judging time
+        after which the rest of a request moves to the next group."""
+        self._store = store
+        self._replica = replica
+        self._claims = claims
+        self._out = outboxes
+        self._counters = counters
+        self._clock = clock
+        self._perf = perf
+        self._handle = handle
+        self._group_s = group_s
+        self._request_s = request_s
+        self._partial_results: dict[int, list[ItemResult]] = {}
+        self.count = 0
+
+    def commit(
+        self, taken: Sequence[tuple[Channel, Message]], events: int
+    ) -> Sequence[tuple[Channel, Message]]:
+        """Judge and commit a group of `events` items; returns what is left for another group."""
+        started = self._perf()
+        self.count += 1
+        replica = self._replica
+        ids = [
+            item.id
+            for _, message in taken
+            if isinstance(message, Submit)
+            for item in message.items
+            if isinstance(item, Candidate)
+        ]
+        replica.cluster.claim([message for _, message in taken if isinstance(message, Claim)])
+        known: dict[str, RememberedId] = {}
+        if ids:
+            submits = [message for _, message in taken if isinstance(message, Submit)]
+            opening = self._open(ids, submits)
+            if opening is None:
+                return taken
+            known.update(opening.known)
+        elif any(isinstance(message, AskHead | Claim) for _, message in taken):
+            replica.catch_up(fresh=True)
+        now = self._clock()
+        records: list[Record] = []
+        left: list[tuple[Channel, Message]] = []
+        judging = self._perf()
+        try:
+            for place, (channel, message) in enumerate(taken):
+                if not isinstance(message, Submit):
+                    self._handle(channel, message, replica.head + len(records))
+                    continue
+                if place and self._perf() - judging > self._group_s:
+                    left = list(taken[place:])
+                    break
+                rest = self._judge(channel, message, known, records, now)
+                if rest is not None:
+                    left = [(channel, rest), *taken[place + 1 :]]
+                    break
+            if records:
+                self._store.commit(records)
+            elif ids:
+                self._store.abandon()
+        except BaseException:
+            replica.states.rollback()
+            raise
+        replica.states.settle()
+        replica.head += len(records)
+        events -= sum(len(message.items) for _, message in left if isinstance(message, Submit))
+        if events:
+            self._counters.observe("group_events", events, SIZE_BUCKETS)
+            self._counters.observe("commit_seconds", self._perf() - started, SECONDS_BUCKETS)
+            self._counters.add("commits", len(records))
+        self._out.flush()
+        return left
+
+    def discard_partial_results(self) -> None:
+        """Forget requests that were judged in part: their connections are closed."""
+        self._partial_results.clear()
+
+    def _open(self, ids: Sequence[str], submits: Sequence[Submit]) -> Opening | None:
+        """Begin a transaction and apply what other nodes did before it; None when the model has changed since."""
+        replica = self._replica
+        replica.cluster.fence(submits)
+        opening = self._begin(ids)
+        replica.apply(opening.foreign, opening.replaced)
+        if not replica.is_newer_model(opening.model_version):
+            return opening
+        self._store.abandon()
+        replica.adopt_published_model()
+        return None
+
+    def _begin(self, ids: Sequence[str]) -> Opening:
+        """Begin a transaction. A node that is far behind first applies and broadcasts what it missed, in parts."""
+        while True:
+            try:
+                return self._store.begin(ids)
+            except Behind as behind:
+                self._replica.apply_and_send(behind.records)
+
+    def _judge(
+        self,
+        channel: Channel,
+        submit: Submit,
+        known: dict[str, RememberedId],
+        records: list[Record],
+        now: int,
+    ) -> Submit | None:
+        """Judge a request and stage its answer; returns the rest of a request that takes longer than `request_s`.
+
+        The items judged so far become durable with this group. The answer is sent when all of them are (SUBMIT-07).
+        """
+        results = self._partial_results.pop(submit.conn, [])
+        if not self._claims.has(submit.client_id, submit.conn):
+            # Replaced while it waited (CONN-05): the client retries on its newer connection.
+            self._out.stage(channel, Dropped(submit.conn))
+            return None
+        replica, states = self._replica, self._replica.states
+        judging = self._perf()
+        for place, item in enumerate(submit.items):
+            if place and self._perf() - judging > self._request_s:
+                self._partial_results[submit.conn] = results
+                return msgspec.structs.replace(submit, items=submit.items[place:])
+            verdict = judge(item, submit.profile, known, states)
+            if isinstance(verdict, Commit):
+                assert isinstance(item, Candidate)
+                record = Record(
+                    replica.head + len(records) + 1,
+                    item.id,
+                    submit.client_id,
+                    item.partitions,
+                    item.event,
+                    item.hash,
+                    now,
+                )
+                records.append(record)
+                known[item.id] = RememberedId(record.committed_id, record.hash, record.client_id, now)
+                replica.stage_event(record, submit.conn)
+            elif isinstance(verdict, Reject):
+                self._counters.add(f"rejections|{verdict.reason}")
+            else:
+                self._counters.add("duplicates")
+            results.append(result_of(item, verdict, known, now))
+        if submit.single:
+            self._out.stage(channel, single_outcome(submit, submit.items[0], results[0], known))
+        else:
+            self._out.stage(channel, BatchOutcome(submit.conn, tuple(results)))
+        return None
