@@ -193,7 +193,7 @@ async def embedded(settings: Settings, authority: socket.socket, reader: socket.
             node.send(Drain())
             await Client(waiting).expect_close(1001)
         async with asyncio.timeout(PATIENCE_S):
-            assert await front.ended == 0
+            assert await front.exit_code == 0
         await front.close()
     node.close()
     await asyncio.sleep(0.01)  # the transports close their sockets

@@ -69,8 +69,11 @@ class OpenCycle(msgspec.Struct, frozen=True):
 class CatchUpHost(Protocol):
     """What a catch-up needs of its connection."""
 
-    subscriptions: tuple[str, ...]
-    wants_snapshots: bool
+    @property
+    def subscriptions(self) -> tuple[str, ...]: ...
+
+    @property
+    def wants_snapshots(self) -> bool: ...
 
     def denied(self, partitions: tuple[str, ...]) -> list[str]: ...
 

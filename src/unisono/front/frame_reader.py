@@ -1,9 +1,9 @@
-"""Between a socket and the WebSocket library: what is read is handed over in small, whole frames.
+"""Between a socket and the WebSocket library: feeds the library small, whole frames.
 
-The library keeps for each connection a buffer that doubles with every full read and never shrinks, and its bound on a
-frame is one for all connections. Here one buffer serves every connection of a front, and a long frame is split into
-fragments, which leave the library's own buffer as small as it began. So an idle connection costs the same whatever it
-sent before, and a message may be bounded by who sends it.
+The library has a buffer for each connection that doubles with every full read and never shrinks, and one bound on
+frames for all connections. This reader uses one buffer for all connections of a front, and splits a long frame into
+fragments that fit the library's initial buffer. So an idle connection costs the same memory whatever it sent before,
+and each connection can have its own bound on messages.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from abc import abstractmethod
 from typing import Final, Protocol
 
 LIBRARY_BUFFER_BYTES: Final = 4096
-"""The library's buffer for one connection: an ordinary message fits, and ten thousand idle ones cost 40 MiB."""
+"""The library's buffer for one connection: an ordinary message fits; ten thousand idle connections cost 40 MiB."""
 
-ROOM: Final = (LIBRARY_BUFFER_BYTES - 256) * 9 // 10
-"""Bytes handed over at once: the library keeps 256 for itself and doubles a buffer more than nine tenths full."""
+FEED_BYTES: Final = (LIBRARY_BUFFER_BYTES - 256) * 9 // 10
+"""Bytes fed at once: the library reserves 256 and doubles a buffer that is more than nine tenths full."""
 
 MAX_HEADER_BYTES: Final = 14
-PORTION: Final = (ROOM - MAX_HEADER_BYTES) // 4 * 4
-"""Payload of a fragment; masks go by four bytes, so each fragment of a frame has the same mask."""
+FRAGMENT_BYTES: Final = (FEED_BYTES - MAX_HEADER_BYTES) // 4 * 4
+"""Payload of a fragment: a multiple of the four bytes of a mask, so that all fragments of a frame share one mask."""
 
 READ_BYTES: Final = 64 * 1024
 """Read at once from a socket."""
@@ -31,45 +31,47 @@ CONTROL: Final = 0x08
 
 
 def read_buffer() -> memoryview:
-    """A buffer for all connections of one event loop: each read is used up before the next one."""
+    """A buffer for all connections of one event loop: each read is consumed before the next one."""
     return memoryview(bytearray(READ_BYTES))
 
 
-class Receiver(Protocol):
-    """Who gets the frames."""
+class FrameReceiver(Protocol):
+    """The WebSocket whose frames are read."""
 
     max_message_bytes: int
 
     @abstractmethod
-    def too_big(self) -> None:
-        """A frame announces more than a message may have."""
+    def on_oversized(self) -> None:
+        """A frame announces more bytes than a message may have."""
 
     @abstractmethod
-    def out_of_step(self) -> None:
-        """The stream began before its upgrade was answered."""
+    def on_early_frames(self) -> None:
+        """Frames arrived before the upgrade was answered."""
 
 
-class Frames(asyncio.BufferedProtocol):
+class FrameReader(asyncio.BufferedProtocol):
     """The protocol of a connection's socket, in front of the library's own.
 
-    Invariants: the library is handed whole frames only, so nothing stays in its buffer; what is held here of an
-    unfinished frame is at most a portion and its header.
+    Invariants: the library gets whole frames only, so nothing stays in its buffer; `_rest`, the start of an
+    unfinished frame, is at most a fragment and its header.
     """
 
-    def __init__(self, library: asyncio.BufferedProtocol, receiver: Receiver, buffer: memoryview) -> None:
+    def __init__(
+        self, library: asyncio.BufferedProtocol, receiver: FrameReceiver, buffer: memoryview
+    ) -> None:
         self._library: asyncio.BufferedProtocol | None = library
-        self._receiver: Receiver | None = receiver
+        self._receiver: FrameReceiver | None = receiver
         self._buffer = buffer
-        self._room = len(memoryview(library.get_buffer(-1)))
+        self._library_room = len(memoryview(library.get_buffer(-1)))
         self._rest = b""
-        self._skipped = 0
-        self._left = 0
+        self._skip_bytes = 0
+        self._frame_bytes_left = 0
         self._fin = 0
-        self._mask = self._full = b""
+        self._mask = self._fragment_header = b""
         self._ended = False
-        self.handing_over = False
+        self.feeding_library = False
 
-    # -- what the socket tells -----------------------------------------------------------------------------
+    # -- callbacks of the socket ---------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._buffer
@@ -80,7 +82,7 @@ class Frames(asyncio.BufferedProtocol):
         data = self._buffer[:nbytes].tobytes()
         if self._rest:
             data = self._rest + data
-        used = self._take(data)
+        used = self._parse(data)
         self._rest = data[used:] if used < len(data) else b""
 
     def eof_received(self) -> bool | None:
@@ -103,14 +105,14 @@ class Frames(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> int:
-        """Hand over what is whole; how much of the data that was."""
+    def _parse(self, data: bytes) -> int:
+        """Feed the whole frames of `data` to the library; the number of bytes consumed."""
         start = at = 0
         end = len(data)
         max_bytes = self._max_bytes()
         while at < end and not self._ended:
-            if self._skipped or self._left:
-                taken = self._go_on(data, at, end)
+            if self._skip_bytes or self._frame_bytes_left:
+                taken = self._continue_frame(data, at, end)
                 if not taken:
                     break
                 at += taken
@@ -120,77 +122,77 @@ class Frames(asyncio.BufferedProtocol):
                 break
             head, size, sound = found
             if not sound:
-                self._hand_over(data[start:at])
-                self._hand_over(data[at : at + head])  # the library says what is wrong with it
+                self._feed(data[start:at])
+                self._feed(data[at : at + head])  # the library reports what is wrong with it
                 self._ended = True
-            elif size > PORTION or size > max_bytes:
-                self._hand_over(data[start:at])
+            elif size > FRAGMENT_BYTES or size > max_bytes:
+                self._feed(data[start:at])
                 max_bytes = self._max_bytes()
-                self._split(data[at : at + head], size)
+                self._start_fragments(data[at : at + head], size)
                 at += head
                 start = at
             elif end - at < head + size:
                 break
             else:
-                if at + head + size - start > ROOM:
-                    self._hand_over(data[start:at])
+                if at + head + size - start > FEED_BYTES:
+                    self._feed(data[start:at])
                     max_bytes = self._max_bytes()
                     start = at
                 at += head + size
-        self._hand_over(data[start:at])
+        self._feed(data[start:at])
         return end if self._ended else at
 
-    def _go_on(self, data: bytes, at: int, end: int) -> int:
-        """Within a long frame: pass over it, or hand over its next portion; how much that was."""
-        if self._skipped:
-            size = min(self._skipped, end - at)
-            self._skipped -= size
+    def _continue_frame(self, data: bytes, at: int, end: int) -> int:
+        """Within a long frame: skip bytes, or feed its next fragment; the number of bytes consumed."""
+        if self._skip_bytes:
+            size = min(self._skip_bytes, end - at)
+            self._skip_bytes -= size
             return size
-        size = min(self._left, PORTION)
+        size = min(self._frame_bytes_left, FRAGMENT_BYTES)
         if end - at < size:
             return 0
-        self._continue(data[at : at + size])
+        self._feed_fragment(data[at : at + size])
         return size
 
-    def _split(self, header: bytes, size: int) -> None:
-        """Begin a long frame: an empty fragment with what its first byte says, and its payload in the next ones."""
+    def _start_fragments(self, header: bytes, size: int) -> None:
+        """Start a long frame: an empty fragment with its first byte; the payload follows in further fragments."""
         if self._receiver is not None and size > self._max_bytes():
-            self._skipped = size
-            self._receiver.too_big()
+            self._skip_bytes = size
+            self._receiver.on_oversized()
             return
         self._fin = header[0] & FIN
         self._mask = header[-4:]
-        self._full = bytes((0, MASKED | 126)) + PORTION.to_bytes(2, "big") + self._mask
-        self._left = size
-        self._hand_over(bytes((header[0] & ~FIN, MASKED)) + self._mask)
+        self._fragment_header = bytes((0, MASKED | 126)) + FRAGMENT_BYTES.to_bytes(2, "big") + self._mask
+        self._frame_bytes_left = size
+        self._feed(bytes((header[0] & ~FIN, MASKED)) + self._mask)
 
     def _max_bytes(self) -> int:
         return 0 if self._receiver is None else self._receiver.max_message_bytes
 
-    def _continue(self, payload: bytes) -> None:
+    def _feed_fragment(self, payload: bytes) -> None:
         size = len(payload)
-        self._left -= size
-        if self._left:
-            self._hand_over(self._full + payload)
+        self._frame_bytes_left -= size
+        if self._frame_bytes_left:
+            self._feed(self._fragment_header + payload)
             return
         length = bytes((MASKED | size,)) if size < 126 else bytes((MASKED | 126,)) + size.to_bytes(2, "big")
-        self._hand_over(bytes((self._fin,)) + length + self._mask + payload)
+        self._feed(bytes((self._fin,)) + length + self._mask + payload)
 
-    def _hand_over(self, frames: bytes) -> None:
+    def _feed(self, frames: bytes) -> None:
         library, receiver = self._library, self._receiver
         if self._ended or library is None or receiver is None or not frames:
             return
         memoryview(library.get_buffer(-1))[: len(frames)] = frames
-        self.handing_over = True
+        self.feeding_library = True
         library.buffer_updated(len(frames))
-        self.handing_over = False
-        if len(memoryview(library.get_buffer(-1))) != self._room and not self._ended:
+        self.feeding_library = False
+        if len(memoryview(library.get_buffer(-1))) != self._library_room and not self._ended:
             self._ended = True
-            receiver.out_of_step()
+            receiver.on_early_frames()
 
 
 def _header(data: bytes, at: int, end: int) -> tuple[int, int, bool] | None:
-    """Length of the header, length of the payload, and whether it can be handed on; None when more has to come."""
+    """Length of the header, length of the payload, and whether it is valid; None when more bytes are needed."""
     if end - at < 2:
         return None
     second = data[at + 1]

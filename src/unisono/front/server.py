@@ -1,5 +1,5 @@
-"""A front: the process that talks to clients. It owns the sockets and their connections, and asks the
-authority what becomes of events and the reader what became of them.
+"""A front: the process that talks to clients. It owns their connections, sends their events to the authority and
+reads history through the reader.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
@@ -19,20 +18,13 @@ from picows import WSUpgradeRequest
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.front.backpressure import RETRY_MS, Queued
-from unisono.front.connection import ClientConnection, leave_all
-from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, PORTION, read_buffer
-from unisono.front.hub import Hub
-from unisono.front.rates import RateLimiter
-from unisono.front.timers import Timers
+from unisono.front.connection import ClientConnection
+from unisono.front.frame_reader import FRAGMENT_BYTES, LIBRARY_BUFFER_BYTES
+from unisono.front.services import FrontServices
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
-    AskHead,
-    AskPage,
     AskStats,
     BatchOutcome,
-    CancelPage,
-    Claim,
     Claimed,
     Drain,
     Dropped,
@@ -45,17 +37,13 @@ from unisono.ipc.messages import (
     PageFailed,
     PageResult,
     Ready,
-    Release,
     Replaced,
     SingleOutcome,
     Stats,
-    Submit,
 )
-from unisono.ipc.stats import Counters
 from unisono.protocol.codec import encode_payload
-from unisono.protocol.errors import CloseCode, RateLimited, ServerError
+from unisono.protocol.errors import CloseCode, ServerError
 from unisono.protocol.profiles import CANONICAL
-from unisono.vocabulary import JsonObject, LogIdentity
 
 log = logging.getLogger("unisono.front")
 
@@ -68,48 +56,28 @@ NUMBERS_PER_FRONT: Final = 2**40
 class Front:
     """All connections of one front process.
 
-    Invariants: a connection stands in `_connections` from its upgrade until its socket is gone; the callbacks
-    in `_heads`, `_pages` and `_claims` are called at most once, in the order the answers arrive. Nothing here holds a
+    Invariant: a connection is in `_connections` from its upgrade until its socket is gone. Nothing here refers to a
     connection whose socket is gone (LIM-05).
     """
 
     def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
         self._index = index
-        self.settings = settings
-        self.verifier = verifier
-        self.access = access
-        self.loop = asyncio.get_running_loop()
-        self.timers = Timers(self.loop)
-        self.hub = Hub(self.now_ms)
-        self.counters = Counters()
-        self.limits: JsonObject = {
-            "max_batch_size": settings.max_batch_size,
-            "sync_limit_min": settings.sync_limit_min,
-            "sync_limit_max": settings.sync_limit_max,
-            "max_message_bytes": settings.max_message_bytes,
-            "max_in_flight_drafts": settings.max_in_flight_drafts,
-            "max_subscriptions": settings.max_subscriptions,
-        }
-        self.ended: asyncio.Future[int] = self.loop.create_future()
-        self._rates = RateLimiter(settings.rate_events_per_s, settings.rate_burst_events)
-        self._offer: Offer | None = None
+        self._settings = settings
+        self._services = FrontServices.create(settings, verifier, access)
+        self._loop = self._services.loop
+        self._requests = self._services.requests
+        self._counters = self._services.counters
+        self._hub = self._services.hub
+        self.offer: Offer | None = None
+        self.draining = False
+        self.exit_code: asyncio.Future[int] = self._loop.create_future()
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
-        self._tickets = count(1)
         self._connections: dict[int, ClientConnection] = {}
-        self._claims: dict[int, Callable[[int], None]] = {}
-        self._heads: dict[int, Callable[[int], None]] = {}
-        self._pages: dict[int, Callable[[PageResult | None], None]] = {}
-        self._queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
-        self.read_buffer = read_buffer()
-        self._sync_bytes = 0
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sockets: Sequence[socket.socket] = ()
         self._servers: list[asyncio.Server] = []
-        self._doors_open = False
-        self._listening: Sequence[socket.socket] = ()
-        self._draining = False
-        self._authority: Link
-        self._reader: Link
+        self._accepting = False
         self._node: Link
 
     async def start(
@@ -120,23 +88,25 @@ class Front:
         node: socket.socket,
         listening: Sequence[socket.socket],
     ) -> None:
-        """Join the other processes; clients are let in once the authority has said what it judges by."""
-        self._listening = listening
-        self._node = await Link.open(node, "node", self._from_node, lambda: self._end(0))
-        self._reader = await Link.open(reader, "reader", self._from_reader, lambda: self._lost("reader"))
-        self._authority = await Link.open(
+        """Connect to the other processes. Clients are accepted after the authority's first Offer."""
+        self._sockets = listening
+        self._node = await Link.open(node, "node", self._from_node, lambda: self._exit(0))
+        self._requests.reader = await Link.open(
+            reader, "reader", self._from_reader, lambda: self._lost("reader")
+        )
+        self._requests.authority = await Link.open(
             authority, "authority", self._from_authority, lambda: self._lost("authority")
         )
 
-    async def _open_doors(self) -> None:
-        for sock in self._listening:
+    async def _accept_clients(self) -> None:
+        for sock in self._sockets:
             self._servers.append(
                 await picows.ws_create_server(
                     self._upgrade,
                     sock=sock,
                     backlog=1024,
-                    websocket_handshake_timeout=self.settings.handshake_timeout_s,
-                    max_frame_size=PORTION,
+                    websocket_handshake_timeout=self._settings.handshake_timeout_s,
+                    max_frame_size=FRAGMENT_BYTES,
                     read_buffer_init_size=LIBRARY_BUFFER_BYTES,
                     enable_auto_pong=False,
                     logger_name="front",
@@ -147,111 +117,30 @@ class Front:
     def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | None:
         if request.path.partition(b"?")[0] != PATH:
             return None
-        return ClientConnection(self, next(self._numbers))
+        return ClientConnection(self._services, self, next(self._numbers))
 
-    # -- what connections ask ------------------------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    @property
-    def model(self) -> tuple[int | None, str]:
-        """The version and the digest of the model in force."""
-        return (None, "") if self._offer is None else (self._offer.model_version, self._offer.model_digest)
-
-    @property
-    def log(self) -> LogIdentity | None:
-        """Which log connections are told of; it is the same for as long as one of them lives."""
-        return None if self._offer is None else self._offer.log
-
-    def offered_profiles(self) -> list[str]:
-        assert self._offer is not None
-        return [name for name in self.settings.profiles if name in self._offer.profiles]
-
-    def accepted_event_types(self, profile: str) -> tuple[str, ...]:
-        assert self._offer is not None
-        return self._offer.profiles[profile]
+    # -- for the connections (ConnectionOwner) -------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> bool:
-        """False when there are too many; the connection stands in the table either way until it is gone."""
-        room = len(self._connections) < self.settings.max_connections
+        """False when there are too many; the connection is registered either way until its socket is gone."""
+        room = len(self._connections) < self._settings.max_connections
         self._connections[connection.number] = connection
-        self.counters.add("connections_opened")
+        self._counters.add("connections_opened")
         return room
-
-    @property
-    def draining(self) -> bool:
-        return self._draining
-
-    @property
-    def serving(self) -> bool:
-        """Whether there is a log to answer from."""
-        return self._offer is not None
 
     def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
-        self._claims.pop(connection.number, None)
-        if self._draining and not self._connections:
-            self._end(0)
-
-    def claim(self, connection: ClientConnection, then: Callable[[int], None]) -> None:
-        assert connection.identity is not None
-        self._claims[connection.number] = then
-        self._authority.send(Claim(connection.number, connection.identity.client_id))
-
-    def release(self, connection: ClientConnection) -> None:
-        self._authority.send(Release(connection.number))
-
-    def check_pressure(self, items: int, size: int) -> None:
-        """Refuse what would overfill the queue to the authority (LIM-05)."""
-        self._queued.check(items, size)
-
-    def check_rate(self, client_id: str, items: int) -> None:
-        wait_s = self._rates.take(client_id, items, self.loop.time())
-        if wait_s > 0:
-            raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
-
-    def submit(self, submission: Submit, size: int) -> None:
-        self._queued.add(submission.conn, len(submission.items), size)
-        self._authority.send(submission)
-
-    def admit_sync(self, size: int) -> None:
-        """Refuse what would overfill the memory of syncs under way (LIM-05)."""
-        if self._sync_bytes + size > self.settings.max_sync_queue_bytes:
-            raise RateLimited("too many syncs at once", RETRY_MS)
-        self._sync_bytes += size
-
-    def settle_sync(self, size: int) -> None:
-        self._sync_bytes -= size
-
-    def ask_head(self, then: Callable[[int], None]) -> int:
-        ticket = next(self._tickets)
-        self._heads[ticket] = then
-        self._authority.send(AskHead(ticket))
-        return ticket
-
-    def ask_page(self, ask: Callable[[int], AskPage], then: Callable[[PageResult | None], None]) -> int:
-        ticket = next(self._tickets)
-        self._pages[ticket] = then
-        self._reader.send(ask(ticket))
-        return ticket
-
-    def cancel_sync(self, ticket: int, size: int) -> None:
-        """Nobody waits for this head or page any more. A page counts until the reader has answered (LIM-05)."""
-        if ticket in self._pages:
-            self._pages[ticket] = lambda _: self.settle_sync(size)
-            self._reader.send(CancelPage(ticket))
-        else:
-            self._heads.pop(ticket, None)
-            self.settle_sync(size)
+        self._requests.forget_claim(connection.number)
+        if self.draining and not self._connections:
+            self._exit(0)
 
     def flush_later(self, connection: ClientConnection) -> None:
-        """All that this pass of the event loop says to a connection goes out in one write.
+        """Everything that one pass of the event loop sends to a connection goes out in one write.
 
-        A group's worth of events, or the answers to a client's pipelined requests, cost one system call.
+        The events of a group, or the answers to pipelined requests, cost one system call.
         """
         if not self._unflushed:
-            self.loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._unflushed.append(connection)
 
     def _flush(self) -> None:
@@ -260,41 +149,37 @@ class Front:
             connection.guard(connection.flush)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self.loop.create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # -- what the other processes say ----------------------------------------------------------------------
+    # -- messages of the other processes -------------------------------------------------------------------
 
     def _from_authority(self, message: Message) -> None:
         match message:
             case EventCommitted():
-                self.counters.add("broadcasts", self.hub.publish(message))
+                self._counters.add("broadcasts", self._hub.publish(message))
             case BatchOutcome() | SingleOutcome():
-                self._queued.answered(message.conn)
+                self._requests.queued.answered(message.conn)
                 connection = self._connections.get(message.conn)
                 if connection is not None:
                     connection.guard(partial(connection.answer, message))
             case Dropped():
-                self._queued.answered(message.conn)
+                self._requests.queued.answered(message.conn)
             case HeadAnswer():
-                asked = self._heads.pop(message.ticket, None)
-                if asked is not None:
-                    asked(message.committed_id)
+                self._requests.head_answered(message)
             case Claimed():
-                then = self._claims.pop(message.conn, None)
-                if then is not None:
-                    then(message.head)
+                self._requests.claimed(message)
             case Replaced():
                 replaced = self._connections.get(message.conn)
                 if replaced is not None:
                     replaced.leave(CloseCode.REPLACED, "a newer connection has this client_id")
             case Offer():
-                self._offer = message
-                if not self._doors_open:
-                    self._doors_open = True
-                    self.spawn(self._open_doors())
+                self.offer = message
+                if not self._accepting:
+                    self._accepting = True
+                    self.spawn(self._accept_clients())
             case ModelChanged():
                 self._model_changed(message)
             case LogFailed():
@@ -306,13 +191,13 @@ class Front:
                         *(self._index, len(self._connections), message.message),
                         extra={**self._fields(), "error": message.message},
                     )
-                    self._broken()
+                    self._end_failed()
             case _:
                 self._unexpected(message, "authority")
 
     def _model_changed(self, changed: ModelChanged) -> None:
-        """MODEL-02: every active canonical connection hears of it."""
-        self._offer = changed.offer
+        """MODEL-02: every active canonical connection is notified."""
+        self.offer = changed.offer
         payload = encode_payload(
             {
                 "old_model_version": changed.old_model_version,
@@ -321,24 +206,24 @@ class Front:
         )
         for connection in list(self._connections.values()):
             if connection.session.profile == CANONICAL:
-                connection.tell("version_changed", payload)
+                connection.send_message("version_changed", payload)
 
     def _from_reader(self, message: Message) -> None:
         match message:
             case PageResult() | PageFailed():
-                self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
+                self._requests.page_answered(message)
             case _:
                 self._unexpected(message, "reader")
 
     def _from_node(self, message: Message) -> None:
         match message:
             case AskStats():
-                self.counters.set("connections", len(self._connections))
-                self.counters.set("in_flight_items", self._queued.items)
-                self.counters.set("in_flight_bytes", self._queued.bytes)
-                self.counters.set("sync_queue_bytes", self._sync_bytes)
-                self.counters.set("subscribed_partitions", self.hub.partitions)
-                self._node.send(Stats(message.ticket, self.counters.dump()))
+                self._counters.set("connections", len(self._connections))
+                self._counters.set("in_flight_items", self._requests.queued.items)
+                self._counters.set("in_flight_bytes", self._requests.queued.bytes)
+                self._counters.set("sync_queue_bytes", self._requests.sync_bytes)
+                self._counters.set("subscribed_partitions", self._hub.partitions)
+                self._node.send(Stats(message.ticket, self._counters.dump()))
             case Drain():
                 self._drain()
             case _:
@@ -346,16 +231,19 @@ class Front:
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        """Stop accepting, let everybody finish, close with 1001; past the time limit, cut."""
-        self._draining = True
+    def _stop_accepting(self) -> None:
+        self.draining = True
         for server in self._servers:
             server.close()
+
+    def _drain(self) -> None:
+        """Stop accepting, finish what is in flight, close with 1001; past the time limit, cut."""
+        self._stop_accepting()
         for connection in list(self._connections.values()):
             connection.drain()
         if not self._connections:
-            self._end(0)
-        self.loop.call_later(self.settings.drain_timeout_s, self._end, 0)
+            self._exit(0)
+        self._loop.call_later(self._settings.drain_timeout_s, self._exit, 0)
 
     def _await_log(self) -> None:
         """The shared log is unavailable or was replaced: close every connection, and refuse new ones until the next
@@ -368,20 +256,23 @@ class Front:
             *(self._index, len(self._connections)),
             extra=self._fields(),
         )
-        self._offer = None
-        self._queued.void()
-        self._heads.clear()
-        self._claims.clear()
-        leave_all(self._connections.values(), ServerError())
+        self.offer = None
+        self._requests.drop_authority_requests()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Close every connection with `server_error` (DUR-04)."""
+        for connection in list(self._connections.values()):
+            connection.fail(ServerError())
 
     def _lost(self, peer: str) -> None:
-        if not self._draining:
+        if not self.draining:
             log.critical(
                 "front %d lost the %s: closing %d connections",
                 *(self._index, peer, len(self._connections)),
                 extra={**self._fields(), "peer": peer},
             )
-        self._broken()
+        self._end_failed()
 
     def _unexpected(self, message: Message, peer: str) -> None:
         name = type(message).__name__
@@ -395,24 +286,22 @@ class Front:
         """Fields of every log line of this front."""
         return {"front": self._index, "connections": len(self._connections)}
 
-    def _broken(self) -> None:
-        """Authority or reader is gone: nothing more can be promised to anybody (DUR-04)."""
-        if self.ended.done():
+    def _end_failed(self) -> None:
+        """Authority or reader is gone: no request can be answered any more (DUR-04)."""
+        if self.exit_code.done():
             return
-        self._draining = True
-        for server in self._servers:
-            server.close()
-        leave_all(self._connections.values(), ServerError())
+        self._stop_accepting()
+        self._fail_all()
         if not self._connections:
-            self._end(1)
-        self.loop.call_later(self.settings.close_grace_s, self._end, 1)
+            self._exit(1)
+        self._loop.call_later(self._settings.close_grace_s, self._exit, 1)
 
-    def _end(self, code: int) -> None:
-        if not self.ended.done():
-            self.ended.set_result(code)
+    def _exit(self, code: int) -> None:
+        if not self.exit_code.done():
+            self.exit_code.set_result(code)
 
     async def close(self) -> None:
-        self.timers.close()
-        await self.verifier.keys.close()
-        for link in (self._authority, self._reader, self._node):
+        self._services.timers.close()
+        await self._services.verifier.keys.close()
+        for link in (self._requests.authority, self._requests.reader, self._node):
             link.close()

@@ -1,7 +1,7 @@
-"""One WebSocket: frames come in and are whole messages, frames go out in one write, and it ends in order.
+"""One WebSocket: frames in become whole messages, frames out are joined into one write, and it closes in order.
 
-The WebSocket library leaves to us what its core API does not do: putting fragments together under the size
-limit, refusing reserved bits and stray continuations, answering pings and a close, and a bound on unsent bytes.
+The core API of the WebSocket library leaves to its user: joining fragments under the size limit, refusing reserved
+bits and stray continuations, answering pings and a close, and a bound on unsent bytes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Self, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from unisono.front.frame_reader import Frames
+from unisono.front.frame_reader import FrameReader
 from unisono.protocol.errors import CloseCode
 
 MAX_REASON_BYTES = 123
-"""Room for text in a close frame (RFC 6455)."""
-
+"""Bytes of text that a close frame has room for (RFC 6455)."""
 
 MAX_FRAGMENTS = 512
-"""Fragments of a message that are kept apart; a message of single bytes would cost many times its size."""
+"""Fragments of a message that are kept apart; more are joined: fragments of one byte cost many times their size."""
 
 CONTINUATION, TEXT, CLOSE, PING, PONG = (
     WSMsgType.CONTINUATION,
@@ -33,10 +32,10 @@ CONTINUATION, TEXT, CLOSE, PING, PONG = (
 
 
 class WebSocket(WSListener):
-    """A client's socket. What its messages mean is for whoever derives from it.
+    """A client's socket. A subclass handles its messages.
 
-    Invariants: nothing is sent after the close frame; nothing is heard once it leaves, or is deaf. Once the socket is
-    gone this holds nothing that holds it, so it goes as soon as nobody else does (LIM-05).
+    Invariants: nothing is sent after the close frame; no message is passed on after it, or once messages are ignored.
+    Once the socket is gone this object is in no reference cycle, so it is freed with its last reference (LIM-05).
     """
 
     def __init__(
@@ -52,91 +51,91 @@ class WebSocket(WSListener):
         self._flush_later = flush_later
         self._read_buffer = read_buffer
         self._transport: WSTransport | None = None
-        self._frames: Frames | None = None
+        self._frames: FrameReader | None = None
         self._fragments: list[bytes] | None = None
         self._fragment_bytes = 0
         self._pong: bytes | None = None
         self._fragment_text = False
         self._unsent: list[bytes] = []
         self._leaving = False
-        self._deaf = False
+        self._ignores_messages = False
 
-    # -- what is to be done about it -----------------------------------------------------------------------
-
-    @abstractmethod
-    def opened(self) -> None: ...
+    # -- for the subclass ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def heard(self, data: bytes) -> None:
-        """One whole text message; a binary one stands here as empty, which is no message either (ENV-02)."""
+    def on_open(self) -> None: ...
 
     @abstractmethod
-    def alive(self) -> None:
-        """The other side sent a ping, or answered one."""
+    def on_message(self, data: bytes) -> None:
+        """One whole text message. Binary messages arrive as `b""`, to be rejected (ENV-02)."""
+
+    @abstractmethod
+    def on_ping_or_pong(self) -> None:
+        """The client sent a ping, or answered one."""
 
     @abstractmethod
     def leave(self, code: CloseCode, reason: str) -> None:
-        """Close for a reason that has no error message."""
+        """Close without an error message."""
 
     @abstractmethod
-    def fell_behind(self) -> None:
-        """The unsent bytes passed their bound: this consumer is too slow (BCAST-04). Nothing more was added."""
+    def on_send_buffer_full(self) -> None:
+        """The unsent bytes passed their bound: this consumer is too slow (BCAST-04). Nothing more is added."""
 
     @abstractmethod
-    def left(self) -> None:
-        """The other side closes, or is gone; may come twice."""
+    def on_peer_closed(self) -> None:
+        """The client closes, or is gone; may be called twice."""
 
     @abstractmethod
-    def ended(self, code: int | None) -> None:
-        """There is no socket any more. `code`: the library closed it by itself, with this: for a frame too big, or
-        for what is no WebSocket frame at all."""
+    def on_gone(self, code: int | None) -> None:
+        """The socket is gone. `code`: the library itself closed it with this code, because a frame was too big or was
+        no WebSocket frame at all."""
 
-    # -- what the library tells ----------------------------------------------------------------------------
+    # -- callbacks of the library --------------------------------------------------------------------------
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         socket = transport.underlying_transport
         library = cast(asyncio.BufferedProtocol, socket.get_protocol())
-        self._frames = Frames(library, self, self._read_buffer)
+        self._frames = FrameReader(library, self, self._read_buffer)
         socket.set_protocol(self._frames)
         socket.set_write_buffer_limits(high=self._max_unsent_bytes)
-        self.opened()
+        self.on_open()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         handshake = transport.close_handshake
         code = None
         if not self._leaving and handshake is not None and handshake.sent is not None:
             code = int(handshake.sent.code)  # type: ignore[call-overload]
-        self.left()
-        self.ended(code)
+        self.on_peer_closed()
+        self.on_gone(code)
         self._leaving = True
         self._transport = self._frames = self._fragments = None
         self._unsent.clear()
 
     def pause_writing(self) -> None:
         if not self._leaving:
-            self._leaving = True  # from here on nothing more is added to the buffer
-            self.fell_behind()
+            self._leaving = True  # nothing more is added to the buffer
+            self.on_send_buffer_full()
 
     def resume_writing(self) -> None:
         pass
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        kind = frame.msg_type  # made anew each time it is asked for
+        kind = frame.msg_type  # read once: each access makes a new object
         if kind == CLOSE:
             self._peer_closed(transport, frame)
         elif self._leaving or transport.is_close_frame_sent:
-            return  # the library still hands over what was in the same read
-        elif self._frames is None or not self._frames.handing_over:
-            self.out_of_step()
+            return  # frames from the same read are still passed on
+        elif self._frames is None or not self._frames.feeding_library:
+            self.on_early_frames()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
         elif kind == PING:
             self._answer_ping(frame.get_payload_as_bytes())
-            self.alive()
+            self.on_ping_or_pong()
         elif kind == PONG:
-            self.alive()
-        elif not self._deaf:
+            self.on_ping_or_pong()
+        elif not self._ignores_messages:
             self._data_frame(kind, frame)
 
     def _data_frame(self, kind: WSMsgType, frame: WSFrame) -> None:
@@ -144,49 +143,49 @@ class WebSocket(WSListener):
         if (kind == CONTINUATION) == (fragments is None):
             self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
         elif fragments is not None:
-            self._add(fragments, frame)
+            self._add_fragment(fragments, frame)
         elif frame.fin:
-            self._whole(frame.get_payload_as_bytes(), kind == TEXT)
+            self._message(frame.get_payload_as_bytes(), kind == TEXT)
         else:
             self._fragments = [frame.get_payload_as_bytes()]
             self._fragment_bytes = frame.payload_size
             self._fragment_text = kind == TEXT
 
-    def _add(self, fragments: list[bytes], frame: WSFrame) -> None:
+    def _add_fragment(self, fragments: list[bytes], frame: WSFrame) -> None:
         self._fragment_bytes += frame.payload_size
         if self._fragment_bytes > self.max_message_bytes:
-            self.too_big()
+            self.on_oversized()
             return
         fragments.append(frame.get_payload_as_bytes())
         if frame.fin:
             self._fragments = None
-            self._whole(b"".join(fragments), self._fragment_text)
+            self._message(b"".join(fragments), self._fragment_text)
         elif len(fragments) > MAX_FRAGMENTS:
             fragments[:] = [b"".join(fragments)]
 
-    def _whole(self, data: bytes, text: bool) -> None:
+    def _message(self, data: bytes, text: bool) -> None:
         if text and not data.isascii():
             try:
                 data.decode()
             except UnicodeDecodeError:
                 self.leave(CloseCode.INVALID_TEXT, "text is not UTF-8")
                 return
-        self.heard(data if text else b"")
+        self.on_message(data if text else b"")
 
-    def too_big(self) -> None:
+    def on_oversized(self) -> None:
         self.leave(CloseCode.TOO_BIG, f"a message has at most {self.max_message_bytes} bytes here")
 
-    def out_of_step(self) -> None:
+    def on_early_frames(self) -> None:
         self.leave(CloseCode.PROTOCOL_ERROR, "frames came before the upgrade was answered")
 
     def _answer_ping(self: Self, payload: bytes) -> None:
-        """Pings that came together are answered by one pong, for the last of them (RFC 6455)."""
+        """Pings from one pass of the event loop get one pong, for the last of them (RFC 6455)."""
         if self._pong is None and not self._unsent:
             self._flush_later(self)
         self._pong = payload
 
     def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.left()
+        self.on_peer_closed()
         self._leaving = True
         if not transport.is_close_frame_sent:
             transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
@@ -195,14 +194,14 @@ class WebSocket(WSListener):
     # -- sending and ending --------------------------------------------------------------------------------
 
     def send(self: Self, frame: bytes) -> None:
-        """Hand over a whole WebSocket frame; what is said after the close frame goes nowhere."""
+        """Queue a whole WebSocket frame for the next flush; nothing is sent after the close frame."""
         if not self._leaving:
             if self._pong is None and not self._unsent:
                 self._flush_later(self)
             self._unsent.append(frame)
 
     def flush(self) -> None:
-        """Give the socket all that was said since the last time, in one write."""
+        """Write everything queued since the last flush, in one write."""
         unsent, self._unsent = self._unsent, []
         if self._pong is not None:
             unsent.append(b"\x8a%c%b" % (len(self._pong), self._pong))
@@ -211,7 +210,7 @@ class WebSocket(WSListener):
             self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     def close(self, code: int, reason: str) -> bool:
-        """Say what was said so far, then the close frame; False when nobody is there to hear it."""
+        """Flush, then send the close frame; False when the socket is gone."""
         self._leaving = True
         self._fragments = None
         transport = self._transport
@@ -223,6 +222,6 @@ class WebSocket(WSListener):
         return True
 
     def cut(self) -> None:
-        """At once, whether the other side has answered the close or not."""
+        """End the socket at once, whether the client has answered the close or not."""
         if self._transport is not None and not self._transport.is_disconnected:
             self._transport.disconnect(graceful=False)

@@ -280,7 +280,7 @@ def run_front(
     async def main() -> int:
         front = Front(index, settings, make_verifier(), access)
         await front.start(authority=authority, reader=reader, node=control, listening=listening)
-        code = await front.ended
+        code = await front.exit_code
         await front.close()
         return code
 

@@ -30,7 +30,7 @@ def test_a_front_opens_its_doors_once() -> None:
             authority.sendall(frame([offer, LogFailed("out of reach", recovering=True), offer]))
             listening = listen("127.0.0.1", 0, 1)
             await front.start(authority=ends[0], reader=ends[1], node=ends[2], listening=listening)
-            await until(lambda: front.serving)
+            await until(lambda: front.offer is not None)
             await asyncio.sleep(0.1)
             told = list(Channel(node).receive())
             for server in front._servers:

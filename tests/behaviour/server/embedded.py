@@ -21,7 +21,7 @@ from unisono.front.access import Access
 from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
-from unisono.front.frame_reader import Frames
+from unisono.front.frame_reader import FrameReader
 from unisono.front.server import Front
 from unisono.ipc.channel import frame, socket_pair
 from unisono.ipc.messages import Drain
@@ -75,14 +75,14 @@ class Embedded:
         await asyncio.get_running_loop().sock_recv(self.node[1], 100)  # the front says that it is ready
         yield front, "ws://{}:{}/sync".format(*listening.getsockname())
         self.node[1].sendall(frame([Drain()]))
-        await front.ended
+        await front.exit_code
         await front.close()
 
 
 def connections_in_memory() -> int:
     """With their parts, and with cyclic garbage that nobody has looked for."""
     return sum(
-        type(thing) in (ClientConnection, Frames, WSTransport, WSProtocol) for thing in gc.get_objects()
+        type(thing) in (ClientConnection, FrameReader, WSTransport, WSProtocol) for thing in gc.get_objects()
     )
 
 

@@ -31,7 +31,7 @@ from tests.client.running import until as until_then
 from tests.waiting import until
 from unisono.front.auth.sources import JwksUrl
 from unisono.front.auth.verify import sign_token
-from unisono.front.frame_reader import PORTION, READ_BYTES, ROOM
+from unisono.front.frame_reader import FEED_BYTES, FRAGMENT_BYTES, READ_BYTES
 from unisono.front.timers import MAX_CANCELLED, Timers
 
 LARGE = set_event("x", "y" * 600_000)
@@ -235,7 +235,7 @@ def test_a_dead_connection_holds_nothing(
                 await behaviour(raw, f"client-{number}")
                 raw.vanish()
             await until_then(lambda: not connections_in_memory())
-            assert len(front.timers) <= MAX_CANCELLED + 1
+            assert len(front._services.timers) <= MAX_CANCELLED + 1
 
     with embedded.running(), nothing_collected():
         asyncio.run(scenario())
@@ -375,8 +375,11 @@ def test_what_is_held_behind_a_connect_is_bounded_in_bytes(server: Server, who: 
 @pytest.mark.parametrize(
     ("size", "piece"),
     [
-        *product([200, PORTION - 1, PORTION, PORTION + 1, 2 * PORTION + 3], [1, 7, ROOM, 100_000]),
-        *product([READ_BYTES, 1_000_000], [7, ROOM, 100_000]),
+        *product(
+            [200, FRAGMENT_BYTES - 1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 2 * FRAGMENT_BYTES + 3],
+            [1, 7, FEED_BYTES, 100_000],
+        ),
+        *product([READ_BYTES, 1_000_000], [7, FEED_BYTES, 100_000]),
     ],
 )
 def test_frames_of_any_size_come_through_however_they_are_cut(

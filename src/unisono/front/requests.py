@@ -1,0 +1,124 @@
+"""Requests of a front to the authority and the reader, and the callbacks that wait for their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from unisono.config import Settings
+from unisono.front.backpressure import RETRY_MS, Queued
+from unisono.front.rates import RateLimiter
+from unisono.ipc.link import Link
+from unisono.ipc.messages import (
+    AskHead,
+    AskPage,
+    CancelPage,
+    Claim,
+    Claimed,
+    HeadAnswer,
+    PageFailed,
+    PageResult,
+    Release,
+    Submit,
+)
+from unisono.protocol.errors import RateLimited
+
+
+class FrontRequests:
+    """Sends requests and calls back with their answers, each callback at most once.
+
+    Invariants: `queued` counts a submit and `sync_bytes` counts a page until it is answered, also when its connection
+    is gone (LIM-05). No callback of a connection stays here once its socket is gone.
+    """
+
+    authority: Link
+    reader: Link
+
+    def __init__(self, settings: Settings, now: Callable[[], float]) -> None:
+        self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
+        self.sync_bytes = 0
+        self._max_sync_bytes = settings.max_sync_queue_bytes
+        self._rates = RateLimiter(settings.rate_events_per_s, settings.rate_burst_events)
+        self._now = now
+        self._tickets = count(1)
+        self._claims: dict[int, Callable[[int], None]] = {}
+        self._heads: dict[int, Callable[[int], None]] = {}
+        self._pages: dict[int, Callable[[PageResult | None], None]] = {}
+
+    # -- the claim of a client_id --------------------------------------------------------------------------
+
+    def claim(self, conn: int, client_id: str, on_claimed: Callable[[int], None]) -> None:
+        """Claim a client_id for a connection; `on_claimed` gets the head of the log."""
+        self._claims[conn] = on_claimed
+        self.authority.send(Claim(conn, client_id))
+
+    def release(self, conn: int) -> None:
+        self.authority.send(Release(conn))
+
+    def forget_claim(self, conn: int) -> None:
+        self._claims.pop(conn, None)
+
+    def claimed(self, message: Claimed) -> None:
+        if (on_claimed := self._claims.pop(message.conn, None)) is not None:
+            on_claimed(message.head)
+
+    # -- submit --------------------------------------------------------------------------------------------
+
+    def check_submit(self, client_id: str, items: int, size: int) -> None:
+        """Refuse what would overfill the queue to the authority (LIM-05) or exceeds the client's rate (LIM-04)."""
+        self.queued.check(items, size)
+        wait_s = self._rates.take(client_id, items, self._now())
+        if wait_s > 0:
+            raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
+
+    def submit(self, submission: Submit, size: int) -> None:
+        self.queued.add(submission.conn, len(submission.items), size)
+        self.authority.send(submission)
+
+    # -- sync ----------------------------------------------------------------------------------------------
+
+    def admit_sync(self, size: int) -> None:
+        """Count a sync among those in progress; refuse what would overfill their memory (LIM-05)."""
+        if self.sync_bytes + size > self._max_sync_bytes:
+            raise RateLimited("too many syncs at once", RETRY_MS)
+        self.sync_bytes += size
+
+    def settle_sync(self, size: int) -> None:
+        self.sync_bytes -= size
+
+    def ask_head(self, on_head: Callable[[int], None]) -> int:
+        ticket = next(self._tickets)
+        self._heads[ticket] = on_head
+        self.authority.send(AskHead(ticket))
+        return ticket
+
+    def ask_page(self, ask: Callable[[int], AskPage], on_page: Callable[[PageResult | None], None]) -> int:
+        """`ask` makes the request from its ticket; `on_page` gets None when the page cannot be read."""
+        ticket = next(self._tickets)
+        self._pages[ticket] = on_page
+        self.reader.send(ask(ticket))
+        return ticket
+
+    def cancel_sync(self, ticket: int, size: int) -> None:
+        """Cancel a head or a page. A page counts until the reader has answered (LIM-05)."""
+        if ticket in self._pages:
+            self._pages[ticket] = lambda _: self.settle_sync(size)
+            self.reader.send(CancelPage(ticket))
+        else:
+            self._heads.pop(ticket, None)
+            self.settle_sync(size)
+
+    def head_answered(self, message: HeadAnswer) -> None:
+        if (on_head := self._heads.pop(message.ticket, None)) is not None:
+            on_head(message.committed_id)
+
+    def page_answered(self, message: PageResult | PageFailed) -> None:
+        self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
+
+    # -- recovery ------------------------------------------------------------------------------------------
+
+    def drop_authority_requests(self) -> None:
+        """The authority has dropped every request it had not answered. The reader still answers its pages."""
+        self.queued.void()
+        self._heads.clear()
+        self._claims.clear()

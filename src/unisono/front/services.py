@@ -1,0 +1,92 @@
+"""What a connection needs from its front: the services that all connections share, and their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from unisono.config import Settings
+from unisono.front.access import Access
+from unisono.front.auth.verify import Verifier
+from unisono.front.frame_reader import read_buffer
+from unisono.front.hub import Hub
+from unisono.front.requests import FrontRequests
+from unisono.front.timers import Timers
+from unisono.ipc.messages import Offer
+from unisono.ipc.stats import Counters
+from unisono.vocabulary import JsonObject
+
+if TYPE_CHECKING:
+    from unisono.front.connection import ClientConnection
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FrontServices:
+    """One of each for all connections of a front."""
+
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    verifier: Verifier
+    access: Access
+    timers: Timers
+    hub: Hub
+    requests: FrontRequests
+    counters: Counters
+    read_buffer: memoryview
+    limits: JsonObject
+    """The field `limits` of `connected`."""
+
+    @classmethod
+    def create(cls, settings: Settings, verifier: Verifier, access: Access) -> FrontServices:
+        """For the event loop that is running."""
+        loop = asyncio.get_running_loop()
+        return cls(
+            settings=settings,
+            loop=loop,
+            verifier=verifier,
+            access=access,
+            timers=Timers(loop),
+            hub=Hub(now_ms),
+            requests=FrontRequests(settings, loop.time),
+            counters=Counters(),
+            read_buffer=read_buffer(),
+            limits={
+                "max_batch_size": settings.max_batch_size,
+                "sync_limit_min": settings.sync_limit_min,
+                "sync_limit_max": settings.sync_limit_max,
+                "max_message_bytes": settings.max_message_bytes,
+                "max_in_flight_drafts": settings.max_in_flight_drafts,
+                "max_subscriptions": settings.max_subscriptions,
+            },
+        )
+
+
+class ConnectionOwner(Protocol):
+    """The front, as its connections see it."""
+
+    @property
+    def offer(self) -> Offer | None:
+        """What the authority accepts; None while the log is unavailable."""
+        ...
+
+    @property
+    def draining(self) -> bool: ...
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Register a connection; False when there are too many."""
+        ...
+
+    def forget(self, connection: ClientConnection) -> None: ...
+
+    def flush_later(self, connection: ClientConnection) -> None:
+        """Call `flush` of this connection at the end of this pass of the event loop."""
+        ...
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]: ...
