@@ -17,6 +17,7 @@ from unisono.config import FIELDS, Settings, section_and_help
 from unisono.ipc import pipeline_file as pipelines
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
 from unisono.node.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from unisono.node.supervisor import STATS_TIMEOUT_S
 
 WIDTH: Final = 100
 MADE: Final = "<!-- Made by `python -m tests.docs.generate`; change the code it describes, not this page. -->"
@@ -92,7 +93,7 @@ def metrics_page() -> str:
         "",
         "`GET /metrics` on the admin port answers in the text format of Prometheus. Every metric has the label",
         "`process`: `authority`, `reader`, or `front 0`, `front 1` and so on. A process that does not answer within",
-        "two seconds is left out of that scrape. Counters start from 0 with the process, and one that",
+        f"{STATS_TIMEOUT_S:g} s is left out of that scrape. Counters start from 0 with the process, and one that",
         "has counted nothing yet may be missing.",
         "",
         "## Counters",

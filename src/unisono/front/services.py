@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def now_ms() -> int:
+    """The server's clock in milliseconds (ENV-07)."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,0 +1,127 @@
+"""Numbers that the documentation repeats from the code: each sentence here is made from the constants it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, PRUNE_S
+from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
+from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
+from unisono.authority.states.resident import FIRST_SLICES_EVENTS, SNAPSHOT_WEIGHT_MAX
+from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
+from unisono.front import backpressure, catchup
+from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
+from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
+from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
+from unisono.front.intake import MAX_ID_BYTES, MAX_SPREAD
+from unisono.front.rates import MAX_CLIENTS
+from unisono.ipc.channel import FRAME_BYTES_MAX
+from unisono.ipc.link import UNSENT_BYTES_MAX
+from unisono.lake.cold.archive import COLD_NAMES_MAX, COLD_SETS_MAX
+from unisono.lake.cold.merge import CURSORS_KEPT_MAX
+from unisono.model.registry import ERRORS_MAX
+from unisono.node.admin import MAX_COMMAND_BODY_BYTES
+from unisono.node.model_review import EVENT_TIMEOUT_S
+from unisono.node.supervisor import ORDER_TIMEOUT_S, STATS_TIMEOUT_S
+from unisono.protocol.identities import CLIENT_ID_BYTES_MAX
+from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, SENT_NAME_BYTES_MAX
+from unisono.store.check import FINDINGS_KEPT_MAX
+from unisono.store.maintenance import PRUNE_BYTES_MAX, PRUNE_EVENTS_MAX
+from unisono.store.merge_ids import KEPT_MAX
+from unisono.store.port import CLOCK_SKEW_MAX_MS
+from unisono.store.postgres.log import POLL_S
+from unisono.store.sqlite.files import PAGE_BYTES
+from unisono.store.sqlite.reader import NUMBERS_MAX
+from unisono.store.sqlite.wal import CAP_FRAMES, RETRY_FRAMES
+
+
+def size(count: float) -> str:
+    """Bytes as the documentation writes them: 64 KiB, 4 MiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:g} {name}"
+    return f"{count:g} bytes"
+
+
+def written(name: str, default: Any) -> str:
+    """The default of a setting, in the unit that its name ends with."""
+    if name.endswith("_bytes"):
+        return size(default)
+    return f"{default:g} s" if name.endswith("_s") and "per_s" not in name else f"{default:g}"
+
+
+def times(factor: int) -> str:
+    return {2: "twice"}[factor]
+
+
+FIXED: Final = (
+    f"| a message before `connected` | {size(MAX_UNVERIFIED_BYTES)}, or",
+    f"| messages sent behind a `connect` that is still being verified | {MAX_EARLY_MESSAGES}, or"
+    f" {size(MAX_UNVERIFIED_BYTES)} together |",
+    "| an HTTP request for an upgrade | 16 KiB, and",  # a constant of the WebSocket library
+    f"| one group | {GROUP_EVENTS_MAX} events, or {size(GROUP_BYTES_MAX)};",
+    f"| judging one group | {GROUP_S:g} s, then no further request; {REQUEST_S:g} s, or a quarter",
+    "| the canonical form of an event, and of all events of a request | `max_message_bytes` |",
+    f"| an event's bytes times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
+    f"| events of one state folded at a time while it loads | {SLICE_EVENTS}, or {size(SLICE_BYTES)} |",
+    f"| events folded between two groups, of all states that load | {FIRST_SLICES_EVENTS}, and",
+    f"| the write-ahead log | {size(CAP_FRAMES * PAGE_BYTES)} between groups |",
+    f"| one frame between processes | {size(FRAME_BYTES_MAX)} |",
+    f"| bytes that a front has for authority or reader, which take nothing | {size(UNSENT_BYTES_MAX)} |",
+    f"| a token | {size(MAX_TOKEN_BYTES)} |",
+    f"| a key file or JWKS | {size(MAX_KEY_FILE_BYTES)} |",
+    f"| clients remembered for the rate limit, per front | {MAX_CLIENTS:,} |",
+    f"| partition numbers kept in memory by a reader of the log | {NUMBERS_MAX:,} |",
+    "| ids found for the next pages of histories of many partitions, in the reader |"
+    f" {KEPT_MAX:,}, partitions and names included; of archived history {CURSORS_KEPT_MAX:,} partitions |",
+    "| sets of partitions remembered as being in the archive |"
+    f" {COLD_SETS_MAX:,}, with {COLD_NAMES_MAX:,} names together |",
+    f"| errors of schemas and rules reported for one event | {ERRORS_MAX} |",
+    f"| findings listed by `unisono check` | {FINDINGS_KEPT_MAX} |",
+    f"| counters of a process, for metrics | {STATS_TIMEOUT_S:g} s |",
+    f"| an order, on the admin port | {ORDER_TIMEOUT_S:g} s |",
+    f"| what an order carries | {size(MAX_COMMAND_BODY_BYTES)} |",
+    f"| events that leave the log at a time | as many as take about {PRUNE_S * 1000:g} ms,"
+    f" {PRUNE_EVENTS_MIN} to {PRUNE_EVENTS_MAX}; {size(PRUNE_BYTES_MAX)} |",
+)
+"""The starts of the rows of the table of fixed bounds in docs/operations.md, each up to its last number."""
+
+SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "docs/operations.md": (
+        *FIXED,
+        f"with another try every {size(RETRY_FRAMES * PAGE_BYTES)} |",
+        f"with {size(catchup.MAX_WAITING_SYNC_BYTES)} of names together |"
+        f" `rate_limited`, retry after {catchup.RETRY_MS} ms |",
+        f"items per front waiting for the authority, also of connections that are gone |"
+        f" `rate_limited`, retry after {backpressure.RETRY_MS} ms |",
+        f"if the state is not above {size(SNAPSHOT_WEIGHT_MAX)} |",
+        f"snapshots by itself only for states up to {size(SNAPSHOT_WEIGHT_MAX)},",
+        f"times do not go back by {CLOCK_SKEW_MAX_MS / 1000:g} s or less",
+        f"when one does not reply within {STATS_TIMEOUT_S:g} s,",
+        f"is named in the log with its event {GRACE_S:g} s later",
+        f"The log says every {SAY_EVERY_S:g} s which rule",
+    ),
+    "docs/operations-postgres.md": (f"looks every {POLL_S:g} s", f"a look every {POLL_S:g} s finds it"),
+    "docs/protocol/messages.md": (
+        f"more than {MAX_EARLY_MESSAGES} of them, or more than {size(MAX_UNVERIFIED_BYTES)} together",
+        f"has at most {size(MAX_UNVERIFIED_BYTES)} (close 1009)",
+        f"or above {size(MAX_UNVERIFIED_BYTES)} before `connected`",
+        f"per message; before `connected` {size(MAX_UNVERIFIED_BYTES)} |",
+        f"{MAX_ID_BYTES} bytes, no id twice in one request",
+        f"| partitions in one event | {ENTRIES_MAX}, duplicates included |",
+        f"| a partition name | {NAME_BYTES_MAX} bytes of UTF-8 after NFC"
+        f" (no such name has more than {SENT_NAME_BYTES_MAX} before it) |",
+        f"| an event id | {MAX_ID_BYTES} bytes of UTF-8 |",
+        f"times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
+        f"| a token | {size(MAX_TOKEN_BYTES)} |",
+        f"| a `client_id` | {CLIENT_ID_BYTES_MAX} bytes of UTF-8 |",
+    ),
+    "docs/howto/tokens-and-access.md": (
+        f"a string of 1 to {CLIENT_ID_BYTES_MAX} bytes of UTF-8",
+        f"not valid before, with {NBF_LEEWAY_S:g} s for clocks",
+        "HS256 from {HS256} bytes, HS384 from {HS384}, HS512 from {HS512}".format(**MIN_HMAC_SECRET_BYTES),
+    ),
+    "docs/howto/models.md": (f"does not return within {EVENT_TIMEOUT_S:g} seconds on an event of the log",),
+}
+"""Page → what it says, with the numbers of the code."""
