@@ -90,7 +90,7 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     answers = [commands.execute(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
     assert answers == [None, None, None, {}]
     assert stored == [64, 64, 22]
-    with pytest.raises(MaintenanceRefused, match="fold them anew"):
+    with pytest.raises(MaintenanceRefused, match="fold them again"):
         commands.execute(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
     log.close()
 

@@ -41,7 +41,7 @@ def test_a_range_is_added_where_the_table_stands(lake: Lake) -> None:
     lake.table(LOG).append(files, 0, 10, {})
     assert lake.table(LOG).head == lake.head() == 10
     for since, upto in ((0, 10), (5, 15), (11, 20)):
-        with pytest.raises(CommitConflict, match="stands at 10"):
+        with pytest.raises(CommitConflict, match="ends at event 10"):
             lake.table(LOG).append(written(lake, since, upto), since, upto, {})
     assert count(lake) == 10
     assert lake.view().log_files == files
@@ -173,7 +173,7 @@ def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
     with pytest.raises(LakeUnusable, match="1 to 1024 buckets"):
         nowhere.make(buckets=0)
     DeltaTable.create(str(tmp_path / "other" / LOG), lake.table(LOG).delta.schema())
-    with pytest.raises(LakeUnusable, match="not a lake's"):
+    with pytest.raises(LakeUnusable, match="not one of a lake"):
         Lake.at(str(tmp_path / "other")).make()
     Path(lake.storage.table(BY_PARTITION)).rename(tmp_path / "aside")
     shutil.copytree(lake.storage.table(LOG), lake.storage.table(BY_PARTITION))

@@ -252,7 +252,7 @@ def test_snapshots_that_lost_a_line(context: SparkContext, place: Place) -> None
 def test_by_partition_is_made_anew_as_the_error_says(context: SparkContext, place: Place) -> None:
     lose_a_line(place, BY_PARTITION)
     told = unisono("lake", "export", *place.options)
-    assert f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew" in told.output
+    assert f"remove the directory {BY_PARTITION}, and `unisono lake export` rebuilds it" in told.output
     shutil.rmtree(place.lake.storage.table(BY_PARTITION))
     assert unisono("lake", "export", *place.options, "--buckets", "4").exit_code == 0
     require_exact(place.lake, place.records)

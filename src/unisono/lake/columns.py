@@ -1,7 +1,7 @@
 """The columns of a committed event, in Arrow and in Spark, and how records of the log become rows.
 
 `type` is `event.type`; `schema` is `event.payload.schema` of a canonical event (`type` is `event`) and null for
-every other. Both are derived from `event`, which is kept whole.
+every other. Both are derived from `event`, which is stored whole.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ ERASURE_SCHEMA: Final = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-"""One row per erased event, written before it is erased: the Delta table `erasures`. Of how events were chosen it
-tells the kind only (`client`, `id`, `partition`): a name can be what was to be erased."""
+"""One row per erased event, written before the erasure: the Delta table `erasures`. `selected_by` is the kind of
+selection only (`client`, `id`, `partition`): a name could itself be what was erased."""
 
 SPARK_LOG_SCHEMA: Final = (
     "committed_id BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, "
@@ -83,9 +83,9 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 def kind_of(event: bytes) -> tuple[str | None, str | None]:
-    """`type` and `schema` of an event's JSON; None for what it has not, whatever stands there instead.
+    """`type` and `schema` of an event's JSON; None for what is missing or not a string.
 
-    A damaged event in the log is copied as it is, and an audit names it.
+    A damaged event is copied as it is; an audit reports it.
     """
     try:
         head = _decode_event(event)
@@ -130,7 +130,7 @@ def name_hash(partition: str) -> bytes:
 
 
 def bucket_of(partition: str, buckets: int) -> int:
-    """Where a partition lives in `by_partition`: the first four bytes of its name's SHA-256, modulo `buckets`.
+    """The bucket of a partition in `by_partition`: the first four bytes of its name's SHA-256, modulo `buckets`.
 
     In Spark SQL: `cast(conv(substr(sha2(partition, 256), 1, 8), 16, 10) as bigint) % buckets`.
     """

@@ -1,7 +1,7 @@
-"""A short proof that two copies of a stretch of history are the same, from the hashes that events carry.
+"""Digests that show that two copies of a range of events are equal, computed from the hashes of the events.
 
-Digests of parts add up to the digest of the whole, in any order, so they are taken where the rows are. They rest
-on the stored hash of each event; whether a hash fits its event is for an audit to say.
+Digests of parts add up to the digest of the whole, in any order, so each task computes its own. They use the stored
+hash of each event; whether a hash matches its event is checked by an audit.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WRAP: Final = 1 << 64
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """Of a set of rows: how many, from where to where, all hashes by xor, and hashes weighted with their ids.
+    """Of a set of rows: their count, first and last id, the xor of all hashes, and hashes weighted with their ids.
 
     `weighted` is the sum, modulo 2^64, of the first eight bytes of each hash (little endian) times its
-    committed_id: two events that swapped their hashes, or a row that is there twice, do not go unnoticed.
+    committed_id: it detects two events with swapped hashes and repeated rows.
     """
 
     rows: int = 0
@@ -71,7 +71,7 @@ def digest(rows: pa.Table | pa.RecordBatch) -> Digest:
 
 
 def _fixed(column: Any) -> Any:
-    """The hashes as a matrix of bytes; one of a wrong length (a damaged log) stands in by its own hash."""
+    """The hashes as a matrix of bytes; one of a wrong length (a damaged log) is replaced by its SHA-256."""
     whole = _one_array(column)
     lengths = pc.min_max(pc.binary_length(whole)).as_py()
     if lengths == {"min": HASH_BYTES, "max": HASH_BYTES}:
@@ -85,7 +85,7 @@ def _fixed(column: Any) -> Any:
 
 
 def _first_offset(array: Any) -> int:
-    """Where an array's first value starts, beyond what equal lengths account for."""
+    """The offset of an array's first value, beyond what equal lengths account for."""
     offsets = np.frombuffer(array.buffers()[1], np.int32)
     return int(offsets[array.offset] - array.offset * HASH_BYTES)
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a lake, each with a text that says what to do."""
+"""Errors of a lake; each text says what to do."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _CAUSE: Final = re.compile(r"\s*↳\s*")
 
 
 class LakeError(Exception):
-    """The lake cannot be used as asked; the step that raised it changed nothing."""
+    """The lake refused an operation, which changed nothing."""
 
 
 class LakeUnusable(LakeError):
-    """There is no lake there, or not one this program can work with."""
+    """The lake is missing, damaged, or not one that this program supports."""
 
 
 class CommitConflict(LakeError):
-    """Another process changed the same table first; plan again from what is there now."""
+    """Another process committed to the same table first; plan again from its current version."""
 
 
 def plain(error: BaseException) -> str:
-    """An error's text without the colours of delta-rs, and a cause, which it writes below, behind what it caused."""
+    """An error's text without the colours of delta-rs, each cause after what it caused."""
     return _CAUSE.sub(": ", _COLOUR.sub("", str(error))).strip()
 
 

@@ -1,12 +1,12 @@
-"""What readers rely on in the tables' files, checked as they are listed, opened and read.
+"""Checks of what readers rely on, made when files are listed, opened and read.
 
-Other programs can write to a Delta table. A file that this program did not write may have its rows in any order, and
-a commit that lost a line lacks rows; both would give other answers with nothing said. So
+Other programs can write to a Delta table. A file of another program may have its rows in any order, and a commit that
+lost a line lacks rows; both would silently give wrong answers. So:
 
-- a file is ours by its name, which tells the ids that its statistics tell. Any other is refused;
-- the rows of all files add up to what was committed, which the table itself records; `log` has each id once;
-- the footer of a file tells what the table tells of it;
-- rows ascend, by partition and committed_id or by committed_id alone, as they are read.
+- our files are recognised by their names, which contain the ids of their statistics. Other files are refused;
+- the rows of all files add up to the committed count, which the table records; `log` has each id once;
+- the footer of a file agrees with the table's statistics;
+- rows ascend by partition and committed_id, or by committed_id alone, as they are read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from unisono.lake.write import DataFile
 _OWN_NAME: Final = re.compile(r"(?:[\w=-]+/)*(\d{12,})-(\d{12,})-[0-9a-f]{32}\.parquet")
 
 _REMEDIES: Final = {
-    LOG: "put the table back from a backup of the lake, or, while the server's log has all events, remove the lake "
+    LOG: "restore the table from a backup of the lake, or, while the server's log has all events, remove the lake "
     "and export again",
-    BY_PARTITION: f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew from {LOG}",
-    SNAPSHOTS: f"remove the directory {SNAPSHOTS}, and `unisono lake snapshot` makes it anew",
-    ERASURES: "put the table back from a backup of the lake",
+    BY_PARTITION: f"remove the directory {BY_PARTITION}, and `unisono lake export` rebuilds it from {LOG}",
+    SNAPSHOTS: f"remove the directory {SNAPSHOTS}, and `unisono lake snapshot` rebuilds it",
+    ERASURES: "restore the table from a backup of the lake",
 }
 
 
@@ -40,7 +40,7 @@ def has_own_name(file: DataFile) -> bool:
 
 
 def is_own(file: DataFile) -> bool:
-    """Whether this program wrote a file: its name tells what the table's statistics tell of it."""
+    """Whether this program wrote a file: its name has the ids of the table's statistics."""
     name = _OWN_NAME.fullmatch(file.path)
     return (
         name is not None and (int(name[1]), int(name[2])) == (file.first_id, file.last_id) and file.rows > 0
@@ -56,16 +56,16 @@ def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
     remedy = (
         _REMEDIES[table]
         if table == ERASURES
-        else "`unisono lake compact` checks what it holds and writes it anew, in order"
+        else "`unisono lake compact` checks its rows and rewrites it in order"
     )
     raise LakeUnusable(
-        f"another program wrote {uri}/{strange[0]}{more}, or what the table says of it, so its rows can be in any "
+        f"another program wrote {uri}/{strange[0]}{more}, or changed its statistics, so its rows can be in any "
         f"order: {remedy}"
     )
 
 
 def require_all_rows(table: str, uri: str, files: Sequence[DataFile], head: int, rows: int | None) -> None:
-    """Refuse a table whose files do not add up to what was committed to it; `rows`: as it records, if it does."""
+    """Refuse a table whose files do not add up to the committed `rows` (None: not recorded)."""
     present = sum(file.rows for file in files)
     if rows is not None and present != rows:
         raise LakeUnusable(
@@ -96,14 +96,14 @@ def _require_each_id_once(uri: str, files: Sequence[DataFile], head: int) -> Non
 
 @contextmanager
 def open_checked(storage: Storage, file: DataFile) -> Iterator[Any]:
-    """A data file, its footer held against what the table says of it; damage in what is read is an error."""
+    """A data file whose footer agrees with the table; damage in what is read is an error."""
     with storage.read(file.table, file.path) as source, storage.open_parquet(source) as parquet:
         require_footer(file, parquet.metadata)
         yield parquet
 
 
 def require_footer(file: DataFile, metadata: Any) -> None:
-    """Refuse a file whose row groups are not, by their statistics, what the table says and in order."""
+    """Refuse a file whose row groups, by their statistics, disagree with the table or are out of order."""
     footer = Footer(metadata)
     rows = sum(metadata.row_group(number).num_rows for number in range(len(footer)))
     ids = _edges(footer, "committed_id")
@@ -117,8 +117,8 @@ def require_footer(file: DataFile, metadata: Any) -> None:
         sound = ids == sorted(ids)
     if not sound:
         raise LakeUnusable(
-            f"the footer of {file.table}/{file.path} is not what the table says of it: the file is damaged or was "
-            "replaced (`unisono lake audit` tells more)"
+            f"the footer of {file.table}/{file.path} disagrees with the table: the file is damaged or was replaced "
+            "(run `unisono lake audit`)"
         )
 
 
@@ -129,9 +129,9 @@ def _edges(footer: Footer, column: str) -> list[Any]:
 
 
 class RowOrder:
-    """Follows the rows of one file as they are read; every row must come after the one before.
+    """Checks that the rows of one file ascend as they are read.
 
-    `repeats`: a row may also be where the one before it is.
+    `repeats`: equal keys are allowed.
     """
 
     def __init__(self, file: DataFile, *, repeats: bool = False) -> None:
@@ -140,14 +140,14 @@ class RowOrder:
         self._last: tuple[bytes, int] = (b"", -1)
 
     def follow(self, ids: Any, names: Any | None = None) -> None:
-        """The next rows: their committed ids, and their partitions where the table is sorted by these first."""
+        """Check the next rows: their committed ids, and their partitions where the table is sorted by these first."""
         if not len(ids):
             return
         ids = np.asarray(ids)
         rising = ids[1:] >= ids[:-1] if self._repeats else ids[1:] > ids[:-1]
         first = last = b""
         if names is not None:
-            # In sorted rows names come up in their order, so each is numbered by its rank.
+            # In sorted rows names first occur in order, so their dictionary index is their rank.
             names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
             encoded = names.dictionary_encode()
             values = [name.encode() for name in encoded.dictionary.to_pylist()]
@@ -165,6 +165,6 @@ class RowOrder:
 
     def _refuse(self, committed_id: int) -> None:
         raise LakeUnusable(
-            f"the rows of {self._file.table}/{self._file.path} are not in their order, at event {committed_id}: "
-            "`unisono lake audit` tells more"
+            f"the rows of {self._file.table}/{self._file.path} are out of order at event {committed_id}: run "
+            "`unisono lake audit`"
         )

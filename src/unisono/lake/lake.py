@@ -1,14 +1,14 @@
-"""The lake: an exact copy of the log, in two Delta tables that any Delta reader can read, and what was made of it.
+"""The lake: an exact copy of the log in two Delta tables that any Delta reader can read, and folded snapshots.
 
     log           one row per event, sorted by committed_id
     by_partition  one row per (partition, event), bucketed by partition, sorted by partition and committed_id
-    snapshots     states of partitions; there once the first was folded
+    snapshots     states of partitions; exists once the first was folded
 
-What always holds:
+Invariants:
 
-- `head` is the last committed_id exported to `log`, held in the table itself. The lake has every event up to
-  it, once, in both tables: `by_partition` is committed first, and rows of it beyond the head are not read;
-- a `View` is the lake at one moment. Its files stay until a vacuum, whatever is exported or compacted meanwhile.
+- `head` is the last committed_id exported to `log`, stored in the table itself. The lake has every event up to it,
+  once, in both tables: `by_partition` is committed first, and its rows beyond the head are not read;
+- a `View` is the lake at one version. Its files stay until a vacuum, whatever is exported or compacted meanwhile.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["UNBUCKETED", "Lake", "View", "bucket_of"]
 
 
 class Lake:
-    """A lake at a place; opens its tables anew for every question."""
+    """A lake at a location; every call opens the current version of its tables."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
     @classmethod
     def at(cls, location: str, storage_options: Mapping[str, str] | None = None) -> Lake:
-        """`location`: a directory, or a URL with the options that delta-rs takes for it."""
+        """`location`: a directory, or a URL with options for delta-rs."""
         return cls(Storage.at(location, storage_options))
 
     def make(self, buckets: int = BUCKETS) -> None:
-        """Make the tables that are not there yet; `buckets` is fixed from then on."""
+        """Create the missing tables; `buckets` is fixed from then on."""
         if not 1 <= buckets <= BUCKETS_MAX:
             raise LakeUnusable(f"a lake has 1 to {BUCKETS_MAX} buckets, not {buckets}")
         Table.make(self.storage, LOG, buckets)
@@ -50,7 +50,7 @@ class Lake:
         return Table.open(self.storage, LOG) is not None
 
     def table(self, name: str) -> Table:
-        """One table as it is now."""
+        """The current version of a table; LakeUnusable when it is missing."""
         found = Table.open(self.storage, name)
         if found is None:
             raise LakeUnusable(
@@ -60,13 +60,13 @@ class Lake:
         return found
 
     def find(self, name: str) -> Table | None:
-        """One table as it is now; None when there is none."""
+        """The current version of a table; None when it is missing."""
         return Table.open(self.storage, name)
 
     def view(self, *, checked: bool = True) -> View:
-        """The lake as it is now; LakeUnusable unless both tables are whole and ours. Unchecked, they are looked at
-        when their files are asked for."""
-        log = self.table(LOG)  # first: what it holds, by_partition has already
+        """The current version; LakeUnusable unless both tables are complete and written by this program. Unchecked,
+        the checks run when their files are listed."""
+        log = self.table(LOG)  # first: by_partition already has what it has
         view = View(self.storage, log, self.table(BY_PARTITION))
         if checked:
             view.require_whole()
@@ -88,7 +88,7 @@ class Lake:
 
 
 class View:
-    """The lake at one moment: one version of each table."""
+    """One version of each table."""
 
     def __init__(self, storage: Storage, log: Table, by_partition: Table) -> None:
         self.storage = storage
@@ -98,7 +98,7 @@ class View:
         self.buckets = by_partition.description().buckets
 
     def require_whole(self) -> None:
-        """Refuse a lake that another program changed, or that has lost rows."""
+        """Refuse a lake that another program changed, or that lost rows."""
         _ = self.log_files, self._all_partition_files
 
     @cached_property
@@ -127,7 +127,7 @@ class View:
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
-        `names`. Reads only row groups that may hold some.
+        `names`. Reads only row groups that may have some.
         """
         last = self.last(upto)
         if names is None:
@@ -137,7 +137,7 @@ class View:
         )
 
     def last(self, upto: int | None) -> int:
-        """Where a read up to `upto` ends."""
+        """The end of a read up to `upto`."""
         return self.head if upto is None else min(upto, self.head)
 
 

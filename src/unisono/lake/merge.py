@@ -1,8 +1,8 @@
-"""Files that are each sorted by partition and committed_id, read side by side as one.
+"""Merging files that are each sorted by partition and committed_id.
 
-What comes out is in that order again, with one batch of each file in memory: the histories of all partitions, one
-after the other, however long they are. The files are runs of `by_partition` (or generations of `snapshots`), given
-in the order of their ids, which never overlap.
+The result has the same order, with one batch of each file in memory: the histories of all partitions, one after the
+other, however long they are. The files are runs of `by_partition` (or generations of `snapshots`), in the order of
+their ids, which never overlap.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FILES_MERGED_MAX: Final = 256
 
 MERGE_ROWS_MAX: Final = 32 * 1_024
 BATCH_ROWS_MIN: Final = 512
-"""Rows in memory, over all files that are read side by side. More make a worker larger and no faster."""
+"""Rows in memory over all files of a merge. More make a worker larger and no faster."""
 
 EVERY_ID: Final = RowRange(-1, (1 << 53) - 1)
 
 Piece: TypeAlias = tuple[bytes, int, Any, int, int]
-"""Rows of one partition from one file: its name, the file's number, what the batch was made into, from, to."""
+"""Rows of one partition from one file: its name, the file's number, the converted batch, first row, end."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -73,10 +73,10 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
-    """Files such that of each partition the earlier events are in the earlier file.
+    """Files in an order in which every partition's events ascend.
 
-    Runs by their ids. Within a run a partition may go on from one file of its bucket to the next, each of which may
-    begin or end with other partitions, whose ids say nothing.
+    Runs are ordered by their ids. Within a run a partition may continue in the next file of its bucket; such files
+    may begin or end with other partitions, so their ids do not order them.
     """
 
     def place(file: DataFile) -> tuple[bytes, bytes, int]:
@@ -86,7 +86,7 @@ def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
 
 
 def batch_rows_for(files: int) -> int:
-    """Rows in a batch of one file, when so many are read side by side."""
+    """Rows in a batch of one file, when so many files are merged."""
     return max(BATCH_ROWS_MIN, min(BATCH_ROWS, MERGE_ROWS_MAX // max(1, files)))
 
 
@@ -98,7 +98,7 @@ def in_order(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
 def pieces(
     number: int, batches: Iterable[pa.RecordBatch], made: Callable[[pa.RecordBatch], Any]
 ) -> Iterator[Piece]:
-    """The rows of file `number`, cut where the partition changes; `made` says what becomes of a batch."""
+    """The rows of file `number`, split where the partition changes; `made` converts a batch."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -118,7 +118,7 @@ def scan_share(
     columns: Sequence[str],
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that are of this share and in this span of ids, in the file's order, which is checked."""
+    """The rows of a file in this share and in this range of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
     mixed = file.bucket == UNBUCKETED and share.buckets is not None
     order = RowOrder(file)
@@ -139,7 +139,7 @@ def scan_share(
 
 
 def _any_within(parquet: Any, group: int, span: RowRange) -> bool:
-    """Whether any row of a group is in the span: of a long run, few groups have news, and ids are read quickly."""
+    """Whether any row of a group is in the range. In a long run few groups have new rows, and ids are read fast."""
     ids = parquet.read_row_group(group, columns=["committed_id"]).column("committed_id")
     there = pc.and_(pc.greater(ids, span.since), pc.less_equal(ids, span.upto))
     return bool(pc.any(there).as_py())

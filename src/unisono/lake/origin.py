@@ -1,8 +1,8 @@
-"""Which log a lake is a copy of, and which content of a model goes with a version: noted with every export.
+"""Which log a lake is a copy of, and which content a model version has: recorded with every export.
 
 A note is the number of an application transaction of the table `log`, which Delta keeps through every checkpoint and
-vacuum. An id or a digest is noted by its first fifteen hexadecimal digits: enough to tell two of them apart, and what
-fits into such a number.
+vacuum. An id or a digest is recorded by its first fifteen hexadecimal digits, which fit into such a number and are
+enough to distinguish two of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MODEL: Final = "unisono.model"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A log, and the model in force there; `model_version` 0 is none."""
+    """A log, and its model in force; `model_version` 0 is none."""
 
     log: LogIdentity
     model_version: int = 0
     model_digest: str = ""
 
     def notes(self) -> dict[str, int]:
-        """What is noted of it."""
+        """Its notes, by name."""
         noted = {LOG_ID: number(self.log.log_id), LOG_EPOCH: self.log.log_epoch}
         if self.model_version:
             noted[f"{MODEL}.{self.model_version}"] = number(self.model_digest)
@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def number(text: str) -> int:
-    """The note of an id or a digest. Digests are hexadecimal; whatever is not is noted by its bytes."""
+    """The note of an id or a digest: from its hexadecimal digits, or else from its bytes."""
     try:
         return int(text[:DIGITS], 16)
     except ValueError:
@@ -44,5 +44,5 @@ def number(text: str) -> int:
 
 
 def shown(noted: int) -> str:
-    """The beginning of what was noted, as long as digests are shown elsewhere."""
+    """The first 12 digits of a note, the length of digests in messages."""
     return f"{noted:0{DIGITS}x}"[:12]

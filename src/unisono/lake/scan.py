@@ -1,7 +1,4 @@
-"""Reading the lake's files without Spark: few row groups, flat memory, committed_id order.
-
-Used by executors, and good for a server that serves cold history page by page.
-"""
+"""Reading the lake's files without Spark: few row groups, flat memory, committed_id order. Used by executors."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ COLUMNS: Final = tuple(LOG_SCHEMA.names)
 
 
 class RowRange(msgspec.Struct, frozen=True):
-    """Which rows of a file are wanted: committed ids in `(since, upto]`, of one partition or of all."""
+    """A selection of rows: committed ids in `(since, upto]`, of one partition or of all."""
 
     since: int
     upto: int
@@ -67,7 +64,7 @@ def scan_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """The events of `(since, upto]` in any of `names`, ascending, each once, at most `limit`.
 
-    Holds one run's rows of these partitions at a time, and with a limit no more than that many of each.
+    Keeps one run's rows of these partitions in memory, with a limit at most that many of each.
     """
     wanted = sorted(set(names))
     read = list(dict.fromkeys((*columns, "committed_id")))
@@ -93,13 +90,13 @@ def scan_partitions(
 def scan_file(
     storage: Storage, file: DataFile, span: RowRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file in `span`, in the file's order, from those row groups that may hold any.
+    """The rows of one file in `span`, in the file's order, from the row groups that may have any.
 
-    Ids ascend in `log` and within a partition: LakeUnusable where they do not.
+    LakeUnusable unless ids ascend in `log` and within a partition.
     """
     read = list(dict.fromkeys((*columns, *span.columns)))
     order = RowOrder(file) if file.table == LOG or span.partition is not None else None
-    # A row group at a time: from an object store its columns are fetched together, and no more than that.
+    # A row group at a time: an object store then fetches its columns together, and nothing else.
     with open_checked(storage, file) as parquet:
         for group in Footer(parquet.metadata).row_groups():
             if not span.may_be_in(group):
@@ -113,7 +110,7 @@ def scan_file(
 
 
 def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Files grouped into runs, in id order: those whose ids interleave belong to one run."""
+    """Files grouped into runs, in id order: files with interleaved ids belong to one run."""
     run: list[DataFile] = []
     last = 0
     for file in sorted(files, key=lambda file: file.first_id):
@@ -127,7 +124,7 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def open_files_needed(files: Iterable[DataFile]) -> int:
-    """How many of these files may have to be open at once to read a partition, or a bucket, in order."""
+    """How many of these files may be open at once to read a partition, or a bucket, in order."""
     counts = Counter(file.bucket for file in files)
     fresh = counts.pop(UNBUCKETED, 0)
     return fresh + max(counts.values(), default=0)
@@ -136,7 +133,7 @@ def open_files_needed(files: Iterable[DataFile]) -> int:
 def files_with(
     files: Iterable[DataFile], buckets: int, names: Sequence[str], since: int, upto: int
 ) -> list[DataFile]:
-    """The files of `by_partition` that may hold rows of `names` in `(since, upto]`."""
+    """The files of `by_partition` that may have rows of `names` in `(since, upto]`."""
     return [
         file
         for file in files
@@ -170,7 +167,7 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
 
 
 def _distinct_by_id(rows: pa.Table) -> pa.Table:
-    """In committed_id order; an event in several of the partitions asked for came once for each."""
+    """In committed_id order; an event in several of the partitions occurs once for each."""
     ids = np.asarray(rows.column("committed_id"))
     _, places = np.unique(ids, return_index=True)
     return rows if len(places) == len(ids) and _ascending(ids) else rows.take(pa.array(places))

@@ -1,9 +1,8 @@
 """The table `snapshots`: states of partitions, each the fold of all events up to a committed_id.
 
-A *generation* is what one run wrote: rows of those partitions that had new events, all at the id up to which the run
-folded. Files are sorted by partition and committed_id, and a row group holds at most a few megabytes of states, so
-that one partition's state is found by reading one group of a file or two. States are opaque here: bytes, and their
-SHA-256.
+A *generation* is the output of one run: rows of the partitions with new events, all at the id up to which the run
+folded. Files are sorted by partition and committed_id, and a row group has at most a few megabytes of states, so that
+one partition's state is found by reading one group of a file or two. States are opaque bytes with their SHA-256.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from unisono.lake.write import DataFile, FileWriter
 
 STATE_GROUP_BYTES: Final = 2 << 20
 STATE_GROUP_ROWS: Final = 1_024
-"""A row group: what is read to have one state. A larger state has a group of its own."""
+"""A row group, which is read for one state. A larger state has a group of its own."""
 
 STATE_BYTES_MAX: Final = (1 << 31) - (1 << 20)
-"""Of one state: what an Arrow array holds."""
+"""Of one state: the limit of an Arrow array."""
 
 FILE_BYTES: Final = 64 << 20
-"""Compressed bytes after which a file is closed; it is made in memory."""
+"""Compressed bytes after which a file is closed; it is written in memory first."""
 
 _REST: Final = ["state", "events", "skipped", "model_digest", "created_at", "hash"]
 
@@ -55,16 +54,16 @@ class StateRow(msgspec.Struct, frozen=True):
     hash: bytes
 
     def require_sound(self) -> None:
-        """Refuse a state that is not the one that was written."""
+        """Refuse a state that does not match its hash."""
         if hashlib.sha256(self.state).digest() != self.hash:
             raise LakeUnusable(
                 f"the snapshot of partition {self.partition!r} at event {self.committed_id} is damaged: "
-                "`unisono lake snapshot --rebuild` makes all snapshots anew"
+                "`unisono lake snapshot --rebuild` folds all snapshots again"
             )
 
 
 class SnapshotWriter:
-    """Writes rows, which come sorted by partition and committed_id, into files of one bucket and model version."""
+    """Writes rows sorted by partition and committed_id into files of one bucket and model version."""
 
     def __init__(self, storage: Storage, bucket: int, model_version: int, model_digest: str) -> None:
         self._storage = storage
@@ -72,7 +71,7 @@ class SnapshotWriter:
         self._version = model_version
         self._digest = model_digest
         self._writer: FileWriter | None = None
-        self._held: list[StateRow] = []
+        self._pending: list[StateRow] = []
         self._size = 0
         self.files: list[DataFile] = []
         self.digest = Digest()
@@ -80,13 +79,13 @@ class SnapshotWriter:
     def add(self, row: StateRow) -> None:
         if len(row.state) > STATE_BYTES_MAX:
             raise LakeUnusable(
-                f"the state of partition {row.partition!r} takes {len(row.state)} bytes; a snapshot holds at most "
+                f"the state of partition {row.partition!r} has {len(row.state)} bytes; a snapshot can have at most "
                 f"{STATE_BYTES_MAX}"
             )
-        full = self._size + len(row.state) > STATE_GROUP_BYTES or len(self._held) >= STATE_GROUP_ROWS
-        if self._held and full:
+        full = self._size + len(row.state) > STATE_GROUP_BYTES or len(self._pending) >= STATE_GROUP_ROWS
+        if self._pending and full:
             self._flush()
-        self._held.append(row)
+        self._pending.append(row)
         self._size += len(row.state)
 
     def _flush(self) -> None:
@@ -98,8 +97,8 @@ class SnapshotWriter:
                 model_version=self._version,
                 model_digest=self._digest,
             )
-        self._writer.add(_table(self._held))
-        self._held, self._size = [], 0
+        self._writer.add(_table(self._pending))
+        self._pending, self._size = [], 0
         if self._writer.bytes_made >= FILE_BYTES:
             self._end_file()
 
@@ -110,8 +109,8 @@ class SnapshotWriter:
         self._writer = None
 
     def close(self) -> list[DataFile]:
-        """Store what is left; the files that were made."""
-        if self._held:
+        """Write the remaining rows; returns all files."""
+        if self._pending:
             self._flush()
         if self._writer is not None:
             self._end_file()
@@ -124,7 +123,7 @@ def _table(rows: Sequence[StateRow]) -> pa.Table:
 
 
 class _File:
-    """One file, open: the keys of a row group and its states are read when asked for, one group at a time."""
+    """One open file: the keys and states of a row group are read on demand, one group at a time."""
 
     def __init__(self, file: DataFile, parquet: Any) -> None:
         self._file = file
@@ -139,14 +138,14 @@ class _File:
         """The partitions' names and committed ids of a group's rows."""
         if self._keys[0] != group:
             table = self._parquet.read_row_group(group, columns=["partition", "committed_id"])
-            # Of a state that is there twice an audit tells; either will do.
+            # Two rows with the same key are equal; an audit reports them.
             RowOrder(self._file, repeats=True).follow(table.column("committed_id"), table.column("partition"))
             names = [name.encode() for name in table.column("partition").to_pylist()]
             self._keys = group, names, table.column("committed_id").to_pylist()
         return self._keys[1:]
 
     def find(self, name: bytes, upto: int) -> tuple[int, int, int] | None:
-        """The newest row of a partition up to an id: (committed_id, group, row); quick for names that ascend."""
+        """The newest row of a partition up to an id: (committed_id, group, row); fastest for ascending names."""
         best = None
         start = bisect_left(self.last_names, name)
         for group in range(start, bisect_right(self.first_names, name)):
@@ -166,7 +165,7 @@ class _File:
 
 
 class Snapshots:
-    """The snapshots in some files of one model version, up to an id; open while it is used."""
+    """The snapshots in some files of one model version, up to an id."""
 
     def __init__(self, files: Sequence[_File], upto: int) -> None:
         self._files = files
@@ -178,14 +177,14 @@ class Snapshots:
         cls, storage: Storage, files: Iterable[DataFile], upto: int = EVERY_ID.upto
     ) -> Iterator[Snapshots]:
         with ExitStack() as stack:
-            held = []
+            open_files = []
             for file in sorted(files, key=lambda file: (file.first_id, file.last_id)):
                 if file.first_id <= upto:
-                    held.append(_File(file, stack.enter_context(open_checked(storage, file))))
-            yield cls(held, upto)
+                    open_files.append(_File(file, stack.enter_context(open_checked(storage, file))))
+            yield cls(open_files, upto)
 
     def latest(self, name: bytes) -> StateRow | None:
-        """The newest snapshot of one partition; cheapest when names are asked for in their order."""
+        """The newest snapshot of one partition; fastest for ascending names."""
         found = [(*best, file) for file in self._files if (best := file.find(name, self._upto)) is not None]
         if not found:
             return None
@@ -193,7 +192,7 @@ class Snapshots:
         return file.row(group, place)
 
     def at(self, name: bytes, committed_id: int) -> StateRow:
-        """The snapshot of a partition at an id that `found` told."""
+        """The snapshot of a partition at an id that `found` returned."""
         for file in self._files:
             found = file.find(name, committed_id)
             if found is not None and found[0] == committed_id:

@@ -1,6 +1,6 @@
-"""Where a lake's files are: a directory, or the URL of an object store with the options delta-rs takes for it.
+"""The location of a lake: a directory, or the URL of an object store with the options of delta-rs.
 
-Data files go through here and nowhere else, so that what a table names is on disk before it is named.
+All data files are written here, so that a file is durable before a table names it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ERASURES: Final = "erasures"
 
 _SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
-"""What delta-rs does not take literally in a directory's name."""
+"""What delta-rs does not take literally in the name of a directory."""
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """One lake's place; small and picklable, so that it travels to executors.
+    """The location of one lake; small and picklable, for executors.
 
-    `attempt`: of a job, whose new files have it in their names.
+    `attempt`: the id of a job's attempt, which the names of its new files carry.
     """
 
     location: str
@@ -43,7 +43,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
-        """A directory is made absolute: executors have working directories of their own."""
+        """A directory becomes absolute: executors have other working directories."""
         if location.startswith("file:"):
             location = _directory(unquote(urlsplit(location).path))
         elif "://" not in location:
@@ -67,15 +67,15 @@ class Storage(msgspec.Struct, frozen=True):
         return f"{self.table(table)}/{path}"
 
     def new_name(self, first_id: int, last_id: int) -> str:
-        """For a new data file with these ids: no two are alike."""
+        """A unique name for a new data file with these ids."""
         return f"{first_id:012d}-{last_id:012d}-{(self.attempt + uuid.uuid4().hex)[:32]}.parquet"
 
     def write(self, table: str, path: str, content: pa.Buffer) -> None:
-        """Store one new data file; in a directory it survives power loss when this returns."""
+        """Store a new data file; in a directory it survives power loss when this returns."""
         if self.is_local:
             _write_durably(Path(self.table(table)) / path, content)
             return
-        # Arrow's wrapper of this stream hands over its own buffers, which delta-rs does not take.
+        # Arrow's wrapper of this stream passes its own buffers, which delta-rs does not accept.
         stream = self._handler(table)._handler.open_output_stream(path)
         try:
             stream.write(memoryview(content).tobytes())
@@ -83,24 +83,24 @@ class Storage(msgspec.Struct, frozen=True):
             stream.close()
 
     def read(self, table: str, path: str) -> Any:
-        """A data file for random access: a native file of Arrow."""
+        """A data file for random access, as a native Arrow file."""
         if self.is_local:
             return pa.OSFile(self.uri(table, path))
         return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
 
     def remove(self, path: str) -> None:
-        """Delete a file by its path under the lake; one that is gone already is no matter."""
+        """Delete a file by its path under the lake, if it exists."""
         if self.is_local:
             (Path(self.location) / path).unlink(missing_ok=True)
         else:
             DeltaStorageHandler(self.location, self.options).delete_file(path)
 
     def open_parquet(self, source: Any) -> pq.ParquetFile:
-        """What decodes a data file that was opened: damage in what it reads is an error, and never other rows."""
+        """A Parquet reader that verifies checksums: damage is an error, never wrong rows."""
         return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
 
     def sync_commits(self, table: str) -> None:
-        """Make a directory's newest commits survive power loss; an object store's do when it answers."""
+        """Make the newest commits in a directory survive power loss; an object store guarantees it by itself."""
         if self.is_local:
             folder = Path(self.table(table)) / "_delta_log"
             newest = sorted(folder.glob("*.json"))[-2:]
@@ -109,7 +109,7 @@ class Storage(msgspec.Struct, frozen=True):
                 _sync(path)
 
     def sync_directories(self, table: str) -> None:
-        """Make a new table's directories survive power loss, and those above that were made for it."""
+        """Make the directories of a new table survive power loss, with the two above it."""
         if self.is_local:
             folder = Path(self.table(table))
             for path in (folder, folder.parent, folder.parent.parent):
@@ -120,7 +120,7 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def _directory(path: str) -> str:
-    """An absolute path; refused where delta-rs would take it for another one."""
+    """An absolute path; refused where delta-rs would read it as another one."""
     path = os.path.abspath(path)  # noqa: PTH100
     if _MISREAD.search(path):
         raise LakeUnusable(
@@ -141,7 +141,7 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
                 view = view[file.write(view) :]
         os.fsync(descriptor)
     except BaseException as error:
-        path.unlink(missing_ok=True)  # of a full disk, half a file takes what is left
+        path.unlink(missing_ok=True)  # on a full disk, half a file would take the remaining space
         if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise

@@ -1,18 +1,18 @@
-"""The lake's Delta tables: making them, listing their files, committing to them exactly once.
+"""The lake's Delta tables: creating them, listing their files, and committing to them exactly once.
 
-Who may name what:
+Delta application transactions make concurrent commits safe: of two commits with the same one, delta-rs refuses one.
 
-- the application transaction `unisono.export` holds the last committed_id exported to a table. A commit that
-  adds history states the id it starts from; it is refused unless the table still stands there;
-- the application transaction `unisono.rewrite` counts commits that replace files. delta-rs lets two writers
-  remove the same file, so every rewrite raises this count and of two at once one is refused;
-- the application transaction `unisono.snapshot` counts commits of snapshots, so that of two runs at once one is
-  refused, and `unisono.snapshot.V` holds how far every partition has been folded under model version V;
-- the application transaction `unisono.erase` counts records of erasures, so that each event is recorded once;
-- the application transactions `unisono.rows` and `unisono.dropped` count the rows that were added and, by rewrites,
-  taken away, so that missing ones are noticed. Each changes in commits that one of the above lets through singly;
-- data files have unique names and are there before a commit names them. What a killed job leaves behind is in
-  no table: nobody reads it, and a vacuum removes it. A job whose commit is refused removes what it wrote.
+- `unisono.export` is the last committed_id exported to a table. A commit that adds events states the id it starts
+  from, and is refused unless the table still ends there;
+- `unisono.rewrite` counts commits that replace files, because delta-rs lets two writers remove the same file;
+- `unisono.snapshot` counts commits of snapshots, and `unisono.snapshot.V` is how far every partition has been folded
+  under model version V;
+- `unisono.erase` counts records of erasures, so that each event is recorded once;
+- `unisono.rows` and `unisono.dropped` count the rows added and those removed by rewrites, so that missing rows are
+  noticed. They change only in commits that carry one of the above.
+
+Data files have unique names and are durable before a commit names them. Files of a killed job are in no table: nobody
+reads them, and a vacuum removes them. A job whose commit is refused removes its files.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ ROWS: Final = "unisono.rows"
 DROPPED: Final = "unisono.dropped"
 
 BUCKETS: Final = 16
-"""Files a full export makes per run, and the share of a table that one partition's history is looked for in."""
+"""Files per run of a full export; a partition's history is in one of these parts of the table."""
 
 BUCKETS_MAX: Final = 1_024
 
 CHECKPOINT_COMMITS: Final = "32"
-"""Commits between Delta checkpoints: what opening a table reads beside the last one."""
+"""Commits between Delta checkpoints, which opening a table reads one by one."""
 
 LAYOUT: Final = 1
-"""Version of what this program expects of the tables beyond the Delta protocol."""
+"""Version of what this program requires of the tables beyond the Delta protocol."""
 
 _SCHEMAS: Final[Mapping[str, Any]] = {
     LOG: LOG_SCHEMA,
@@ -67,7 +67,7 @@ _PARTITION_BY: Final[Mapping[str, list[str]]] = {
     ERASURES: [],
 }
 READER_VERSION: Final = 1
-"""Of the Delta protocol: from 2 on files are not what they seem (column mapping, deletion vectors)."""
+"""Of the Delta protocol. From 2 on, files alone do not define the rows (column mapping, deletion vectors)."""
 
 _TITLES: Final[Mapping[str, str]] = {
     LOG: "committed events, sorted by committed_id",
@@ -78,12 +78,12 @@ _TITLES: Final[Mapping[str, str]] = {
 
 
 def _name(table: str) -> str:
-    """What the table is called in its own metadata."""
+    """The table's name in its metadata."""
     return f"unisono {table}"
 
 
 class TableDescription(msgspec.Struct, frozen=True):
-    """What a table's description holds beside its title."""
+    """The content of a table's description."""
 
     layout: int
     buckets: int
@@ -91,7 +91,7 @@ class TableDescription(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """One Delta table at one version; `commit` is judged against that version and everything after it."""
+    """One version of a Delta table; a commit is checked for conflicts with every later one."""
 
     def __init__(self, storage: Storage, name: str, delta: DeltaTable) -> None:
         self.storage = storage
@@ -100,7 +100,7 @@ class Table:
 
     @classmethod
     def open(cls, storage: Storage, name: str) -> Table | None:
-        """The table as it is now; None when there is none."""
+        """The current version of the table; None when it is missing."""
         try:
             delta = DeltaTable(storage.table(name), storage_options=storage.options or None)
         except TableNotFoundError:
@@ -108,13 +108,13 @@ class Table:
         except (DeltaError, OSError, ValueError) as error:
             raise LakeUnusable(f"{storage.table(name)} cannot be opened: {one_line(error)}") from error
         found = cls(storage, name, delta)
-        found.description()  # refuses a table that is somebody else's
+        found.description()  # refuses a table of another program
         found.require_reader_version()
         return found
 
     @classmethod
     def make(cls, storage: Storage, name: str, buckets: int) -> Table:
-        """The table, made if it is not there; of two makers at once one finds the other's."""
+        """The table, created if it is missing; of two concurrent calls one finds the other's table."""
         found = cls.open(storage, name)
         if found is not None:
             return found
@@ -133,7 +133,7 @@ class Table:
         except (DeltaError, OSError, ValueError) as error:
             found = cls.open(storage, name)
             if found is None:
-                raise LakeUnusable(f"{storage.table(name)} cannot be made: {one_line(error)}") from error
+                raise LakeUnusable(f"{storage.table(name)} cannot be created: {one_line(error)}") from error
         storage.sync_commits(name)
         storage.sync_directories(name)
         made = cls.open(storage, name)
@@ -146,14 +146,16 @@ class Table:
 
     @property
     def head(self) -> int:
-        """The last committed_id exported: the table holds every event up to it, once."""
+        """The last committed_id exported: the table has every event up to it, once."""
         return self.delta.transaction_version(EXPORT) or 0
 
     def description(self) -> TableDescription:
         try:
             described = msgspec.json.decode(self.delta.metadata().description or "", type=TableDescription)
         except msgspec.DecodeError:
-            raise LakeUnusable(f"{self.storage.table(self.name)} is a Delta table but not a lake's") from None
+            raise LakeUnusable(
+                f"{self.storage.table(self.name)} is a Delta table, but not one of a lake"
+            ) from None
         if (title := self.delta.metadata().name) != _name(self.name):
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} is not the table {self.name} of a lake but {title!r}"
@@ -166,30 +168,30 @@ class Table:
         return described
 
     def require_reader_version(self) -> None:
-        """Refuse a table in which another program switched on what this one does not read."""
+        """Refuse a table in which another program enabled features that this one does not read."""
         protocol = self.delta.protocol()
         if protocol.min_reader_version > READER_VERSION:
             features = ", ".join(protocol.reader_features or ()) or "column mapping or others"
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} needs a reader of version {protocol.min_reader_version} "
-                f"({features}), which another program switched on: its files alone do not tell what it holds; put "
-                "the table back from a backup of the lake"
+                f"({features}), which another program enabled: its files alone do not define its rows; restore the "
+                "table from a backup of the lake"
             )
 
     def files(self) -> list[DataFile]:
-        """The files of this version, by first committed_id; LakeUnusable unless all of them are ours and all are
-        there."""
+        """The files of this version, by first committed_id; LakeUnusable when another program wrote one, or rows are
+        missing."""
         files, uri = self.listed_files(), self.storage.table(self.name)
         require_own(self.name, uri, files)
         require_all_rows(self.name, uri, files, self.head, self.rows)
         return files
 
     def foreign_files(self) -> list[DataFile]:
-        """Those that another program wrote, or of which the table no longer says what they hold."""
+        """Files that another program wrote, or whose statistics it changed."""
         return [file for file in self.listed_files() if not is_own(file)]
 
     def listed_files(self) -> list[DataFile]:
-        """The files of this version as the table's log names them, nothing checked; 0 for what it does not say."""
+        """The files of this version as the Delta log names them, unchecked; 0 for missing statistics."""
         files = [
             DataFile(
                 self.name,
@@ -210,7 +212,7 @@ class Table:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the table has by what was committed; None in one made before this was recorded."""
+        """How many rows were committed; None in a table created before this was recorded."""
         added = self.delta.transaction_version(ROWS)
         if added is None:
             return None if self.version else 0
@@ -221,7 +223,7 @@ class Table:
         return self.delta.transaction_version(DROPPED) or 0
 
     def _rows_transaction(self, new: Sequence[DataFile]) -> Transaction:
-        """What a commit carries that adds these files; LakeUnusable when the table is not whole."""
+        """The row count after adding these files; LakeUnusable when the table is not complete."""
         present = sum(file.rows for file in self.files())
         return Transaction(ROWS, present + self._dropped + sum(file.rows for file in new))
 
@@ -233,9 +235,9 @@ class Table:
         notes: Mapping[str, Any],
         origin: Mapping[str, int] = {},
     ) -> None:
-        """Add the events of `(since, upto]`; CommitConflict when the table does not stand at `since`.
+        """Add the events of `(since, upto]`; CommitConflict when the table does not end at `since`.
 
-        `origin`: where they come from, see `origins`.
+        `origin`: notes on the log they come from, see `origin.py`.
         """
         self.require_head(since)
         adds = [_add(file, data_change=True) for file in files]
@@ -247,28 +249,28 @@ class Table:
         self._commit(adds, [], transactions, {"from": since, "to": upto, **notes})
 
     def read_note(self, name: str) -> int | None:
-        """What an export noted under this name; None when nothing was."""
+        """The note of this name; None when there is none."""
         return self.delta.transaction_version(name)
 
     def write_notes(self, origin: Mapping[str, int]) -> None:
-        """Note where the events come from, without adding any."""
+        """Record notes without adding events."""
         self._commit([], [], self._note_transactions(origin), dict(origin))
 
     def _note_transactions(self, origin: Mapping[str, int]) -> list[Transaction]:
         return [Transaction(name, value) for name, value in origin.items() if self.read_note(name) != value]
 
     def require_head(self, since: int) -> None:
-        """Raise CommitConflict unless the table stands at `since`."""
+        """Raise CommitConflict unless the table ends at `since`."""
         if self.head != since:
-            raise CommitConflict(f"the table {self.name} stands at {self.head}, not at {since}")
+            raise CommitConflict(f"the table {self.name} ends at event {self.head}, not at {since}")
 
     def folded_upto(self, model_version: int) -> int:
-        """Up to where the snapshots of a model version hold every partition's events; 0 when there are none."""
+        """Up to which event every partition is folded under a model version; 0 when none is."""
         return self.delta.transaction_version(f"{SNAPSHOT}.{model_version}") or 0
 
     @property
     def snapshot_commits(self) -> int:
-        """How many commits of snapshots there were."""
+        """The number of commits of snapshots."""
         return self.delta.transaction_version(SNAPSHOT) or 0
 
     def put_snapshots(
@@ -279,9 +281,9 @@ class Table:
         *,
         old: Sequence[DataFile] = (),
     ) -> None:
-        """Add snapshots, and take `old` ones away; CommitConflict when others came since this version.
+        """Add snapshots and remove `old` ones; CommitConflict when others were committed since this version.
 
-        `folded`: how far each of these model versions has got by it.
+        `folded`: model version → up to which event every partition is folded then.
         """
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
@@ -300,21 +302,21 @@ class Table:
     def replace(
         self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
     ) -> None:
-        """Put `new` in the place of `old`; CommitConflict when another rewrite came first.
+        """Replace `old` by `new`; CommitConflict when another rewrite came first.
 
-        `same_rows`: the rows are the same ones, so who follows the table's changes need not look.
+        `same_rows`: the rows do not change, so readers of the table's change feed can skip the commit.
         """
-        self.files()  # of a table that is not whole nothing is carried on
+        self.files()  # refuses a table that is not complete
         self._replace(old, new, notes, same_rows=same_rows)
 
     def replace_foreign_files(
         self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any]
     ) -> None:
-        """As `replace` with the same rows, where some of `old` are files of another program."""
+        """As `replace` with the same rows, where some of `old` were written by another program."""
         self._replace(old, new, notes, same_rows=True)
 
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
-        """Remove all snapshots, those in files of other programs too; nothing counts as folded any more."""
+        """Remove all snapshots, also in files of other programs; every model version starts from 0 again."""
         old = self.listed_files()
         versions = {file.model_version for file in old}
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), Transaction(ROWS, self._dropped)]
@@ -327,13 +329,13 @@ class Table:
     ) -> None:
         dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
         if dropped and (same_rows or self.name != SNAPSHOTS):
-            raise LakeUnusable(f"{len(new)} files of the table {self.name} would have lost {dropped} rows")
+            raise LakeUnusable(f"{len(new)} files of the table {self.name} would lose {dropped} rows")
         transactions = self._rewrite_transactions(old, dropped)
         adds = [_add(file, data_change=not same_rows) for file in new]
         self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
 
     def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
-        """What a commit carries that takes these files away, which must be there, and so many rows."""
+        """The transactions of a commit that removes these files and `dropped` rows; CommitConflict if one is gone."""
         present = {file.path for file in self.listed_files()}
         gone = [file.path for file in old if file.path not in present]
         if gone:
@@ -360,11 +362,11 @@ class Table:
             )
         except CommitFailedError as error:
             raise CommitConflict(
-                f"another process changed the table {self.name} first: {one_line(error)}"
+                f"another process committed to the table {self.name} first: {one_line(error)}"
             ) from error
         except OSError as error:
             place = f"{self.storage.table(self.name)}/_delta_log"
-            raise OSError(f"a commit could not be written to {place}: {one_line(error)}") from error
+            raise OSError(f"commit to {place} failed: {one_line(error)}") from error
         self.storage.sync_commits(self.name)
 
 

@@ -1,8 +1,8 @@
-"""Writing history into the lake's files, on executors.
+"""Writing events into the lake's files, on executors.
 
-A *run* is a stretch of committed ids written by one task: one file of the table `log`, and its rows once more,
-one per (partition, event), in files of the table `by_partition`. Runs never overlap, so a reader takes them one
-after the other and has committed_id order; compaction joins neighbours into longer runs.
+A *run* is a range of committed ids written by one task: one file of the table `log`, and the same events, one row per
+(partition, event), in files of the table `by_partition`. Runs never overlap, so reading them one after the other
+gives committed_id order; compaction joins neighbours into longer runs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from unisono.lake.digests import Digest, digest
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 
 UNBUCKETED: Final = -1
-"""The bucket of runs too small to be spread: one file that holds all partitions, until it is compacted."""
+"""The bucket of runs too small to be split: one file with all partitions, until it is compacted."""
 
 UNBUCKETED_ROWS_MAX: Final = 16_384
-"""Below this a run spread over the buckets would leave about a thousand rows in each file."""
+"""Below this, a run split into buckets would have about a thousand rows in each file."""
 
 RUN_BYTES_MAX: Final = 192 << 20
-"""Event bytes held in memory for one run; larger stretches become several runs."""
+"""Event bytes in memory for one run; larger ranges become several runs."""
 
 GROUP_ROWS: Final = 8_192
 GROUP_BYTES: Final = 8 << 20
-"""A row group: what a reader fetches to find one event; a few hundred kilobytes once compressed."""
+"""A row group, which a reader fetches to find one event; a few hundred kilobytes compressed."""
 
 _DICTIONARY: Final = ("client_id", "partitions.list.element", "type", "schema", "partition")
 _DELTAS: Final = ("committed_id", "status_updated_at")
 
 FILE_SCHEMAS: Final = {LOG: LOG_SCHEMA, BY_PARTITION: PARTITION_SCHEMA, SNAPSHOTS: SNAPSHOT_SCHEMA}
-"""What the data files of each table hold; columns that a table is partitioned by are in no file."""
+"""The columns of each table's data files; columns that a table is partitioned by are in no file."""
 
 _WRITING_SNAPSHOTS: Final[dict[str, Any]] = {
     "use_dictionary": ["model_digest"],
@@ -65,20 +65,20 @@ def _writing(table: str) -> dict[str, Any]:
     return {
         "use_dictionary": dictionary,
         "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
-        # Level 3 makes files 3 % smaller and takes a third longer. Hashes have nothing to compress.
+        # Level 3 makes files 3 % smaller and takes a third longer. Hashes do not compress.
         "compression": dict.fromkeys(compressed, "zstd") | {"hash": "none"},
         "compression_level": dict.fromkeys(compressed, 1),
         "write_statistics": [*own, *_DELTAS, "client_id", "type", "schema"],
-        "write_page_index": True,  # Spark and DataFusion skip pages within a row group by it
-        "write_page_checksum": True,  # what has left the log is here alone: damage must be seen
-        "store_schema": False,  # the table's schema rules, not a copy of it in each file
+        "write_page_index": True,  # lets Spark and DataFusion skip pages within a row group
+        "write_page_checksum": True,  # pruned events exist only here: damage must be noticed
+        "store_schema": False,  # the table's schema applies, not a copy in each file
         "version": "2.6",
     }
 
 
 @contextmanager
 def release_arrow_memory() -> Iterator[None]:
-    """Around a task: Arrow keeps what was freed for later, 100 MB after a run, and workers may rest for hours."""
+    """Return Arrow's freed memory after a task: it keeps 100 MB after a run, and workers may be idle for hours."""
     try:
         yield
     finally:
@@ -86,7 +86,7 @@ def release_arrow_memory() -> Iterator[None]:
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """One Parquet file of a table: where it is, and what can be known of its rows without reading it."""
+    """One Parquet file of a table: its path and statistics."""
 
     table: str
     path: str
@@ -102,7 +102,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):
-    """What a task leaves behind: files that no table names yet, and digests of the rows in them."""
+    """The output of a task: files that no table names yet, and digests of their rows."""
 
     files: list[DataFile]
     log: Digest
@@ -110,7 +110,7 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 class FileWriter:
-    """Makes one data file, row group by row group, in memory; `close` stores it whole."""
+    """Writes one data file, row group by row group, in memory; `close` stores it."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ def write_runs(
     events_per_file: int,
     tables: frozenset[str] = frozenset((LOG, BY_PARTITION)),
 ) -> WrittenFiles:
-    """Write rows, which come in committed_id order, as runs of at most `events_per_file` events."""
+    """Write rows in committed_id order as runs of at most `events_per_file` events."""
     files: list[DataFile] = []
     log, by_partition = Digest(), Digest()
     for run in _runs(batches, events_per_file):
@@ -202,24 +202,24 @@ def write_runs(
 
 
 def _runs(batches: Iterable[pa.RecordBatch], events_per_file: int) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + batch.num_rows > events_per_file or size + batch.nbytes > RUN_BYTES_MAX):
-            yield _joined(held)
+        if pending and (rows + batch.num_rows > events_per_file or size + batch.nbytes > RUN_BYTES_MAX):
+            yield _joined(pending)
             rows = size = 0
         if batch.num_rows:
-            held.append(batch)
+            pending.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-    if held:
-        yield _joined(held)
+    if pending:
+        yield _joined(pending)
 
 
-def _joined(held: list[pa.RecordBatch]) -> pa.Table:
-    """One table with whole columns, from which rows are taken quickly; the pieces are let go."""
-    table = pa.Table.from_batches(held).combine_chunks()
-    held.clear()
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    """One table with contiguous columns, from which rows are taken quickly; clears `batches`."""
+    table = pa.Table.from_batches(batches).combine_chunks()
+    batches.clear()
     return table
 
 
@@ -257,7 +257,7 @@ def _taken(run: pa.Table, names: Any, parents: Any, order: Any, sizes: Any) -> I
 
 
 def cuts(sizes: Any) -> Iterator[tuple[int, int]]:
-    """Row groups for rows with events of these sizes: bounded in rows and in bytes, at least one row each."""
+    """(start, end) of row groups for events of these sizes: bounded in rows and in bytes, at least one row each."""
     ends = np.cumsum(sizes)
     start, total = 0, len(sizes)
     while start < total:

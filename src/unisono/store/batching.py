@@ -1,4 +1,4 @@
-"""Long sequences in batches that fit into one transaction, or one message, each."""
+"""Splitting long sequences into batches that fit into one transaction or one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 def in_batches(
     items: Iterable[T], size_of: Callable[[T], int], *, count_max: int, bytes_max: int
 ) -> Iterator[list[T]]:
-    """`items` in their order, so many and so large at a time; one that is larger than that goes alone."""
+    """`items` in order, in batches of at most `count_max` items and `bytes_max` bytes; a larger item is alone."""
     batch: list[T] = []
     size = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""Is a log sound? The verdict on a data directory or on a database, and what it rests on."""
+"""`unisono check`: whether the log of a data directory or a database is sound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINDINGS_KEPT_MAX: Final = 100
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """The verdict. `findings` holds the first ones, `counts` tells how many of each kind there are."""
+    """The verdict: the first `findings`, and how many of each kind there are."""
 
     place: str
     events: int
@@ -55,7 +55,7 @@ def check_directory(directory: Path, progress: Progress | None = None) -> CheckR
 
 
 def check_database(dsn: str, progress: Progress | None = None) -> CheckReport:
-    """The same for the log of a PostgreSQL database; also StoreUnusable when the way to it is lost."""
+    """As `check_directory` for a PostgreSQL database; StoreUnusable also when the connection is lost."""
     from unisono.store.postgres.check import open_database
     from unisono.store.postgres.connect import describe_dsn
 

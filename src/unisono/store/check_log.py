@@ -1,7 +1,7 @@
-"""Everything a log promises about itself, looked at row by row, whatever store it is in.
+"""Checks every guarantee of a log, row by row, for any store.
 
-Reads only, by short statements, beside whoever writes: what is committed meanwhile is left for the next time, and
-what leaves meanwhile is not missed.
+It only reads, by short statements, while a server may write: records committed meanwhile are not checked, and records
+pruned meanwhile are not reported missing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from unisono.store.check_rows import (
 from unisono.store.port import LogFinding
 
 BATCH_ROWS: Final = 500
-"""Rows read in one go: a read this short holds up nobody."""
+"""Rows read at once: a read this short delays nobody."""
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Event bytes read in one go, but at least one event."""
+"""Event bytes read at once, but at least one event."""
 
 Progress = Callable[[int, int], None]
-"""Called with rows looked at and rows in all."""
+"""Called with rows checked and rows in total."""
 
 
 class Unreadable(Exception):
-    """The log cannot be read any further; the text tells what stopped it."""
+    """The log cannot be read any further; the text says why."""
 
 
 class LogEnds(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class OpenedLog(Protocol):
 
 
 class LogAuditor:
-    """Tells what is wrong with one log; its attributes tell what was looked at."""
+    """Finds the defects of one log; its attributes say what was checked."""
 
     def __init__(self, open_log: Callable[[], OpenedLog], progress: Progress | None = None) -> None:
         self._open_log = open_log

@@ -1,14 +1,14 @@
-"""What a log shared by several nodes offers beyond the commit log: news of the others, and presence.
+"""What a log shared by several nodes offers beyond `CommitLog`: news of other nodes, and client presence.
 
-An embedded log has no cluster. A shared one implements `Cluster` beside `CommitLog`, on the same object, and
-its `begin` brings back in the same round trip what other nodes did.
+An embedded log has no cluster. A shared one implements `Cluster` and `CommitLog` on the same object, and its `begin`
+returns in the same round trip what other nodes did.
 
-What every implementation keeps:
+Every implementation guarantees:
 
-- one connection per client_id in the whole cluster (CONN-05): a claim raises the client's epoch, and a group
-  that carries a submission of a connection whose epoch has passed learns so under the lock that orders groups,
-  so nothing of a replaced connection is committed after its successor was told `connected`;
-- a wake-up may be lost or doubled, news never: `catch_up` reads the log itself.
+- one connection per client_id in the whole cluster (CONN-05): a claim raises the client's epoch. A group with a
+  submission of a replaced connection learns so under the lock that orders groups, so nothing of that connection is
+  committed after its successor received `connected`;
+- a wake-up may be lost or repeated, news never: `catch_up` reads the log itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from unisono.store.port import Record, StorageError
 
 
 class StoreLost(StorageError):
-    """The shared log is out of reach for now. Nothing unanswered is known to be committed; reopen later."""
+    """The database is unavailable. Whether unanswered groups were committed is unknown; `reopen` later."""
 
 
 class ModelRefused(Exception):
-    """A model that is not newer than the one in force, or has the version of another one. Nothing changed; the text
-    says what to do."""
+    """The model is not newer than the one in force, or has the version of another one. Nothing changed; the text says
+    what to do."""
 
 
 class ModelBundle(msgspec.Struct, frozen=True):
-    """A model as one node published it: its files by relative path."""
+    """A model as a node published it: its files by relative path."""
 
     version: int
     digest: str
@@ -39,10 +39,10 @@ class ModelBundle(msgspec.Struct, frozen=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """What happened elsewhere since the last look, in commit order, and where the log is now.
+    """What other nodes did since the last `catch_up`, in commit order, and the head now.
 
-    `more`: so much happened that this is only its beginning; ask again. `erased`: text was erased from the log, and
-    states folded before may still hold it. `log_epoch` is the log's now, where it was looked at.
+    `more`: there is more, ask again. `erased`: text was erased from the log, and states folded before may contain it.
+    `log_epoch`: the current one, when it was read.
     """
 
     head: int
@@ -58,32 +58,31 @@ class Cluster(Protocol):
     """A log that other nodes write too."""
 
     def wake_fd(self) -> int:
-        """Readable when there may be news; `catch_up` clears it. The same number for the life of the object."""
+        """A descriptor that is readable when there may be news; `catch_up` clears it. It never changes."""
         ...
 
     def catch_up(self, *, fresh: bool = False) -> News:
-        """What other nodes committed, and which of this node's connections were replaced, since last asked.
+        """What other nodes committed, and which of this node's connections were replaced, since the last call.
 
-        Outside any group. `fresh`: nothing committed before the call is missing. Otherwise cheap when nobody
-        called: may be asked as often as one likes, and is to be asked a few times a second, since a wake-up can
-        be lost.
+        Outside any group. `fresh`: nothing committed before the call is missing. Otherwise cheap without a wake-up;
+        call it a few times a second, since a wake-up can be lost.
         """
         ...
 
     def claim(self, client_id: str, conn: int) -> int:
-        """Make `conn` of this node the one connection of the client; the epoch it got. Outside any group."""
+        """Make `conn` of this node the only connection of the client; returns its epoch. Outside any group."""
         ...
 
     def claim_many(self, claims: Sequence[tuple[str, int]]) -> Sequence[int]:
-        """The same for several (client_id, conn), in this order, at the cost of one durable commit."""
+        """As `claim` for several (client_id, conn), in order, with one durable commit."""
         ...
 
     def release(self, client_id: str, conn: int) -> None:
-        """Give the claim up, if it is still held; may take effect a little later."""
+        """Release the claim, if it is still in force; may take effect a little later."""
         ...
 
     def fence(self, holders: Sequence[tuple[str, int]]) -> None:
-        """Name the (client_id, conn) pairs of the next group; its opening tells which of them are replaced."""
+        """Set the (client_id, conn) pairs of the next group; its `Opening` says which of them were replaced."""
         ...
 
     def published_model(self) -> ModelBundle | None:
@@ -91,16 +90,16 @@ class Cluster(Protocol):
         ...
 
     def publish_model(self, bundle: ModelBundle) -> None:
-        """Make a newer model the one in force on every node; the one in force again changes nothing.
+        """Put a newer model in force on every node; publishing the one in force changes nothing.
 
         ModelRefused when it is not newer. Outside any group.
         """
         ...
 
     def reopen(self) -> None:
-        """After StoreLost: reach the log again, with the same claims and the same place in it.
+        """After StoreLost: connect again, with the same claims and the same position in the log.
 
-        What a lost `commit` made durable after all comes as news. StoreLost: not yet. Any other StorageError: this
-        is not the log that was left, and only a new start helps.
+        What a lost `commit` made durable comes as news. StoreLost: still unavailable. Any other StorageError: this is
+        not the same log, and the node must be restarted.
         """
         ...

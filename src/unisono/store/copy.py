@@ -1,11 +1,11 @@
-"""Moving a log to another place: embedded to shared, or back, with every id, hash, time and the head kept.
+"""Copying a log between stores, embedded or shared, with every id, hash, time and the head.
 
-The copy is the same log: it keeps the identity, too (DUR-08), so clients go on with it as if nothing had happened. A
-copy of a backup is another log, because the one it was taken from went on: a restore gives it an identity of its own.
+The copy keeps the identity of the log (DUR-08), so clients continue with it. A copy of a backup is another log,
+because its source went on after the backup: a restore gives it an identity of its own.
 
-The copy goes in bounded transactions and can be broken off anywhere: run again, it goes on where it was. The source
-is only read and may be in use; what it commits after the start is left for the next run. A target that holds
-anything else than the beginning of the source is refused, and left as it is.
+The copy uses bounded transactions and can be interrupted anywhere: the next run continues. The source is only read
+and may be in use; what it commits after the start is left for the next run. A target that holds anything but the
+beginning of the source is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from unisono.store.port import Behind, CommitLog, Pruned, Record, Snapshot
 from unisono.vocabulary import LogIdentity
 
 READ_RECORDS: Final = 200
-"""Records read at a time: at most 200 MiB, when every event is as large as a message can be."""
+"""Records read at once: at most 200 MiB, when every event has the maximum size of a message."""
 
 BATCH_RECORDS_MAX: Final = 2_000
 BATCH_BYTES_MAX: Final = 8 << 20
-"""One transaction of the target: some ten milliseconds."""
+"""Upper bounds of one transaction of the target: about ten milliseconds."""
 
 Place = Path | str
 """A data directory of the embedded log (a path, or sqlite:DIR), or a DSN (postgresql://…)."""
@@ -39,11 +39,11 @@ Progress = Callable[[str, int, int], None]
 
 
 class CopyRefused(Exception):
-    """The copy cannot be made, or is not what it should be; the text says why. The source is untouched."""
+    """The copy cannot be made, or differs from its source; the text says why. The source is unchanged."""
 
 
 class CopyResult(msgspec.Struct, frozen=True):
-    """What was done. `events` were copied by this run, `present` were there; `behind` came up meanwhile."""
+    """`events` were copied by this run, `present` were there before, `behind` were committed during the copy."""
 
     events: int
     present: int
@@ -205,7 +205,7 @@ class _Copy:
         return self.upto - self._reached
 
     def _commit(self, batch: list[Record]) -> None:
-        others = CopyRefused(f"{self._name} was written by somebody else meanwhile: stop its servers first")
+        others = CopyRefused(f"another process wrote to {self._name} during the copy: stop its servers first")
         try:
             opening = self._target.log.begin([])
         except Behind:
@@ -276,16 +276,14 @@ def _stream(log: CopySource | CommitLog, since: int, upto: int) -> Iterator[Reco
         try:
             records = log.scan(since, upto, limit=READ_RECORDS)
         except Pruned as pruned:
-            raise CopyRefused(
-                f"{pruned} while it was copied: keep retention off it, and begin anew"
-            ) from pruned
+            raise CopyRefused(f"{pruned} while it was copied: stop retention, and copy again") from pruned
         if not records:
             return
         yield from records
         since = records[-1].committed_id
 
 
-# -- which is which ------------------------------------------------------------------------------------------
+# -- opening a store by its place ------------------------------------------------------------------------------
 
 
 def open_source(place: Place) -> CopySource:
@@ -317,7 +315,7 @@ def directory_of(place: Place) -> Path:
 
 
 def describe_place(place: Place) -> str:
-    """The place as it can be told to anybody, without its secrets."""
+    """The place for messages, without secrets."""
     if is_dsn(place):
         from unisono.store.postgres.connect import describe_dsn
 

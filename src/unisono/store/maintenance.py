@@ -1,11 +1,11 @@
-"""Keeping a log: what leaves it, what is erased in it, the snapshots others compute for it, the space it takes.
+"""Maintenance of a log: pruning archived events, erasing text, storing snapshots of the pipeline, reclaiming space.
 
-The rules of when an event may leave are the retention's (DUR-05). What the log itself sees to:
+The retention job decides which events may be pruned (DUR-05). The log itself guarantees:
 
-- nothing leaves while no archive is named;
-- an event and its places in the index leave in one transaction, which also moves `pruned_to` and lets
-  deduplication remember the event (ORD-05): killed anywhere, all of it happened or nothing;
-- an event is never changed, except that a tombstone takes the place of its text.
+- nothing is pruned while no archive is set;
+- one transaction deletes events and their index rows, advances `pruned_to` and remembers the ids for deduplication
+  (ORD-05), so a crash leaves all of it or nothing;
+- an event never changes, except that a tombstone replaces its text.
 """
 
 from __future__ import annotations
@@ -22,48 +22,49 @@ from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogExtent, Snapshot
 
 NO_MODEL_VERSION: Final = 0
-"""The version under which snapshots are kept where no versioned model is in force."""
+"""The model version of snapshots where no versioned model is in force."""
 
 PRUNE_EVENTS_MAX: Final = 500
 PRUNE_BYTES_MAX: Final = 1 << 20
-"""What at most leaves in one transaction; beside a server it is less, so that groups hardly wait."""
+"""Upper bounds of one pruning transaction; a running server uses smaller ones, so that groups hardly wait."""
 
 ERASE_EVENTS_MAX: Final = 250
 """Events erased in one transaction."""
 
 PUBLISH_SNAPSHOTS_MAX: Final = 64
 PUBLISH_BYTES_MAX: Final = 1 << 20
-"""Snapshots stored in one transaction, so many or so many bytes; one that is larger goes alone."""
+"""Upper bounds of one transaction that stores snapshots; a larger snapshot is stored alone."""
+
+NO_ARCHIVE: Final = "no archive is set: events cannot be pruned before the log names the lake that has them"
 
 
 class MaintenanceRefused(Exception):
-    """This cannot be done to the log as asked; nothing has changed. The text says why."""
+    """The log refused a change; nothing has changed. The text says why."""
 
 
 class Tombstone(msgspec.Struct, frozen=True, array_like=True):
-    """What is to stand in the place of an event's text."""
+    """The replacement of an event's text."""
 
     committed_id: int
     event: bytes
 
 
 class EraseRequest(msgspec.Struct, frozen=True, array_like=True):
-    """What to erase: these events, and the snapshots of their partitions and of `partitions`."""
+    """Events to erase; the snapshots of their partitions and of `partitions` are dropped."""
 
     tombstones: list[Tombstone]
     partitions: list[str]
 
 
 class Publication(msgspec.Struct, frozen=True, array_like=True):
-    """Snapshots, and how many erasures there had been when they were begun."""
+    """Snapshots, and the count of erasures when their folding began."""
 
     erasures: int
     snapshots: list[Snapshot]
 
 
 class EraseResult(msgspec.Struct, frozen=True):
-    """How many events lost their text, the partitions concerned, for whoever holds their states, and how many
-    erasures there have been with this one."""
+    """How many events were erased, the partitions whose cached states are stale, and the count of erasures."""
 
     events: int
     partitions: tuple[str, ...]
@@ -73,7 +74,7 @@ class EraseResult(msgspec.Struct, frozen=True):
 class ReclaimProgress(msgspec.Struct, frozen=True):
     """After one step: whether all is done, and how many pages are free inside the file.
 
-    `unclean`: traces of erased text may be left in pages that are in use; see `reclaim`.
+    `unclean`: pages in use may have traces of erased text; see `sqlite/maintenance.py`.
     """
 
     done: bool
@@ -82,40 +83,44 @@ class ReclaimProgress(msgspec.Struct, frozen=True):
 
 
 class MaintainedLog(Protocol):
-    """An embedded log in the hands of its one writer. Every call is one short transaction, outside any group."""
+    """An embedded log, as its only writer changes it. Every call is one short transaction outside any group."""
 
     def extent(self) -> LogExtent: ...
 
     def set_archive(self, location: str) -> None: ...
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
+        """Remove some of the oldest events up to `upto`; how many, 0 when none is left."""
         ...
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
-        """Put tombstones in the place of events, and drop all snapshots of their partitions and of `partitions`.
+        """Replace events by tombstones, and drop all snapshots of their partitions and of `partitions`.
 
-        An event that has left the log, or is erased already, is passed over.
+        Events that are pruned or erased already are skipped.
         """
         ...
 
     def erasures(self) -> int:
-        """How many there have been. Snapshots that were begun before the last one may hold what it took away."""
+        """How many erasures there were. Snapshots begun before the last one may contain erased text."""
         ...
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None: ...
 
     def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
-        """Note which model is in force; None: one without a version.
+        """Record which model is in force; None: one without a version.
 
-        ModelRefused when the log knows another content of that version, unless it is to be replaced: then the
-        digest it had is returned.
+        ModelRefused when the log has another content of that version, unless `replace`: then the former digest is
+        returned.
         """
         ...
 
     def reclaim(self) -> ReclaimProgress:
-        """One step of giving free space back to the file system, and of emptying the WAL."""
+        """One step of returning free space to the file system and truncating the WAL."""
         ...
+
+
+def missing_event(committed_id: int) -> str:
+    return f"event {committed_id} is missing from the log: run `unisono check`"
 
 
 def require_archive(location: str) -> None:
@@ -124,7 +129,7 @@ def require_archive(location: str) -> None:
 
 
 def require_tombstones(tombstones: Sequence[Tombstone], head: int) -> None:
-    """Only events of the log, only by tombstones, and not too many at a time."""
+    """Refuse replacements that are no tombstones, unknown events, and too many at once."""
     if len(tombstones) > ERASE_EVENTS_MAX:
         raise MaintenanceRefused(
             f"{len(tombstones)} events at once are too many, {ERASE_EVENTS_MAX} is the most"
@@ -133,21 +138,21 @@ def require_tombstones(tombstones: Sequence[Tombstone], head: int) -> None:
         if not 0 < tombstone.committed_id <= head:
             raise MaintenanceRefused(f"there is no event {tombstone.committed_id}, the log ends at {head}")
         if not is_tombstone(tombstone.event):
-            raise MaintenanceRefused(f"what is to replace event {tombstone.committed_id} is no tombstone")
+            raise MaintenanceRefused(f"the replacement of event {tombstone.committed_id} is no tombstone")
 
 
 def require_unerased(begun: int, now: int) -> None:
-    """Snapshots begun when there had been `begun` erasures, and there are `now`."""
+    """Refuse snapshots whose folding began before the last erasure."""
     if begun != now:
         raise MaintenanceRefused(
-            "text was erased from the log since these snapshots were begun: fold them anew"
+            "text was erased from the log since these snapshots were begun: fold them again"
         )
 
 
 def require_publishable(
     snapshots: Sequence[Snapshot], head: int, model_version: int, model_digest: str = ""
 ) -> None:
-    """A snapshot from outside is of events that are durable, and of the model in force or one still to come."""
+    """Refuse snapshots beyond the head, and of a model older than or different from the one in force."""
     for snapshot in snapshots:
         if not 0 <= snapshot.committed_id <= head:
             raise MaintenanceRefused(
@@ -170,7 +175,7 @@ def require_publishable(
 
 
 def snapshot_batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    """`snapshots` in stretches that are stored in one transaction each."""
+    """`snapshots` in batches of one transaction each."""
     return in_batches(
         snapshots,
         lambda snapshot: len(snapshot.state),

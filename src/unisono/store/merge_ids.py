@@ -1,9 +1,9 @@
-"""The ids of many partitions in one order, found in an index as far as a page needs them and no further (SYNC-10).
+"""Merges the ids of many partitions, reading only as many of each from the index as a page needs (SYNC-10).
 
-The index has the ids of one partition in order. Asked for as many ids of every partition as a page has events, it
-would give partitions times events of them; here it is asked for a few of each, and then for more only of those that
-may have some before the end of the page. So a page costs in proportion to its events, and one probe for each
-partition on the first page of a history. A merge that has more to give is kept for the next page.
+The index has the ids of one partition in order. Reading a page's worth of ids for every partition would read
+partitions times events of them. Instead a few of each are read, and then more only of partitions that may have ids
+before the end of the page. So a page costs in proportion to its events, plus one probe per partition on the first
+page of a history. An unfinished merge is kept for the next page.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class IdMerge(Generic[K]):
 
 
 Key = tuple[tuple[str, ...], tuple[tuple[str, int], ...], int, int]
-"""Of which partitions, above which snapshot_starts, after which id, up to which."""
+"""Partitions, their snapshot starts, since, upto."""
 
 
 class IdMerges(Generic[K]):
-    """Merges that have more to give, the least recently used let go first."""
+    """Unfinished merges for the next pages, an LRU cache bounded by KEPT_MAX."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, tuple[IdMerge[K], int]] = OrderedDict()

@@ -1,10 +1,9 @@
 """The contract of the durable log, and the records that pass through it.
 
-Two roles share one log. A `CommitLog` is held by the authority alone: it opens a group, is told what to
-append, and makes it durable. A `LogReader` reads pages of what is durable; any number may be open beside
-the writer and none of them ever delays it.
+Two roles share one log. The authority alone has a `CommitLog`: it opens a group, appends records and makes them
+durable. A `LogReader` reads pages of what is durable; any number may be open beside the writer, and none delays it.
 
-What every implementation keeps:
+Every implementation guarantees:
 
 - committed ids are gap-free within a log, strictly increasing, never reused, also across restarts and
   pruning: the head is stored, not derived from the rows that remain (ORD-01);
@@ -12,7 +11,7 @@ What every implementation keeps:
 - when `commit` returns, its records survive power loss (DUR-02);
 - when `commit` raises, no reader sees its records and the log refuses further work: a storage error is
   fail-stop (DUR-04). Opening it again finds all of the group or none of it (all, if only the answer to the
-  last write was lost); what it finds is durable before anything rests on it.
+  last write was lost); what it finds is durable before anything depends on it.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ import msgspec
 from unisono.vocabulary import LogIdentity
 
 CLOCK_SKEW_MAX_MS: Final = 60_000
-"""From one event of a log to the next, times never go back by so much or less. They do go back further when a clock
-was wrong and is set right, so that one wrong clock does not decide everybody's times for ever. Order is that of
-committed ids, never of times."""
+"""Event times never go back by this much or less. They go back further when a wrong clock is corrected, so that it
+does not determine the times of all later events. Events are ordered by committed_id, never by time."""
 
 NO_SNAPSHOT_STARTS: Final[Mapping[str, int]] = MappingProxyType({})
 """Every history is read from its first event."""
 
 
 class StorageError(Exception):
-    """The log cannot promise anything any more; the process that holds it must stop."""
+    """The log failed and guarantees nothing any more; the process that uses it must stop."""
 
 
 class StoreUnusable(Exception):
-    """The log cannot be opened: in use, wrong place, newer schema, not a log. The text says what to do."""
+    """The log cannot be opened: in use, missing, of a newer schema, or not a log. The text says what to do."""
 
 
 class LogInUse(StoreUnusable):
@@ -47,7 +45,7 @@ class LogInUse(StoreUnusable):
 
 
 class Pruned(Exception):
-    """Part of what was asked for has left the hot log and is in the archive; `upto` is the last id that left."""
+    """Some of the requested records were pruned and are in the archive; `upto` is the last pruned id."""
 
     def __init__(self, upto: int) -> None:
         super().__init__(f"events up to {upto} have left the log")
@@ -55,9 +53,9 @@ class Pruned(Exception):
 
 
 class Behind(Exception):
-    """Other writers are further ahead than a group can take over at its opening, and no group was opened.
+    """Other writers committed more than one group can take over, so no group was opened.
 
-    `records`, in order, are the next part of what they committed: take it over, then begin again.
+    `records`, in order, are the next part of it: apply them, then begin again.
     """
 
     def __init__(self, records: Sequence[Record]) -> None:
@@ -66,9 +64,9 @@ class Behind(Exception):
 
 
 class LogExtent(msgspec.Struct, frozen=True):
-    """What a log holds: every committed id in `pruned_to < id <= head`, durably.
+    """The events in a log: every committed id in `pruned_to < id <= head`.
 
-    `archive` is the lake that has the rest, as it was named when they left; None while nothing has.
+    `archive`: the lake with the pruned events, as named when they were pruned; None while nothing was.
     """
 
     pruned_to: int
@@ -89,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RememberedId(msgspec.Struct, frozen=True):
-    """What deduplication remembers of a committed id, for ever."""
+    """What deduplication remembers about an event id, permanently."""
 
     committed_id: int
     hash: bytes
@@ -98,11 +96,11 @@ class RememberedId(msgspec.Struct, frozen=True):
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What a group starts from.
+    """What a group starts from: the head, and which of its ids are known.
 
-    The rest is of a log shared by several nodes (see `cluster`): `foreign` holds, in order, what other writers
-    committed since this one last looked, `replaced` the connections that a newer one elsewhere has taken
-    over, `model_version` the model in force in the cluster.
+    The other fields are for a log shared by several nodes (see `cluster`): `foreign` are the records of other writers
+    since the last read, in order; `replaced` are connections that another node has taken over; `model_version` is the
+    model in force in the cluster.
     """
 
     head: int
@@ -120,9 +118,9 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Committed-only state of one partition up to and including `committed_id` (DUR-07).
+    """Committed state of one partition up to and including `committed_id` (DUR-07).
 
-    `model_digest` is that of the model that folded it; empty where no model was configured.
+    `model_digest`: of the model that folded it; empty without a configured model.
     """
 
     partition: str
@@ -134,16 +132,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class LogReader(Protocol):
-    """Reads what is durable; safe to use beside the writer."""
+    """Reads durable records; safe to use beside the writer."""
 
     def head(self) -> int: ...
 
     def identity(self) -> LogIdentity:
-        """Which log this is, as of its opening; a shared log's epoch is looked at again by `reopen`."""
+        """Which log this is, as of its opening; `reopen` reads a shared log's epoch again."""
         ...
 
     def extent(self) -> LogExtent:
-        """What the log holds, all of it of one moment."""
+        """The range of events in the log, read at one moment."""
         ...
 
     def page(
@@ -176,10 +174,10 @@ class LogReader(Protocol):
         ...
 
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
-        """Up to which event, `upto` at most, what the log holds was committed before `time_ms`.
+        """The last event, `upto` at most, up to which all events in the log are older than `time_ms`.
 
-        It is followed by an event of `[time_ms, now_ms]`, or by events that are dated after `now_ms` by a wrong
-        clock, or by nothing. Costs a look at each event up to there.
+        The next event is of `[time_ms, now_ms]`, or events after `now_ms` (a wrong clock) follow, or nothing. Reads
+        every event up to there.
         """
         ...
 
@@ -190,29 +188,29 @@ class LogReader(Protocol):
     def snapshot_sizes(
         self, partitions: Sequence[str], model_version: int, model_digest: str = ""
     ) -> Mapping[str, tuple[int, int]]:
-        """partition → committed_id and bytes of its snapshot of that model version, of those that have one."""
+        """partition → committed_id and bytes of its snapshot of that model, for partitions that have one."""
         ...
 
     def snapshots_of(
         self, partitions: Sequence[str], model_version: int, model_digest: str = ""
     ) -> Sequence[Snapshot]:
-        """The newest snapshots of that model version, of those of `partitions` that have one."""
+        """The newest snapshots of that model, for partitions that have one."""
         ...
 
     def reopen(self) -> None:
-        """After StoreLost (see `cluster`): reach the log again. An embedded log is never lost, only failed."""
+        """After StoreLost (see `cluster`): connect again. An embedded log is never unavailable, only failed."""
         ...
 
     def close(self) -> None: ...
 
 
 class CommitLog(LogReader, Protocol):
-    """The one writer."""
+    """The only writer of a process."""
 
     def begin(self, ids: Sequence[str]) -> Opening:
-        """Open a group: nobody else can append until it ends. `known` covers exactly `ids`.
+        """Open a group: nobody else can append until it ends. `Opening.known` covers exactly `ids`.
 
-        Behind when other writers committed more than a bounded `foreign` can hold; an embedded log has none.
+        Raises Behind when other writers committed more than fits into `foreign`; an embedded log has no others.
         """
         ...
 
@@ -233,12 +231,12 @@ class CommitLog(LogReader, Protocol):
         ...
 
     def maintain(self) -> None:
-        """Housekeeping between groups (checkpoints); returns quickly when there is nothing to do."""
+        """Checkpoints and heartbeats between groups; returns quickly when nothing is due."""
         ...
 
 
 class LogFinding(msgspec.Struct, frozen=True):
-    """One thing wrong with a log, named with its committed_id where it has one."""
+    """One defect of a log, with its committed_id where it has one."""
 
     kind: str
     message: str

@@ -1,4 +1,4 @@
-"""SQL from files: the named queries and the numbered migrations of one engine, and what these make.
+"""SQL files: the named queries and the numbered migrations of one engine, and the schema these make.
 
 A query begins at its line `-- name: …` and ends at the next one. A migration is a file `0001_what.sql`; its
 number is the schema version it leads to, and the numbers have no holes. `schema.tsv` lists what there is after all
@@ -49,6 +49,6 @@ def load_migrations(engine: str) -> tuple[Migration, ...]:
 
 @cache
 def load_schema(engine: str) -> tuple[tuple[str, ...], ...]:
-    """What the migrations of `engine` make, as its query `check_schema` tells it."""
+    """What the migrations of `engine` make, in the form of its query `check_schema`."""
     text = files("unisono.store").joinpath("sql", engine, "schema.tsv").read_text("utf-8")
     return tuple(tuple(line.split("\t")) for line in text.splitlines())

@@ -121,7 +121,7 @@ def test_events_leave_while_clients_commit(
     loads = [Load(kept, f"load-{n}", [f"p{n}", "shared"]) for n in range(3)]
     for load in loads:
         load.start()
-    with pytest.raises(MaintenanceFailed, match="no archive is named"):
+    with pytest.raises(MaintenanceFailed, match="no archive is set"):
         maintainer.prune_step(10)
     while maintainer.extent().head < 450:
         assert any(load.is_alive() for load in loads)

@@ -206,7 +206,7 @@ def test_somebody_else_writing_to_the_target_stops_the_copy(directory: Path, dat
         def meddle(what: str, *_: int) -> None:
             append(other, [["mine"]])
 
-        with pytest.raises(CopyRefused, match="written by somebody else"):
+        with pytest.raises(CopyRefused, match="another process wrote to"):
             copy_log(directory, database, meddle)
 
 

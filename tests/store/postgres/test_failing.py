@@ -172,7 +172,8 @@ def test_a_commit_its_standby_has_not_confirmed_is_not_acknowledged(postgres: Po
                 cancelling.start()
                 # PostgreSQL gives up waiting, warns, and says COMMIT all the same.
                 with pytest.raises(
-                    StoreLost, match="not certain: canceling wait for synchronous replication"
+                    StoreLost,
+                    match="not confirmed by the standby: canceling wait for synchronous replication",
                 ):
                     log.commit([make_record(2)])
                 cancelling.join()
@@ -220,10 +221,10 @@ def test_a_log_that_went_back_is_not_taken_for_the_one_left(
             query(database, "UPDATE unisono.head SET log_id = gen_random_uuid()")
     with pytest.raises(StoreLost):
         log.last_status_updated_at()
-    with pytest.raises(StorageError, match=r"went back|another log") as caught:
+    with pytest.raises(StorageError, match=r"committed events are missing|another log") as caught:
         log.reopen()
     assert not isinstance(caught.value, StoreLost)
-    with pytest.raises(StorageError, match=r"went back|another log"):
+    with pytest.raises(StorageError, match=r"committed events are missing|another log"):
         log.begin([])
 
 

@@ -182,7 +182,7 @@ def test_a_full_disk_is_the_end_of_the_log_and_harms_nothing(tmp_path: Path) -> 
     assert process.returncode == 0, err.decode()
     result = json.loads(out)
     assert len(result["said"]) == 5
-    assert all("the log takes no more work" in text for text in result["said"])
+    assert all("the log is closed for all further work" in text for text in result["said"])
     assert assert_sound(tmp_path, 0) == result["acknowledged"]
     with closing(SqliteLog.open(tmp_path)) as log:
         assert append(log, [["p"]])[0].committed_id == result["acknowledged"] + 1
@@ -209,7 +209,7 @@ def test_after_a_failed_write_or_sync_the_log_refuses_work(tmp_path: Path, opera
         with pytest.raises(StorageError, match="committing a group failed"):
             append(log, [["p"], ["p"]])
         for _ in range(2):
-            with pytest.raises(StorageError, match="takes no more work"):
+            with pytest.raises(StorageError, match="is closed for all further work"):
                 append(log, [["p"]])
         image = disk.image()
         log.close()

@@ -64,7 +64,7 @@ def test_a_file_put_back_alone_counts_as_restored(tmp_path: Path, caplog: pytest
     restored = opened(data)
     assert restored.log_id == one.log_id
     assert restored.log_epoch > 1
-    assert "older than the one that was here" in caplog.text
+    assert "older than the one last open here" in caplog.text
     assert opened(data) == restored
     (tmp_path / "new").mkdir()
     shutil.copy(tmp_path / "backup.db", tmp_path / "new" / "log.db")
@@ -74,7 +74,7 @@ def test_a_file_put_back_alone_counts_as_restored(tmp_path: Path, caplog: pytest
     opened(tmp_path / "stranger")
     shutil.copy(tmp_path / "stranger" / "log.db", data / "log.db")
     assert opened(data).log_epoch > 1
-    assert "another log than the one that was here" in caplog.text
+    assert "another log than the one last open here" in caplog.text
 
 
 @pytest.mark.req("DUR-08")

@@ -59,7 +59,7 @@ def everything_in(directory: Path) -> bytes:
 def test_nothing_leaves_before_an_archive_is_named(log: SqliteLog) -> None:
     append(log, [["p"]] * 3)
     assert log.extent() == LogExtent(0, 3)
-    with pytest.raises(MaintenanceRefused, match="no archive is named"):
+    with pytest.raises(MaintenanceRefused, match="no archive is set"):
         log.prune_batch(3)
     with pytest.raises(MaintenanceRefused, match="needs a location"):
         log.set_archive(" ")
@@ -226,7 +226,7 @@ def test_a_write_that_fails_ends_the_log(log: SqliteLog, tmp_path: Path) -> None
         )
     with pytest.raises(StorageError, match="pruning failed"):
         log.prune_batch(5)
-    with pytest.raises(StorageError, match="takes no more work"):
+    with pytest.raises(StorageError, match="is closed for all further work"):
         log.begin([])
     with closing(SqliteReader.open(tmp_path)) as reader:
         assert len(reader.scan(0, 10, limit=10)) == 10

@@ -1,8 +1,8 @@
-"""Cold history: what has left the hot log, read from the lake page by page, and readers that span both (DUR-06).
+"""Cold history: pruned events, read from the lake page by page, and a reader of log and lake together (DUR-06).
 
-Nothing of a lake is imported before a page of it is needed, so a server whose log is whole never loads those
-packages. A reader that spans both gives exactly the pages the whole log would give, wherever the seam is and while
-it moves: what leaves the log is in the archive before it leaves.
+The packages of the lake are imported when its first page is needed, so a server with an unpruned log never loads
+them. The combined reader gives exactly the pages that an unpruned log would give, also while pruning goes on: events
+are in the archive before they are pruned.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from unisono.lake.cold.pages import LakePages
 
 CACHE_BYTES: Final = 128 * 1024 * 1024
-"""What is kept of files that were read: a few hundred neighbouring pages."""
+"""Cache of what was read from files: a few hundred neighbouring pages."""
 
 COLD_SETS_MAX: Final = 1_000
-"""Sets of partitions remembered as being read from the archive: about as many as clients that catch up at once."""
+"""Sets of partitions remembered as read from the archive: about as many as clients that catch up at once."""
 
 COLD_NAMES_MAX: Final = 100_000
 """Names in those sets, some 20 MB."""
@@ -45,13 +45,13 @@ NO_BYTES_MAX: Final = 1 << 62
 
 
 class ArchiveFailed(Exception):
-    """Archived history cannot be read, now or at all; the text says why. Trying again later may help."""
+    """Archived history cannot be read; the text says why. A retry may succeed."""
 
 
 class Archive:
-    """The lake that has what left one log; may be used by several threads, one at a time reads.
+    """The lake with the pruned events of one log; thread-safe, one thread reads at a time.
 
-    `location` is the lake the operator named, and rules over the one the log names.
+    `location`: the lake that the operator configured; it overrides the one that the log names.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Archive:
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        """As `LogReader.page`, of events that have left the log that holds `extent`; raises ArchiveFailed."""
+        """As `LogReader.page`, of the pruned events of a log with this extent; raises ArchiveFailed."""
         return self._read(extent, partitions, since, upto, limit, bytes_max, snapshot_starts)
 
     def scan(self, extent: LogExtent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
-        """As `LogReader.scan`, of events that have left the log that holds `extent`; raises ArchiveFailed."""
+        """As `LogReader.scan`, of the pruned events of a log with this extent; raises ArchiveFailed."""
         return self._read(extent, None, since, upto, limit, NO_BYTES_MAX).records
 
     def last_pruned_event(self, extent: LogExtent) -> Record | None:
-        """The last event that has left the log, if any has; raises StoreUnusable when it cannot be read here."""
+        """The last pruned event, if there is one; raises StoreUnusable when it cannot be read here."""
         if extent.pruned_to == 0:
             return None
         try:
@@ -100,7 +100,7 @@ class Archive:
         return last[0]
 
     def require_same_log(self, log: CommitLog) -> None:
-        """Raise StoreUnusable unless what has left this log can be read here, and is of this log and no other."""
+        """Raise StoreUnusable unless the pruned events of this log can be read here, and are not of another log."""
         last = self.last_pruned_event(log.extent())
         if last is None:
             return
@@ -112,7 +112,7 @@ class Archive:
             )
 
     def refresh(self) -> None:
-        """Read nothing from an older version of the lake than there is now: text was erased. Waits for nobody."""
+        """Text was erased: read the newest version of the lake from the next page on. Does not block."""
         self._stale = True
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Archive:
                 ) from error
 
     def _refresh_pages(self, pages: LakePages) -> None:
-        """The order matters: text that is erased during the look must lead to another one."""
+        """`_stale` is cleared first: text erased during the refresh must cause another one."""
         self._stale = False
         try:
             pages.refresh()
@@ -175,9 +175,9 @@ class Archive:
 
 
 class ColdWatermarks:
-    """Up to which id the history of some partitions was found to have left the log, the newest findings only.
+    """Up to which id the history of a set of partitions was found pruned; an LRU cache.
 
-    Who reads on in such a history looks into the archive first, and is spared a look into the log in vain.
+    The next page of such a history is read from the archive without trying the log first.
     """
 
     def __init__(self) -> None:
@@ -197,9 +197,9 @@ class ColdWatermarks:
 
 
 class ArchivedReader:
-    """A reader of the whole history: the hot log, and the archive for what has left it.
+    """A reader of the whole history: the log, and the archive for pruned events.
 
-    Invariant: what has left the log according to `_extent` has left it for ever; more may have left since.
+    Invariant: everything up to `_extent.pruned_to` is pruned; more may have been pruned since.
     """
 
     def __init__(self, log: LogReader, archive: Archive) -> None:
@@ -227,7 +227,7 @@ class ArchivedReader:
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        """As `LogReader.page`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
+        """As `LogReader.page`, also of pruned events; raises ArchiveFailed instead of Pruned."""
         if limit < 1:
             return Page((), has_more=False)
         records: list[Record] = []
@@ -244,7 +244,7 @@ class ArchivedReader:
             since = at
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
-        """As `LogReader.scan`, also of what has left the log; raises ArchiveFailed instead of Pruned."""
+        """As `LogReader.scan`, also of pruned events; raises ArchiveFailed instead of Pruned."""
         records: list[Record] = []
         while since < upto and len(records) < limit:
             left = limit - len(records)
@@ -289,7 +289,7 @@ class ArchivedReader:
         limit: int,
         bytes_max: int,
     ) -> tuple[Page, int]:
-        """What one of the two has of a page, and up to which id it was asked."""
+        """The part of a page from the log or the archive, and up to which id it was read."""
         names = tuple(partitions)
         cold = self._cold.upto(names)
         if since >= cold:
@@ -315,18 +315,18 @@ class ArchivedReader:
                 snapshot_starts=snapshot_starts,
             )
         except ArchiveFailed:
-            self._read_extent(self._extent.pruned_to)  # the archive may have another name by now
+            self._read_extent(self._extent.pruned_to)  # the log may name another archive by now
             raise
         return page, end
 
     def _read_extent(self, pruned_to: int) -> None:
-        """Ask the log again, of which events up to `pruned_to` are known to have left."""
+        """Read the extent again; events up to `pruned_to` are known to be pruned."""
         extent = self._log.extent()
         self._extent = msgspec.structs.replace(extent, pruned_to=max(extent.pruned_to, pruned_to))
 
 
 def _known(log: CommitLog, id: str) -> RememberedId | None:
-    """What the log remembers of an event id, wherever the event is."""
+    """What the log remembers about an event id, pruned or not."""
     while True:
         try:
             known = log.begin([id]).known.get(id)

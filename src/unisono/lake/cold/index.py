@@ -1,11 +1,11 @@
-"""What is held of a lake while its history is served: an index of its files, and what was last read of them.
+"""The in-memory index of a lake's files, and a bounded cache of what was read from them.
 
-A file of `by_partition` is sorted by partition and committed_id, one of `log` by committed_id. Nothing is read
-beyond what a page needs, and what was read is kept for the next page within one bound of bytes:
+A file of `by_partition` is sorted by partition and committed_id, one of `log` by committed_id. Only what a page needs
+is read, and it is cached for the next page within one bound of bytes:
 
-    footer   where the row groups of a file begin and end
-    layout   of one row group: which rows each partition has there, and their ids
-    piece    some neighbouring rows of one row group, all columns of a record
+    row groups   of one file: their ranges of ids and partitions
+    layout       of one row group: which rows each partition has, and their ids
+    piece        consecutive rows of one row group, all columns of a record
 
 A row group is decoded whole, about 4 ms for 8,192 events, so reading a history page by page decodes each group once.
 """
@@ -35,14 +35,14 @@ from unisono.store.port import Record
 T = TypeVar("T")
 
 OPEN_FILES_MAX: Final = 32
-"""Files open at once. A page of many partitions reads 16 buckets' worth of them, and opening one again is cheap."""
+"""Files open at once. A page of many partitions reads files of 16 buckets; opening one again is cheap."""
 
 PIECE_ROWS_MAX: Final = 1_024
 PIECE_BYTES: Final = 512 * 1024
-"""What is kept of a row group at the least: 64 partitions at once then need some 30 MB, whatever their size."""
+"""The smallest cached part of a row group: 64 partitions then need about 30 MB, whatever their size."""
 
 GROUP_COST_BYTES: Final = 256
-"""What one row group of a footer takes in memory, about."""
+"""Approximate memory of one `RowGroup`."""
 
 RECORD_COLUMNS: Final = (
     "committed_id", "id", "client_id", "partitions", "event", "hash", "status_updated_at",
@@ -50,7 +50,7 @@ RECORD_COLUMNS: Final = (
 
 
 class PartitionFile(msgspec.Struct, frozen=True):
-    """A file, and the first and last partition in it as bytes, which is how they are ordered."""
+    """A file with its first and last partition as bytes, which is how they are ordered."""
 
     file: DataFile
     first: bytes
@@ -64,7 +64,7 @@ class PartitionFile(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Files whose ids interleave; runs of one bucket follow each other."""
+    """Files with interleaved ids; runs of one bucket do not overlap."""
 
     first_id: int
     last_id: int
@@ -73,15 +73,15 @@ class Run(msgspec.Struct, frozen=True):
     def of(self, name: bytes) -> list[PartitionFile]:
         """The files that may have rows of a partition, in the order of its ids.
 
-        A partition that goes on in the next file ends its file and begins the next. Files with nothing but
-        this partition lie between the two, and are ordered by their ids.
+        A partition that continues in another file is the last of its file and the first of the next. Files with only
+        this partition are between the two, ordered by their ids.
         """
         found = [place for place in self.places if place.first <= name <= place.last]
         return sorted(found, key=lambda place: (place.first, place.last, place.file.first_id))
 
 
 class Runs(msgspec.Struct, frozen=True):
-    """All runs that one bucket's partitions can be in, by id."""
+    """All runs that may have partitions of one bucket, by id."""
 
     runs: list[Run]
     ends: list[int]
@@ -120,7 +120,7 @@ class Index:
         self.paths = {(f.table, f.path) for f in (*view.partition_files, *view.log_files)}
 
     def runs(self, name: str | None) -> Runs:
-        """Where a partition's rows can be; None: everybody's, in the table `log`."""
+        """The runs of a partition; None: of the table `log`, with all events."""
         if name is None:
             if self._log is None:
                 self._log = Runs.of(self._log_files)
@@ -155,7 +155,7 @@ class Layout(msgspec.Struct, frozen=True):
     ends: Any
 
     def rows(self, name: bytes) -> tuple[int, int]:
-        """Where a partition begins and ends; an empty range when it is not there."""
+        """The range of rows of a partition; empty when it has none."""
         names = self.names
         if names is None:
             return 0, len(self.ids)
@@ -166,7 +166,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Neighbouring rows of a row group: `start` is the first one's place in it."""
+    """Consecutive rows of a row group; `start` is the first one's number."""
 
     start: int
     rows: Any
@@ -176,7 +176,7 @@ class Piece(msgspec.Struct, frozen=True):
         return self.start + int(self.rows.num_rows)
 
     def records(self, start: int, end: int) -> list[Record]:
-        """Those at these places of the row group."""
+        """The records of rows `start` to `end` of the row group."""
         some = self.rows.slice(start - self.start, end - start)
         columns = [some.column(name).to_pylist() for name in RECORD_COLUMNS]
         columns[3] = map(tuple, columns[3])
@@ -184,7 +184,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class BoundedCache:
-    """What was read, the least recently used let go first; never more than `bytes_max`, but for the newest."""
+    """An LRU cache of at most `bytes_max` bytes; the newest item is always kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -217,7 +217,7 @@ class BoundedCache:
 
 
 class Files:
-    """Reads footers, layouts and pieces, and keeps what it read."""
+    """Reads row groups, layouts and pieces, and caches them."""
 
     def __init__(self, storage: Storage, bytes_max: int) -> None:
         self._storage = storage
@@ -225,7 +225,7 @@ class Files:
         self._open: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def keep_only(self, paths: set[tuple[str, str]]) -> None:
-        """Let go of what was read of all other files; they have been replaced, or are gone."""
+        """Drop everything of all other files, which were replaced or removed."""
         self._kept.keep_only(lambda key: (key[0], key[1]) in paths)
         for path in [path for path in self._open if path not in paths]:
             self._open.pop(path).close(force=True)
@@ -251,7 +251,7 @@ class Files:
         return found
 
     def piece(self, file: DataFile, group: RowGroup, row: int, share: float) -> Piece:
-        """The piece with this row. Of the rest of the group, `share` of all that may be kept is kept too."""
+        """The piece with this row. Other pieces of the group are cached too, within `share` of the cache."""
         number = row // _piece_rows(group)
         found: Piece | None = self._kept.get(_piece_key(file, group, number))
         return self._read_pieces(file, group, number, share) if found is None else found
@@ -270,7 +270,7 @@ class Files:
         rows = self._read(file, group, RECORD_COLUMNS)
         count = -(-group.rows // _piece_rows(group))
         fitting = int(share * self._kept.bytes_max * count / rows.nbytes)
-        # The wanted one last and the others in the order they will be: the least needed is let go first.
+        # The wanted piece last and the others by distance: the least needed is evicted first.
         for after in reversed(range(max(1, min(count, fitting)))):
             number = (wanted + after) % count
             piece = _piece(rows, group, number)
@@ -300,7 +300,7 @@ def _piece_key(file: DataFile, group: RowGroup, number: int) -> tuple[str, ...]:
 
 
 def _piece(rows: Any, group: RowGroup, number: int) -> Piece:
-    """A copy, so that the rest of the group is not kept with it."""
+    """A copy, so that the rest of the group can be freed."""
     start = number * _piece_rows(group)
     end = min(start + _piece_rows(group), group.rows)
     own = rows.take(pa.array(np.arange(start, end))).combine_chunks()

@@ -1,6 +1,6 @@
-"""The rows of several partitions in the order of their ids, found as far as they are needed and no further.
+"""Merging the rows of several partitions by id, reading only as far as a page needs.
 
-A merge that has more to give is kept, so that the next page of the same history goes on where it stands.
+An unfinished merge is kept, so that the next page of the same history continues it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from unisono.lake.write import DataFile
 from unisono.store.port import Record
 
 CHUNK_ROWS: Final = 2_048
-"""Rows whose ids are taken out of a row group at a time."""
+"""Rows whose ids are copied from a row group at once."""
 
 CURSORS_KEPT_MAX: Final = 4_096
-"""Cursors in the merges that are kept: each holds on to the ids of a chunk, 16 kB at most, and some records."""
+"""Cursors in all kept merges: each has the ids of a chunk, 16 kB at most, and some records."""
 
 _NO_MORE: Final = 1 << 62
 
 Key = tuple[tuple[str | None, ...], tuple[tuple[str, int], ...], int, int]
-"""Of which partitions, above which snapshot_starts, after which id, up to which."""
+"""Partitions, their snapshot starts, since, upto."""
 
 
 class Chunk:
-    """Neighbouring rows of one partition in one row group, from `start` on, with their ids in ascending order."""
+    """Consecutive rows of one partition in one row group, from `start` on, with their ascending ids."""
 
     __slots__ = ("at", "file", "group", "ids", "records", "start")
 
@@ -47,10 +47,10 @@ class Chunk:
 
 
 class Cursor:
-    """One partition on its way through the files.
+    """The position of one partition in the files.
 
-    Invariant: all of its rows with ids below `bound` have been found; those that were not taken are in `_chunks`, of
-    the first of which `_taken` rows were taken.
+    Invariant: all of its rows with ids below `bound` were found; those not taken yet are in `_chunks`, of whose first
+    `_taken` rows were taken.
     """
 
     def __init__(self, ahead: Iterator[tuple[int, Chunk | None]]) -> None:
@@ -60,7 +60,7 @@ class Cursor:
         self.bound = 0
 
     def advance(self) -> int | None:
-        """Look a step further; how many rows were found there, None when there is nothing more."""
+        """Read one step further; how many rows it found, None at the end."""
         step = next(self._ahead, None)
         if step is None:
             return None
@@ -71,7 +71,7 @@ class Cursor:
         return len(chunk.ids)
 
     def take(self, before: int) -> Iterator[tuple[Chunk, int, Any]]:
-        """The rows with ids below `before` that were not taken yet: their chunk, the first of them, their ids."""
+        """Take the remaining rows with ids below `before`: their chunk, first row and ids."""
         while self._chunks:
             chunk, taken = self._chunks[0], self._taken
             end = int(chunk.ids.searchsorted(before))
@@ -85,7 +85,7 @@ class Cursor:
 
 
 class RowMerge:
-    """The rows of all cursors by id; an event in several of the partitions comes once."""
+    """Merges the rows of all cursors by id; an event in several of the partitions occurs once."""
 
     def __init__(self, cursors: list[Cursor]) -> None:
         self.cursors = cursors
@@ -94,7 +94,7 @@ class RowMerge:
         self._pending = 0
 
     def first(self, count: int) -> list[tuple[Chunk, int]]:
-        """Where the next `count` events are, or as many as there are: a chunk, and a row of its group."""
+        """The positions of the next `count` events, or of all that are left: a chunk, and a row of its group."""
         while self._ahead and len(self._found) < count:
             self._advance(1 + len(self.cursors) // 4)
             if len(self._found) + self._pending >= count or not self._ahead:
@@ -102,11 +102,11 @@ class RowMerge:
         return self._found[:count]
 
     def drop(self, count: int) -> None:
-        """The next `count` events have been read."""
+        """Skip the next `count` events: they were read."""
         del self._found[:count]
 
     def _advance(self, steps: int) -> None:
-        """Some steps, always of the cursor that is furthest behind. To collect after each would cost more."""
+        """Advance the cursor that is furthest behind, several times. Collecting after each step would cost more."""
         ahead = self._ahead
         for _ in range(steps):
             if not ahead:
@@ -121,7 +121,7 @@ class RowMerge:
                 heapq.heapreplace(ahead, (cursor.bound, number))
 
     def _collect(self, before: int) -> None:
-        """Everything below an id up to which all cursors have been."""
+        """Collect all rows below an id that every cursor has reached."""
         taken = [some for cursor in self.cursors for some in cursor.take(before)]
         self._pending -= sum(len(ids) for _, _, ids in taken)
         if len(taken) == 1:
@@ -137,7 +137,7 @@ class RowMerge:
 
 
 class RowMerges:
-    """Merges that have more to give, the least recently used let go first."""
+    """Unfinished merges for the next pages, an LRU cache bounded by CURSORS_KEPT_MAX."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, RowMerge] = OrderedDict()

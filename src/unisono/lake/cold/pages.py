@@ -1,9 +1,9 @@
-"""Pages of history out of a lake, without Spark.
+"""Pages of history from a lake, without Spark.
 
-The ids of a page are found first, from the layouts of row groups alone; then its records are read, and no others.
-A page's cost does not grow with the lake: the files that can hold a partition are found in an index in memory, and
-the row groups in them by their statistics. A partition that is rare in every file costs a look at each run of the
-range, which compaction keeps few.
+The ids of a page are found first, from the layouts of row groups; then only its records are read. The cost of a page
+does not grow with the lake: an index in memory has the files that may contain a partition, and statistics select
+their row groups. A partition that is rare in every file costs one probe per run of the range; compaction keeps runs
+few.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from unisono.store.port import NO_SNAPSHOT_STARTS, Page, Record
 log = logging.getLogger("unisono.archive")
 
 REFRESH_S: Final = 5.0
-"""Between two looks whether the lake has a newer version: so long can text that was erased there still be served."""
+"""How often a newer version of the lake is looked for, and so how long erased text may still be served."""
 
 TRIES: Final = 4
-"""A page is read again when its files were replaced and removed meanwhile; more often than this is no accident."""
+"""Attempts to read a page whose files are replaced and removed meanwhile."""
 
 RECORDS_AT_ONCE: Final = 128
-"""Rows made into records at a time, for this page and the next ones."""
+"""Rows converted to records at once, for this page and the next ones."""
 
 RECORDS_AHEAD_MAX: Final = 8_192
-"""Records of all partitions of one history together that are made for the next pages: fewer of each of many."""
+"""Records converted ahead for one history, divided among its partitions."""
 
 READ_ERRORS: Final = (OSError, ValueError, pa.ArrowException, DeltaError)
-"""What reading a file that is gone, out of reach or damaged can raise."""
+"""What reading a missing, unreachable or damaged file can raise."""
 
 
 class LakePages:
-    """One lake, read page by page; not to be used by two threads at once."""
+    """Reads one lake page by page; not thread-safe."""
 
     def __init__(self, lake: Lake, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._lake = lake
@@ -56,7 +56,7 @@ class LakePages:
 
     @property
     def head(self) -> int:
-        """The last event that is known to be in the lake."""
+        """The last event of the version that is read."""
         return self._index.head
 
     def page(
@@ -78,7 +78,7 @@ class LakePages:
         if upto > self.head:
             self.refresh()
         if upto > self.head:
-            raise LakeUnusable(f"the lake ends at {self.head} and {upto} was asked for")
+            raise LakeUnusable(f"the lake ends at event {self.head}, and event {upto} is requested")
         for _ in range(TRIES):
             version = self._version
             try:
@@ -88,7 +88,7 @@ class LakePages:
                 self.refresh()
                 if self._version == version:
                     raise LakeUnusable(str(error)) from error
-        raise LakeUnusable("its files are replaced faster than they can be read")
+        raise LakeUnusable(f"the lake's files were replaced during {TRIES} attempts to read a page")
 
     def close(self) -> None:
         self._merges.clear()
@@ -101,7 +101,7 @@ class LakePages:
         return self._view.log.version, self._view.by_partition.version
 
     def refresh(self) -> None:
-        """Go on to the lake's newest version, if there is a newer one; raises LakeError."""
+        """Switch to the newest version of the lake; raises LakeError."""
         self._refreshed_at = self._clock()
         newest = self._lake.view(checked=False)
         if (newest.log.version, newest.by_partition.version) != self._version:
@@ -111,7 +111,7 @@ class LakePages:
         try:
             self.refresh()
         except LakeError as error:
-            log.warning("no look at a newer version of the lake: %s", error)
+            log.warning("lake refresh failed, still reading the previous version: %s", error)
 
     def _use(self, view: View) -> None:
         self._index = Index(view)
@@ -144,7 +144,7 @@ class LakePages:
         return page
 
     def _walk(self, name: str | None, since: int, upto: int) -> Iterator[tuple[int, Chunk | None]]:
-        """A partition's rows in `(since, upto]`, some at a time, each time with what the next id is at least."""
+        """A partition's rows in `(since, upto]` by chunks, each with a lower bound of the next id."""
         own, reached = NO_NAME if name is None else name.encode(), 0
         for run in self._index.runs(name).within(since, upto):
             yield run.first_id, None
@@ -161,11 +161,11 @@ class LakePages:
                             )
                         reached = int(layout.ids[end - 1])
                     for row in range(start, end, CHUNK_ROWS):
-                        ids = layout.ids[row : min(end, row + CHUNK_ROWS)].copy()  # not to keep all of them
+                        ids = layout.ids[row : min(end, row + CHUNK_ROWS)].copy()  # lets the rest be freed
                         yield int(ids[-1]) + 1, Chunk(place.file, group, row, ids)
 
     def _records(self, places: list[tuple[Chunk, int]], limit: int, bytes_max: int, ahead: int) -> Page:
-        """The records at `places`, in this order, as far as they fit; at least one of them."""
+        """The records at `places`, in order, within the limits; at least one."""
         share = 1 / max(1, len({(chunk.file.path, chunk.group.number) for chunk, _ in places}))
         records: list[Record] = []
         left = bytes_max
@@ -182,7 +182,7 @@ class LakePages:
         return Page(records, has_more=False)
 
     def _fill(self, chunk: Chunk, row: int, share: float, ahead: int) -> None:
-        """Some records of a chunk, from `row` on: of many partitions a page has only a few of each."""
+        """Convert some records of a chunk, from `row` on; a page of many partitions needs only a few of each."""
         piece = self._files.piece(chunk.file, chunk.group, row, share)
         chunk.at = row
         chunk.records = piece.records(row, min(row + ahead, chunk.end, piece.end))

@@ -1,4 +1,4 @@
-"""Connections to the shared log: their settings, what is checked of the server, and what their errors mean."""
+"""Connections to the shared log: their settings, the checks of the server, and what errors mean."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from unisono.store.postgres.timeouts import Timeouts
 from unisono.store.statements import load_queries
 
 SERVER_VERSION_MIN: Final = 140_000
-"""PostgreSQL 14 is the first that notices a client gone in the middle of a wait."""
+"""PostgreSQL 14 is the first version that notices a client that disconnects during a wait."""
 
 TRANSACTION_TIMEOUT_VERSION: Final = 170_000
 
 DURABLE_SETTINGS: Final = ("on", "remote_apply")
-"""Settings of synchronous_commit under which COMMIT answers after the disk has it (DUR-02)."""
+"""Values of synchronous_commit under which COMMIT answers after the data is on disk (DUR-02)."""
 
 LOST_STATES: Final = frozenset(
     {
         "25006",  # read-only transaction: this was the primary and is a standby now
-        "25P03",  # idle in transaction for too long: the judge was too slow, or this process was stopped
+        "25P03",  # idle in transaction timeout: judging was too slow, or this process was suspended
         "25P04",  # transaction timeout
         "40001",  # serialization failure
         "40P01",  # deadlock
         "53300",  # too many connections
-        "55P03",  # lock timeout: another node holds the head
+        "55P03",  # lock timeout: another node has locked the head
         "57014",  # statement timeout
         "57P01",  # shutting down
         "57P02",  # crashed
         "57P03",  # starting up
-        "57P05",  # idle for too long
+        "57P05",  # idle session timeout
     }
 )
-"""SQL states that pass: the log is out of reach for now, and another try may reach it. So does class 08."""
+"""SQL states of temporary failures: the database is unavailable, a retry may succeed. So is all of class 08."""
 
 SQL: Final = {name: text.encode() for name, text in load_queries("postgres").items()}
-"""The named queries, as psycopg takes text that is not written out in the program."""
+"""The named queries as bytes, which psycopg accepts from outside the program text."""
 
 
 _QUOTED: Final = re.compile('".*"')
 
 
 def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[Row]:
-    """A connection in autocommit mode, set and checked; StoreUnusable says what is wrong with the server.
+    """A connection in autocommit mode, configured and checked; StoreUnusable says what is wrong with the server.
 
-    psycopg.Error when there is no connection at all. `owner`: for migrations, which may take their time.
+    psycopg.Error when it cannot connect. `owner`: for migrations, which have no statement timeout.
     """
     connection = Connection[Row].connect(_conninfo(dsn, timeouts, owner), autocommit=True)
     try:
@@ -68,7 +68,7 @@ def connect(dsn: str, timeouts: Timeouts, *, owner: bool = False) -> Connection[
 
 
 def describe_dsn(dsn: str) -> str:
-    """Which database a DSN means, without its secrets."""
+    """The database of a DSN for messages, without secrets."""
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.Error:
@@ -78,7 +78,7 @@ def describe_dsn(dsn: str) -> str:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the log may come back by itself."""
+    """Whether a retry may succeed."""
     if not isinstance(error, psycopg.Error):
         return isinstance(error, OSError)
     if error.sqlstate is None:  # no answer from the server: the connection broke, or never was
@@ -87,9 +87,10 @@ def is_lost(error: BaseException) -> bool:
 
 
 def storage_error(doing: str, error: Exception) -> StorageError:
-    """What the holder of the log is told."""
-    kind = StoreLost if is_lost(error) else StorageError
-    return kind(f"{doing} failed: {one_line(error)}")
+    """StoreLost for a temporary failure, StorageError for any other."""
+    if is_lost(error):
+        return StoreLost(f"database unavailable: {doing} failed: {one_line(error)}")
+    return StorageError(f"{doing} failed: {one_line(error)}")
 
 
 def one_line(error: BaseException) -> str:
@@ -97,7 +98,7 @@ def one_line(error: BaseException) -> str:
 
 
 def raise_unusable(dsn: str, error: Exception) -> NoReturn:
-    """What the person who starts a node is told."""
+    """Raise StoreUnusable with a text for the person who starts a node."""
     state = getattr(error, "sqlstate", None)
     place = describe_dsn(dsn)
     if state in ("42P01", "3F000"):
@@ -108,14 +109,14 @@ def raise_unusable(dsn: str, error: Exception) -> NoReturn:
             "`unisono db migrate --runtime-role ROLE` as the owner does it"
         ) from error
     if isinstance(error, psycopg.ProgrammingError) and state is None:
-        # libpq quotes what it could not read, and that may be the password.
+        # libpq quotes what it could not parse, which may be the password.
         what = _QUOTED.sub("…", one_line(error))
         raise StoreUnusable(f"the DSN of the store is not valid: {what}") from None
     raise StoreUnusable(f"{place} cannot be opened: {one_line(error)}") from error
 
 
 def _conninfo(dsn: str, timeouts: Timeouts, owner: bool) -> str:
-    """The DSN with our settings; what it says itself about these connection parameters stays."""
+    """The DSN with our defaults; parameters that the DSN sets itself stay."""
     given = conninfo_to_dict(dsn)
     defaults: dict[str, str | int] = {
         "connect_timeout": timeouts.connect_s,
@@ -148,7 +149,7 @@ def _options(given: str, timeouts: Timeouts, owner: bool) -> str:
             "default_transaction_isolation": "read\\ committed",
             "idle_in_transaction_session_timeout": _ms(timeouts.lock_hold_s),
             "statement_timeout": _ms(timeouts.statement_s),
-            # Every statement is a walk along an index, whatever the statistics say: one plan, made once.
+            # Every statement walks along an index, whatever the statistics say: one plan, made once.
             "plan_cache_mode": "force_generic_plan",
             "enable_seqscan": "off",
             "enable_hashjoin": "off",
@@ -170,7 +171,7 @@ def _check(connection: Connection[Row], dsn: str) -> None:
         what = "is a standby" if in_recovery else "is read-only"
         raise StoreUnusable(
             f"{place} {what}: a node reads and writes the primary only. Name every host in the DSN "
-            "(host=a,b), and the primary among them is found"
+            "(host=a,b): the primary among them is chosen"
         )
     if encoding != "UTF8":
         raise StoreUnusable(f"{place} has encoding {encoding}: make the database with ENCODING 'UTF8'")
@@ -181,7 +182,7 @@ def _check(connection: Connection[Row], dsn: str) -> None:
 
 
 def _set(connection: Connection[Row], name: str, value: str) -> None:
-    """Set for the session, and read back."""
+    """Set for the session, and verify."""
     connection.execute(SQL["change_setting"], {"name": name, "value": value})
     row = connection.execute(SQL["read_setting"], {"name": name}).fetchone()
     if row is None or row[0] not in (value, f"{value}ms"):

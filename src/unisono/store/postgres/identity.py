@@ -1,11 +1,11 @@
-"""Which log a database holds (DUR-08), and whether it is still where it was: noticed whenever it is opened.
+"""Which log a database holds (DUR-08), and whether its location changed since it was last opened.
 
-A log's place is the cluster's own identifier, its timeline, the database and the table. A restore from a dump
-changes the table or more, a recovery to a point in time and the promotion of a standby change the timeline. After
-each of them events that were told to clients may be missing, so the log gets a new epoch. What a role may not ask is
-not compared.
+The location is the identifier of the cluster, its timeline, the database and the table. A restore from a dump changes
+the table or more; a point-in-time recovery and the promotion of a standby change the timeline. After each of them
+events that clients have seen may be missing, so the log gets a new epoch. Parts that a role may not read are not
+compared.
 
-What cannot be noticed, such as a snapshot of the disk put back, is for `unisono db new-epoch` to say.
+What cannot be noticed, such as a restored snapshot of the disk, has to be declared by `unisono db new-epoch`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ PARTS: Final = {
     "location_database": "the database",
     "location_table": "the table",
 }
-"""The queries that tell where a log is, and what each of them names."""
+"""The queries for the parts of a location, and what each part is called."""
 
 log = logging.getLogger("unisono.store")
 
 
 def record_location(connection: Connection[Row]) -> None:
-    """Compare where the log is with where it was, note it, and give the log a new epoch if it is elsewhere.
+    """Compare the log's location with the recorded one, record it, and start a new epoch if it changed.
 
-    Without the right to note it nothing changes. The disk is not waited for: what is lost is noticed again.
+    A role without the right to record it changes nothing. The commit is asynchronous: a lost one is repeated by the
+    next opening.
     """
     row = connection.execute(SQL["read_location"]).fetchone()
     if row is None:
-        return  # no head row: whoever reads it says so
+        return  # no head row: reading it reports the error
     before: str | None = row[0]
     stored = {} if before is None else dict(zip(PARTS, before.split("/"), strict=False))
     found = {query: _part(connection, query) for query in PARTS}
@@ -62,12 +63,11 @@ def record_location(connection: Connection[Row]) -> None:
             ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         if moved:
-            log.warning("the log has moved (%s is another), which this role may not note: %s", moved, error)
+            log.warning("log location changed (%s), but this role may not record it: %s", moved, error)
         return
     if moved and noted is not None:
         log.warning(
-            "%s is another than when this log was last open: its past may have changed, log_epoch is %d from now on "
-            "and clients start over from 0",
+            "log location changed (%s): its history may differ, new log_epoch %d, clients start over from 0",
             " and ".join(moved),
             noted[0],
         )
@@ -82,7 +82,7 @@ def read(pipeline: PipelineConnection) -> LogIdentity:
 
 
 def start_new_epoch(pipeline: PipelineConnection, known: LogIdentity) -> LogIdentity:
-    """Events are gone that were told: give the log a new epoch, unless somebody did so since `known`."""
+    """Committed events are missing: start a new epoch, unless another node did so since `known`."""
     found = read(pipeline)
     if found.log_id != known.log_id or found.log_epoch > known.log_epoch:
         return found
@@ -91,12 +91,12 @@ def start_new_epoch(pipeline: PipelineConnection, known: LogIdentity) -> LogIden
 
 
 def new_epoch(dsn: str) -> tuple[LogIdentity, LogIdentity]:
-    """Say that the past of a log may have changed; its identity before and after. Raises StoreUnusable."""
+    """Declare that the history of a log may have changed; its identity before and after. Raises StoreUnusable."""
     return _write(dsn, "new_epoch")
 
 
 def set_identity(dsn: str, identity: LogIdentity) -> None:
-    """Of a copy: it is the log it was copied from, or a log of its own. By the owner."""
+    """Give a copy the identity of its source, or one of its own. Needs the owner's role."""
     _write(dsn, "set_identity", {"log_id": identity.log_id, "log_epoch": identity.log_epoch})
 
 
@@ -122,10 +122,10 @@ def _identity(connection: Connection[Row], dsn: str) -> LogIdentity:
 
 
 def _part(connection: Connection[Row], query: str) -> str:
-    """One part of the place; unknown where this role, or this kind of server, does not tell it."""
+    """One part of the location; unknown where this role, or this kind of server, cannot read it."""
     try:
         row = connection.execute(SQL[query]).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction) as error:
-        log.debug("%s is not told: %s", PARTS[query], one_line(error))
+        log.debug("log location: %s cannot be read: %s", PARTS[query], one_line(error))
         return UNKNOWN
     return UNKNOWN if row is None or row[0] is None else str(row[0])

@@ -1,7 +1,7 @@
-"""Wake-ups from other nodes, on a connection of their own.
+"""LISTEN for wake-ups of other nodes, on a second connection.
 
-A wake-up only says where to look; the log is read by whoever is woken. So a lost connection costs no news: it is
-made again, and until then the log is looked at by the clock.
+A notification only says that there is something to read; the log itself is read by `catch_up`. So a lost connection
+loses nothing: it is opened again, and until then `catch_up` polls.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from unisono.store.postgres.rows import Row
 
 RETRY_FIRST_S: Final = 0.25
 RETRY_MAX_S: Final = 30.0
-"""Between two tries to listen again, doubling: a try can block the caller for as long as connecting takes."""
+"""Delay between two attempts to listen again, doubling: an attempt blocks the caller while it connects."""
 
 
 class NotificationListener:
-    """Listens on channels. Its descriptor stays the same whatever happens to the connection.
+    """Listens on channels. Its file descriptor stays the same when the connection is replaced.
 
-    Invariant: the selector holds the socket of `_connection` exactly while there is one.
+    Invariant: the selector has the socket of `_connection` registered exactly while there is one.
     """
 
     def __init__(self, connect: Callable[[], Connection[Row]], channels: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class NotificationListener:
         """How often the connection was lost."""
 
     def fileno(self) -> int:
-        """Readable when something came in; works with select, poll and epoll."""
+        """Readable when a notification may have arrived; works with select, poll and epoll."""
         return self._selector.fileno()
 
     def listen(self) -> None:
@@ -49,7 +49,7 @@ class NotificationListener:
         try:
             for channel in self._channels:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
-            self._socket = connection.pgconn.socket  # a broken connection cannot tell it any more
+            self._socket = connection.pgconn.socket  # a broken connection no longer has it
             self._selector.register(self._socket, selectors.EVENT_READ)
         except BaseException:
             connection.close()
@@ -58,10 +58,10 @@ class NotificationListener:
         self._retry_s = RETRY_FIRST_S
 
     def drain(self, seen: int) -> bool:
-        """Take in what has arrived, without waiting for more: does it call for a look at the log?
+        """Read the notifications that have arrived, without waiting; whether the log should be read.
 
-        A wake-up that names a committed_id is about events up to it, and calls for nothing when they were
-        `seen`. When the connection is gone nothing calls; it is made again if it is time to.
+        A notification that names a committed_id is about events up to it, and needs no read when they were `seen`.
+        Without a connection the answer is False, and a reconnect is attempted if it is due.
         """
         if self._connection is None:
             self._try_again()
@@ -79,7 +79,7 @@ class NotificationListener:
         return called
 
     def renew(self) -> None:
-        """Listen on a new connection, now if it can be had."""
+        """Replace the connection, at once if the server accepts one."""
         self._drop()
         self._retry_s, self._next_try = RETRY_FIRST_S, 0.0
         self._try_again()

@@ -1,7 +1,7 @@
-"""The shared log: one PostgreSQL database, any number of nodes that write it.
+"""The shared log: one PostgreSQL database, written by any number of nodes.
 
-`PostgresLog` is both the commit log of a node's authority and its view of the cluster. It reads the way
-`PostgresReader` does, through the writer's own connection. A second connection only listens for wake-ups.
+`PostgresLog` implements both `CommitLog` and `Cluster` for a node's authority. It reads like `PostgresReader`, over
+the writer's connection. A second connection only listens for wake-ups.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from unisono.vocabulary import LogIdentity
 __all__ = ["PostgresLog", "PostgresReader"]
 
 POLL_S: Final = 0.25
-"""How late news is when its wake-up was lost."""
+"""How late news arrives when its wake-up was lost."""
 
 HEARTBEAT_S: Final = 5.0
-"""Between two signs of life of a node."""
+"""Between two heartbeats of a node."""
 
 EXPIRE_NODES_S: Final = 60.0
-"""Between two looks for nodes long dead."""
+"""Between two searches for dead nodes."""
 
 _CHANNEL: Final = "unisono"
 
 
 class GroupTimes(msgspec.Struct, frozen=True):
-    """Where the last group spent its time: `opened_s` waits for other nodes, the rest makes them wait."""
+    """Where the last group spent its time: during `opened_s` it waited for other nodes, during the rest they wait."""
 
     opened_s: float = 0.0
     judged_s: float = 0.0
@@ -52,15 +52,15 @@ class GroupTimes(msgspec.Struct, frozen=True):
 
 
 class PostgresLog(PostgresReader):
-    """One node's hand on the shared log.
+    """One node's access to the shared log.
 
     - Between `begin` and `commit` or `abandon` the head row is locked: no node appends meanwhile, and everything
-      appended before has been handed out, by `catch_up`, by Behind or as `Opening.foreign`, each record once and
-      in order, a bounded part at a time.
-    - Any error is a StorageError and closes the connection, so the server rolls back what was open and frees
-      every lock. Every later call raises it again until `reopen`.
-    - StoreLost says that another try may succeed. When it comes out of `commit`, the group may be durable or not;
-      after `reopen` it is found among the news and by deduplication, or never was.
+      appended before was given out by `catch_up`, by Behind or as `Opening.foreign`, each record once and in order,
+      a bounded part at a time.
+    - Any error is a StorageError and closes the connection, so the server rolls back the open transaction and
+      releases every lock. Every later call raises it again until `reopen`.
+    - StoreLost means that a retry may succeed. When `commit` raises it, the group may be durable or not: after
+      `reopen` it is among the news and known to deduplication, or it was not committed.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PostgresLog(PostgresReader):
     def open(cls, dsn: str, node: str, *, timeouts: Timeouts | None = None) -> Self:  # type: ignore[override]
         """Open the log of `dsn` as the node called `node`; raises StoreUnusable.
 
-        What was committed before is not news: catching up starts at the head.
+        Catching up starts at the head: what was committed before is not news.
         """
         timeouts = timeouts or Timeouts()
         pipeline = open_pipeline(dsn, timeouts, record_location=True)
@@ -112,10 +112,10 @@ class PostgresLog(PostgresReader):
             raise
 
     def reopen(self) -> None:
-        """After StoreLost: connect again, with the same claims and the same place in the log.
+        """After StoreLost: connect again, with the same claims and the same position in the log.
 
-        Raises StoreLost while the log is out of reach, and StorageError when what comes back is not the log that
-        was left: a failover that lost committed events, or another database. Then only a new start helps.
+        Raises StoreLost while the database is unavailable, and StorageError when it is another database or a failover
+        lost committed events: then the node must be restarted.
         """
         super().reopen()
         self._group_head = None
@@ -130,12 +130,12 @@ class PostgresLog(PostgresReader):
         self._news_read_at = 0.0
 
     def head(self) -> int:
-        """As far as this node has been handed the log; what others appended since is still to come as news."""
+        """The last record given to this node; later ones of other nodes are still to come as news."""
         self._check()
         return self._tail.seen
 
     def identity(self) -> LogIdentity:
-        """As of the last look at the head: another node, or an operator, may give the log a new epoch."""
+        """As of the last read of the head: another node, or an operator, may start a new epoch."""
         return LogIdentity(super().identity().log_id, self._tail.log_epoch)
 
     # -- the group -----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class PostgresLog(PostgresReader):
         started = time.perf_counter()
         opening = None
         with self._doing("opening a group"):
-            # What a node lacks that is far behind is read before the lock: under it, everybody waits.
+            # A node far behind reads what it lacks before it locks: under the lock every node waits.
             if not self._far_behind or self._read_news() <= self._tail.read_upto:
                 opening = self._lock_and_read(ids, self._fences)
                 if opening is None:
@@ -168,8 +168,8 @@ class PostgresLog(PostgresReader):
         with self._doing("committing a group"):
             if judged_at - self._opened_at > self._timeouts.lock_hold_s:
                 raise StoreLost(
-                    f"judging took {judged_at - self._opened_at:.1f} s, and a group may hold the lock for "
-                    f"{self._timeouts.lock_hold_s:.1f} s: nothing of it was committed"
+                    f"group not committed: judging took {judged_at - self._opened_at:.1f} s, and the lock may be "
+                    f"held for {self._timeouts.lock_hold_s:.1f} s"
                 )
             if [r.committed_id for r in records] != list(range(head + 1, head + 1 + len(records))):
                 raise StorageError(f"this group must be numbered from {head + 1} without gaps")
@@ -180,7 +180,8 @@ class PostgresLog(PostgresReader):
             self._pipeline.sync()
             if (advanced.rowcount, ended.statusmessage) != (1, "COMMIT"):
                 raise StorageError(
-                    f"the group ended with {ended.statusmessage}, {advanced.rowcount} heads moved"
+                    f"group not committed: the server answered {ended.statusmessage}, and {advanced.rowcount} "
+                    "head rows changed instead of 1"
                 )
             self._require_synchronous_commit()
         self._group_head = None
@@ -195,7 +196,7 @@ class PostgresLog(PostgresReader):
         self._group_head = None
 
     def _lock_and_read(self, ids: Sequence[str], holders: Sequence[tuple[str, int]]) -> Opening | None:
-        """One round trip: lock the head, and see everything under the lock. None when too far behind."""
+        """Lock the head and read everything under the lock, in one round trip. None when too far behind."""
         asked = {"ids": Texts(map(escape, ids))}
         clients = {"clients": Texts(escape(client_id) for client_id, _ in holders)}
         self._pipeline.control("BEGIN")
@@ -224,7 +225,7 @@ class PostgresLog(PostgresReader):
         return self._listener.fileno()
 
     def catch_up(self, *, fresh: bool = False) -> News:
-        """Costs nothing when there is nothing to look for: no wake-up, and the last look is not long ago."""
+        """Reads nothing when no wake-up arrived and the last read is less than POLL_S ago."""
         self._require(group=False)
         called = self._listener.drain(self._tail.seen)
         if not (fresh or called or self._tail.has_backlog) and time.monotonic() - self._news_read_at < POLL_S:
@@ -243,7 +244,7 @@ class PostgresLog(PostgresReader):
         return News(head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch)
 
     def _read_news(self) -> int:
-        """Outside the lock, one round trip: what is new goes to the backlog and to `_replaced`; the head."""
+        """Read news into the backlog and into `_replaced`, without the lock, in one round trip; the head."""
         looked = self._pipeline.send("read_head")
         fresh = self._tail.send_query(self._pipeline)
         taken = self._pipeline.send("take_replacements", {"node_id": self._presence.node_id})
@@ -303,12 +304,12 @@ class PostgresLog(PostgresReader):
             snapshots_sent.put(self._pipeline, snapshots, self._erasures_reported)
 
     def maintain(self) -> None:
-        """A sign of life every HEARTBEAT_S, and now and then a look for nodes that have none."""
+        """Send a heartbeat every HEARTBEAT_S, and expire dead nodes every EXPIRE_NODES_S."""
         self._require(group=False)
         now = time.monotonic()
         if now - self._heartbeat_at < HEARTBEAT_S:
             return
-        with self._doing("giving a sign of life"):
+        with self._doing("sending a heartbeat"):
             self._presence.send_releases(self._pipeline)
             if not self._presence.heartbeat(self._pipeline):
                 self._presence.register(self._pipeline)
@@ -319,11 +320,11 @@ class PostgresLog(PostgresReader):
         self._heartbeat_at = now
 
     def close(self) -> None:
-        """Give the log up, and every claim with it. An open group is rolled back."""
+        """Close the log and release every claim. An open group is rolled back."""
         if self._closed:
             return
         if self._failure is None and self._group_head is None:
-            with suppress(*READ_ERRORS):  # what is left behind is found to be dead later
+            with suppress(*READ_ERRORS):  # rows left behind expire later
                 self._presence.unregister(self._pipeline)
         super().close()
         self._listener.close()
@@ -333,15 +334,15 @@ class PostgresLog(PostgresReader):
             self._warnings.append(notice.message_primary or "a warning")
 
     def _require_synchronous_commit(self) -> None:
-        """PostgreSQL that was told not to wait for its standby says COMMIT, and warns.
+        """Raise StoreLost when PostgreSQL warned that it did not wait for its synchronous standby.
 
-        What it committed may be missing where a failover would look for it: nothing may rest on it (DUR-02).
+        It still answers COMMIT, but a failover may lose the data, so nothing may depend on it (DUR-02).
         """
         if self._warnings:
-            raise StoreLost(f"the outcome of a commit is not certain: {'; '.join(self._warnings)}")
+            raise StoreLost(f"commit not confirmed by the standby: {'; '.join(self._warnings)}")
 
     def _require(self, *, group: bool) -> int:
-        """Refuse work on a failed log, and calls out of turn; gives the head the open group stands on."""
+        """Refuse calls on a failed log and out of turn; returns the head of the open group."""
         self._check()
         if (self._group_head is not None) != group:
             raise StorageError("no group is open" if group else "a group is still open")
@@ -349,7 +350,7 @@ class PostgresLog(PostgresReader):
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
-        """An error in here is final until `reopen`."""
+        """Turn an error into a StorageError that lasts until `reopen`."""
         try:
             yield
         except (*READ_ERRORS, StorageError) as error:

@@ -1,6 +1,6 @@
-"""How far a node has seen the shared log, and what others have appended since.
+"""How far a node has read the shared log, and what other nodes have appended since.
 
-Ids have no gaps and become visible in order, so "everything after the last one seen" misses nothing.
+Ids have no gaps and become visible in order, so reading everything after the last id seen misses nothing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from unisono.store.postgres.rows import Row, escape, record
 from unisono.vocabulary import LogIdentity
 
 RECORDS_MAX: Final = 4_000
-"""Records read in one go, some ten milliseconds under the lock; a node further behind reads them before it."""
+"""Records read at once: about ten milliseconds under the lock. A node further behind reads before it locks."""
 
 BYTES_MAX: Final = 8 << 20
-"""Event bytes read in one go."""
+"""Event bytes read at once."""
 
 
 class Tail:
-    """One node's place in the log.
+    """One node's position in the log.
 
-    Invariants: everything up to `seen` was handed out, in order, each record once; `_backlog` follows on it and
-    waits to be handed out.
+    Invariants: every record up to `seen` was given to the caller, once and in order. `_backlog` has the records that
+    follow, read but not given out yet.
     """
 
     def __init__(self, pipeline: PipelineConnection) -> None:
-        """What was committed before is not news: the place is the head."""
+        """Start at the head: what was committed before is not news."""
         self.model_version: int | None = None
         self.log_epoch = 1
         self._backlog: list[Record] = []
@@ -40,25 +40,25 @@ class Tail:
         self._take_head(pipeline.ask("read_head"), self.seen)
 
     def resume(self, pipeline: PipelineConnection) -> None:
-        """On a new pipeline: is this the log that was left? StorageError when it is not.
+        """Continue on a new connection; StorageError unless it leads to the same log with everything seen before.
 
-        One that lacks what this node has told gets a new epoch, by which clients know that they have to start over.
+        A log that lacks events this node has given out gets a new epoch, so that clients start over.
         """
         head, log_id, seen_id = _identity(pipeline, self.seen)
         if log_id != self._log_id:
-            raise StorageError("this is another log than the one this node had open")
+            raise StorageError("the database holds another log than the one this node had open")
         if head < self.seen or seen_id not in (None, self._seen_id):
             now = identities.start_new_epoch(pipeline, LogIdentity(log_id.replace("-", ""), self.log_epoch))
             raise StorageError(
-                f"the log went back: this node has seen event {self.seen}, which is not there any more, and the "
-                f"head is {head}. A failover lost committed events. The log has log_epoch {now.log_epoch} from now "
-                "on, and clients start over; start the node anew"
+                f"committed events are missing: this node has read event {self.seen}, and the head is {head}. A "
+                f"failover lost events. The log has log_epoch {now.log_epoch} from now on, and clients start over: "
+                "restart the node"
             )
         self._take_head(pipeline.ask("read_head"), self.seen)
 
     @property
     def has_backlog(self) -> bool:
-        """Whether records were read that nobody was handed yet."""
+        """Whether records were read that were not given out yet."""
         return bool(self._backlog)
 
     @property
@@ -66,13 +66,13 @@ class Tail:
         return self._backlog[-1].committed_id if self._backlog else self.seen
 
     def send_query(self, pipeline: PipelineConnection) -> Cursor[Row]:
-        """Add the query for what follows to a batch; `receive` reads its answer."""
+        """Add the query for the next records to a batch; `receive` takes its rows."""
         since = self.read_upto
         parameters = {"since": since, "upto": since + RECORDS_MAX, "bytes_max": BYTES_MAX}
         return pipeline.send("events_after", parameters)
 
     def receive(self, at_head: Cursor[Row], fresh: Cursor[Row]) -> int:
-        """Put what a look brought back into the backlog; the head it saw."""
+        """Add the rows of `send_query` to the backlog; the head at that moment."""
         since = self.read_upto
         head = self._take_head(at_head.fetchall(), since)
         records = [record(row) for row in fresh]
@@ -82,13 +82,13 @@ class Tail:
         return max(head, self.read_upto)
 
     def take_backlog(self) -> list[Record]:
-        """Everything in the backlog."""
+        """Empty the backlog, and count it as seen."""
         records, self._backlog = self._backlog, []
         self.mark_seen(records)
         return records
 
     def mark_seen(self, records: Sequence[Record]) -> None:
-        """These were handed out, or are the node's own."""
+        """Count records as seen: they were given out, or this node appended them."""
         if records:
             self.seen, self._seen_id = records[-1].committed_id, escape(records[-1].id)
 
@@ -97,7 +97,7 @@ class Tail:
             raise StorageError("the head row is missing")
         head, pruned_to, self.model_version, self.log_epoch = at_head[0]
         if since < pruned_to:
-            raise StorageError(f"this node has seen {since} events and the log begins after {pruned_to}")
+            raise StorageError(f"the log is pruned to {pruned_to}, and this node has read only up to {since}")
         return int(head)
 
 

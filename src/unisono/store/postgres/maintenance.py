@@ -1,8 +1,7 @@
-"""Keeping the shared log (see `keeping`), by its owner: nodes add events and can neither change nor remove one.
+"""Maintenance of the shared log, by its owner: nodes may add events, but neither change nor remove them.
 
-Every change is one short transaction. Deleting and remembering happens before the head row is touched; that is the
-last statement, so groups wait for one commit and no more. A reader never meets a hole: rows leave and `pruned_to`
-moves at the same moment.
+Every change is one short transaction. Rows are deleted and remembered before the head row is updated, which is the
+last statement, so groups wait for one commit only. A reader never sees a gap: rows and `pruned_to` change together.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from psycopg import Connection
 
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.maintenance import (
+    NO_ARCHIVE,
     PRUNE_BYTES_MAX,
     EraseResult,
     MaintenanceRefused,
     Tombstone,
+    missing_event,
     require_archive,
     require_tombstones,
 )
@@ -31,19 +32,19 @@ from unisono.store.postgres.rows import Blobs, Integers, Row, Texts, escape
 from unisono.store.postgres.timeouts import Timeouts
 
 PRUNE_EVENTS_MAX: Final = 1_000
-"""What leaves in one transaction: it holds up nobody but for its commit."""
+"""Events removed by one transaction, which blocks groups only during its commit."""
 
 READS_PRUNED: Final = 2
-"""The migration with which nodes began to look for known ids among those that left."""
+"""The migration since which nodes look for duplicate ids among pruned events too."""
 
 FINISHED: Final = 3
-"""The migration that keeps nodes out which do not know the one before."""
+"""The migration that locks out nodes without READS_PRUNED."""
 
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class PostgresMaintenance:
-    """The owner's connection. An error closes it; the next call makes it anew."""
+    """Changes over the owner's connection. An error closes it; the next call opens another."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -60,16 +61,16 @@ class PostgresMaintenance:
             work.run("set_archive", {"location": location})
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        """Let go the oldest events up to `upto`, some of them; how many went, 0 when none is left to go."""
+        """Remove some of the oldest events up to `upto`; how many, 0 when none is left."""
         with _Work(self, "pruning") as work:
             work.run("lock_maintenance")
             since, head, archive, finished = work.row("prune_state", {"number": FINISHED})
             if archive is None:
-                raise MaintenanceRefused("no archive is named for what leaves the log")
+                raise MaintenanceRefused(NO_ARCHIVE)
             if not finished:
                 raise MaintenanceRefused(
-                    "nodes of an older version might still be started on this log, and would take what left it for "
-                    "new: run `unisono db migrate --finish` once all nodes are upgraded"
+                    "nodes of an older version can still join this log, and would commit pruned ids again: run "
+                    "`unisono db migrate --finish` once all nodes are upgraded"
                 )
             _refuse_older_nodes(work)
             last = _last_to_delete(work, since, min(upto, head), limit)
@@ -88,11 +89,11 @@ class PostgresMaintenance:
             )
             work.run("prune_events", stretch)
             if work.run("advance_pruned_to", stretch) != 1:
-                raise StorageError("the log was pruned by somebody else at the same time")
+                raise StorageError("another process pruned the log at the same time")
             return int(last - since)
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
-        """Put tombstones in the place of events, and drop the snapshots that could hold what they said."""
+        """Replace events by tombstones, and drop the snapshots that may contain their text."""
         with _Work(self, "erasing") as work:
             work.run("lock_maintenance")
             work.run("lock_snapshots_exclusive")
@@ -117,9 +118,9 @@ class PostgresMaintenance:
             return EraseResult(len(living), tuple(concerned), erasures)
 
     def reclaim(self) -> None:
-        """Let PostgreSQL use free space again, beside the nodes; after an erasure, write the tables anew.
+        """VACUUM while nodes run; after an erasure, rewrite the tables.
 
-        Writing a table anew takes it from everybody meanwhile, about a second for each 100 MB.
+        Rewriting locks a table for about a second per 100 MB.
         """
         try:
             with closing(connect(self._dsn, Timeouts(), owner=True)) as connection:
@@ -148,7 +149,7 @@ class PostgresMaintenance:
 
 
 class _Work:
-    """One transaction, as a context; what is refused in it changes nothing."""
+    """One transaction, as a context; an error inside rolls it back."""
 
     def __init__(self, maintenance: PostgresMaintenance, doing: str) -> None:
         self._maintenance = maintenance
@@ -174,7 +175,7 @@ class _Work:
                 raise storage_error(self._doing, failure) from failure
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise MaintenanceRefused(
-                f"{self._doing} is for the owner of the log: connect as the role that ran `unisono db init`"
+                f"{self._doing} needs the owner of the log: connect as the role that ran `unisono db init`"
             ) from error
         if isinstance(error, psycopg.Error):
             self._maintenance.close()
@@ -200,7 +201,7 @@ def _refuse_older_nodes(work: _Work) -> None:
     names = [name for (name,) in work.rows("older_nodes", parameters)]
     if names:
         raise MaintenanceRefused(
-            f"running nodes of an older version would take what left the log for new: {', '.join(names)}. "
+            f"running nodes of an older version would commit pruned ids again: {', '.join(names)}. "
             "Upgrade or stop them"
         )
 
@@ -215,5 +216,5 @@ def _last_to_delete(work: _Work, since: int, upto: int, limit: int) -> int:
             break
         last = committed_id
     if last == since < upto:
-        raise MaintenanceRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
+        raise MaintenanceRefused(missing_event(since + 1))
     return last

@@ -1,11 +1,11 @@
-"""One connection of a running node: statements go out in batches, a batch is one round trip, and none hangs.
+"""One connection of a running node: statements are sent in batches, a batch is one round trip, and none hangs.
 
-The connection stays in libpq's pipeline mode for its life, and every batch ends with a Sync and nothing after it.
-Leaving pipeline mode after each batch would send a Flush behind the Sync, and PostgreSQL takes that for a sign of
-life: it stops the clock of idle_in_transaction_session_timeout, so a node that vanished would keep the head locked.
+The connection stays in libpq's pipeline mode, and every batch ends with a Sync and nothing after it. Leaving pipeline
+mode after each batch would send a Flush after the Sync, which resets PostgreSQL's timer of
+idle_in_transaction_session_timeout: a node that vanished would keep the head locked.
 
-For the same reason no ROLLBACK is sent: psycopg forgets every prepared statement when it sees one. A transaction
-that is given up has written nothing and is committed.
+No ROLLBACK is sent either: psycopg drops every prepared statement when it sees one. A transaction that is abandoned
+has written nothing, and is committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unisono.store.postgres.connect import SQL
 from unisono.store.postgres.rows import Row
 
 WATCH_S: Final = 0.5
-"""How often the clock of an answer is looked at."""
+"""How often the deadline of an answer is checked."""
 
 Parameters = Mapping[str, Any] | None
 
@@ -34,7 +34,8 @@ Parameters = Mapping[str, Any] | None
 class PipelineConnection:
     """Named queries over one connection.
 
-    Invariant: between two calls nothing is on its way; errors leave the connection unusable, and its owner closes it.
+    Invariant: between two calls no answer is outstanding. After an error the connection is unusable, and its owner
+    closes it.
     """
 
     def __init__(self, connection: Connection[Row], answer_s: float) -> None:
@@ -46,7 +47,7 @@ class PipelineConnection:
         self._pipeline = self._stack.enter_context(connection.pipeline())
 
     def send(self, query: str, parameters: Parameters = None) -> Cursor[Row]:
-        """Add a query to the batch; its rows are there after `sync`."""
+        """Add a query to the batch; its rows are available after `sync`."""
         with self._watch:
             cursor = self.connection.execute(SQL[query], parameters, binary=True)
             self._push()
@@ -58,29 +59,29 @@ class PipelineConnection:
             return self.connection.execute(statement, prepare=False)
 
     def sync(self) -> None:
-        """End the batch and take in all its answers; raises the first error among them."""
+        """End the batch and read all its answers; raises the first error among them."""
         with self._watch:
             self._pipeline.sync()
             if self._pipeline.result_queue:
-                raise psycopg.OperationalError("the server did not answer everything it was asked")
+                raise psycopg.OperationalError("the server did not answer every statement of a batch")
 
     def _push(self) -> None:
-        """Send what libpq still holds. Waiting for answers to it would take for ever: psycopg sends only what
-        fits into the socket's buffer, which a group of large events does not."""
+        """Send what libpq still buffers. psycopg sends only what fits into the socket's buffer; waiting for answers
+        to the rest, of a group of large events, would never end."""
         pgconn = self.connection.pgconn
         while pgconn.flush():
             for _, event in self._poll.poll():
                 if event & ~select.POLLOUT:
-                    pgconn.consume_input()  # the server may be waiting in turn until its answers are taken
+                    pgconn.consume_input()  # the server may wait until its answers are read
 
     def ask(self, query: str, parameters: Parameters = None) -> list[Row]:
-        """A batch of one query, and its rows."""
+        """Run a batch of one query; its rows."""
         cursor = self.send(query, parameters)
         self.sync()
         return cursor.fetchall() if cursor.description else []
 
     def execute_async_commit(self, query: str, parameters: Parameters = None) -> list[Row]:
-        """The same for what need not be durable: the disk is not waited for."""
+        """As `ask`, with synchronous_commit off: for writes that need not survive a crash."""
         self.control("BEGIN")
         self.control("SET LOCAL synchronous_commit = off")
         cursor = self.send(query, parameters)
@@ -89,13 +90,13 @@ class PipelineConnection:
         return cursor.fetchall() if cursor.description else []
 
     def release_locks(self) -> None:
-        """End a transaction that wrote nothing, and free its locks."""
+        """End a transaction that wrote nothing, and release its locks."""
         self.control("SET LOCAL synchronous_commit = off")
         self.control("COMMIT")
         self.sync()
 
     def close(self) -> None:
-        """At once, whatever state the connection is in."""
+        """Close at once, whatever state the connection is in."""
         self._watch.close()
         self.connection.close()
         with suppress(psycopg.Error):  # the pipeline has nothing left to wait for
@@ -103,10 +104,10 @@ class PipelineConnection:
 
 
 class _Watch:
-    """Ends a connection whose answer does not come, from a thread, by shutting its socket.
+    """Shuts the socket of a connection, from a thread, when an answer takes too long.
 
-    Timeouts of the server cover its own work, keepalives cover the network. This covers the rest: a server that is
-    stopped, and a COMMIT that waits for a standby, which no timeout of PostgreSQL ends.
+    The server's timeouts cover its own work, and keepalives cover the network. This covers the rest: a suspended
+    server, and a COMMIT that waits for a standby, which no timeout of PostgreSQL ends.
     """
 
     def __init__(self, descriptor: int, answer_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Who holds which client in the cluster, and which nodes are alive.
+"""Which node has which client connected, and which nodes are alive.
 
-Every start of a node has a number of its own, so a claim of an earlier run is never taken for one of this run. A
-claim is one statement and one durable commit; a release may wait, since a claim elsewhere overrides it anyway.
+Every start of a node gets a new node_id, so a claim of an earlier run is never mistaken for one of this run. A claim
+is one statement and one durable commit. Releases are collected, since a claim by another node overrides them anyway.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.rows import Integers, Row, Texts, escape
 
 RELEASES_WAITING_MAX: Final = 500
-"""Releases collected before they are sent; also at every heartbeat and before any look at the cluster."""
+"""Releases collected before they are sent; every heartbeat and every `catch_up` sends them too."""
 
 DEAD_AFTER_S: Final = 600.0
-"""A node silent for so long has its claims removed. They do no harm till then, so there is no hurry."""
+"""After so long without a heartbeat a node's claims are removed. They do no harm until then."""
 
 EXPIRE_ROWS_MAX: Final = 1_000
-"""Claims of dead nodes removed at a time: some milliseconds."""
+"""Claims of dead nodes removed by one statement: a few milliseconds."""
 
 
 class Presence:
     """The claims of one run of one node.
 
-    Invariant: `_claims` has every claim of this run, conn → client_id, that was neither released nor found to be
-    replaced elsewhere.
+    Invariant: `_claims` maps conn → client_id for every claim of this run that was neither released nor found
+    replaced by another node.
     """
 
     def __init__(self, name: str, knows: int) -> None:
@@ -38,19 +38,19 @@ class Presence:
 
     @property
     def channel(self) -> str:
-        """Where this run is woken when a connection of its own was replaced."""
+        """The notification channel for replaced connections of this run."""
         return f"unisono_node_{self.node_id}"
 
     def register(self, pipeline: PipelineConnection) -> None:
-        """Be known as alive; under the same number when it was known before.
+        """Insert this node, or refresh its row after a reconnect.
 
-        A durable commit, on purpose: a log that cannot make one is not open.
+        The commit is durable on purpose: a log that cannot commit is not usable.
         """
         parameters = {"node_id": self.node_id, "name": self.name, "knows": self._knows}
         ((self.node_id,),) = pipeline.ask("register_node", parameters)
 
     def claim(self, pipeline: PipelineConnection, claims: Sequence[tuple[str, int]]) -> list[int]:
-        """Make each (client_id, conn) the one connection of its client; their epochs."""
+        """Make each (client_id, conn) the only connection of its client; returns their epochs."""
         epochs: list[int] = []
         for batch in _distinct(claims):
             clients, conns = _columns(batch)
@@ -61,7 +61,7 @@ class Presence:
         return epochs
 
     def release(self, client_id: str, conn: int) -> bool:
-        """Note that a claim is given up; True when it is time to send what was noted."""
+        """Collect a release; True when it is time to call `send_releases`."""
         self._claims.pop(conn, None)
         self._releases.append((client_id, conn))
         return len(self._releases) >= RELEASES_WAITING_MAX
@@ -75,19 +75,19 @@ class Presence:
         self._releases.clear()
 
     def replaced(self, holders: Sequence[tuple[str, int]], rows: Sequence[Row]) -> tuple[int, ...]:
-        """Of `holders`, the connections that `rows` (client_id, node_id, conn) say are not the one any more."""
+        """The connections of `holders` that `rows` (client_id, node_id, conn) no longer name."""
         present = {client_id: (node_id, conn) for client_id, node_id, conn in rows}
         return tuple(
             conn for client_id, conn in holders if present.get(escape(client_id)) != (self.node_id, conn)
         )
 
     def drop_claims(self, conns: Sequence[int]) -> None:
-        """These were replaced: they are no claims of ours any more."""
+        """Forget claims that were replaced."""
         for conn in conns:
             self._claims.pop(conn, None)
 
     def lost_claims(self, pipeline: PipelineConnection) -> list[int]:
-        """Look through all claims: which of them are not in force. Forgets them."""
+        """Compare all claims with the database; drops and returns those that are not in force."""
         if not self._claims:
             return []
         clients, conns = _columns([(client_id, conn) for conn, client_id in self._claims.items()])
@@ -97,18 +97,18 @@ class Presence:
         return lost
 
     def heartbeat(self, pipeline: PipelineConnection) -> bool:
-        """A sign of life; False when this node had been taken for dead, and its claims with it."""
+        """Refresh this node's row; False when the node was expired, and its claims with it."""
         return bool(pipeline.execute_async_commit("heartbeat", {"node_id": self.node_id}))
 
     def expire_dead_nodes(self, pipeline: PipelineConnection) -> None:
-        """Remove what nodes long dead have left behind."""
+        """Remove nodes without a heartbeat for DEAD_AFTER_S, and their claims."""
         parameters: dict[str, float | int] = {"dead_after_s": DEAD_AFTER_S, "limit": EXPIRE_ROWS_MAX}
         pipeline.execute_async_commit("expire_presence", parameters)
         pipeline.execute_async_commit("expire_nodes", {"dead_after_s": DEAD_AFTER_S})
         pipeline.execute_async_commit("expire_replacements")
 
     def unregister(self, pipeline: PipelineConnection) -> None:
-        """Go in order: nothing of this run is left behind."""
+        """Remove every row of this run."""
         for query in ("remove_presence", "take_replacements", "remove_node"):
             pipeline.execute_async_commit(query, {"node_id": self.node_id})
 
@@ -118,7 +118,7 @@ def _columns(pairs: Sequence[tuple[str, int]]) -> tuple[Texts, Integers]:
 
 
 def _distinct(claims: Sequence[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
-    """`claims` in stretches that name each client once: one statement cannot take a row twice."""
+    """`claims` in batches that name each client once: one statement cannot update a row twice."""
     batch: list[tuple[str, int]] = []
     seen: set[str] = set()
     for client_id, conn in claims:

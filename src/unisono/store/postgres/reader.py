@@ -1,4 +1,4 @@
-"""Reading the shared log: pages, scans and snapshots, on a connection of one's own or the writer's."""
+"""Reading the shared log: pages, scans and snapshots, over an own connection or the writer's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES_READ_MAX: Final = 5_000
 """Names of partitions fetched at a time."""
 
 PLAIN_IDS_MAX: Final = 4_000
-"""Ids that the one statement of a page may look at; where there may be more, of many partitions, they are merged."""
+"""Index rows that the single statement of a page may read; a page of many partitions beyond this merges ids."""
 
 WATERMARKS_READ_MAX: Final = 5_000
 """Watermarks fetched at a time."""
@@ -45,12 +45,10 @@ SNAPSHOTS_READ_MAX: Final = 64
 
 
 class PostgresReader:
-    """Pages, scans and snapshots of a log, each read by one statement and so from one moment.
+    """Pages, scans and snapshots of a log, each read by one statement and so consistent.
 
-    What has left the log is asked for by the next statement of the same round trip: it only ever grows, so what is
-    there then was there before.
-
-    After an error every call raises it again, until `reopen`.
+    `pruned_to` is read by the next statement of the same round trip: it only grows, so records that are present then
+    were present before. After an error every call raises it again, until `reopen`.
     """
 
     def __init__(self, dsn: str, timeouts: Timeouts, pipeline: PipelineConnection) -> None:
@@ -70,7 +68,7 @@ class PostgresReader:
         return cls(dsn, timeouts, open_pipeline(dsn, timeouts, record_location=True))
 
     def reopen(self) -> None:
-        """After StoreLost: connect again. Raises StoreLost while the log is still out of reach."""
+        """After StoreLost: connect again. Raises StoreLost while the database is unavailable."""
         if self._closed:
             raise StorageError("the log is closed")
         self._pipeline.close()
@@ -144,7 +142,7 @@ class PostgresReader:
         limit: int,
         bytes_max: int,
     ) -> Page:
-        """By several statements. An id that appears between them is above the head that was seen before (ORD-02)."""
+        """By several statements. An id committed between them is above the head read before (ORD-02)."""
         if upto > self._head_seen:
             self._head_seen = int(self._pipeline.ask("head")[0][0])
         merge = self._merges.take(key_of(names, snapshot_starts, since, upto))
@@ -163,7 +161,7 @@ class PostgresReader:
         records = [record(row) for row in found]
         pruned_to = int(pruned.fetchall()[0][0])
         missing = [each.committed_id for each in records] != ids[: len(records)] or (ids and not records)
-        # What was found for an earlier page may have left the log since.
+        # Ids found for an earlier page may have been pruned since.
         if missing or (
             since < pruned_to and self._any_pruned_after({name: after[name] for name in looked_at})
         ):
@@ -178,7 +176,7 @@ class PostgresReader:
         return Page(records, has_more)
 
     def _any_pruned_after(self, after: Mapping[str, int]) -> bool:
-        """Whether something of these partitions has left the log, of each after an id of its own."""
+        """Whether any of these partitions has pruned records after its id."""
         asked = {"partitions": Texts(map(escape, after)), "after": Integers(list(after.values()))}
         return bool(self._pipeline.ask("any_pruned_after", asked))
 
@@ -271,7 +269,7 @@ class PostgresReader:
             after = rows[-1][0]
 
     def model_in_force(self) -> ModelBundle | None:
-        """The model that nodes judge by; None where none was published."""
+        """The model that nodes judge by; None when none was published."""
         self._check()
         try:
             return models.published(self._pipeline)
@@ -295,7 +293,7 @@ class PostgresReader:
                 return
 
     def ask(self, query: str, parameters: Parameters = None) -> Row:
-        """The one row of a named query that always has one."""
+        """The row of a named query that always has exactly one."""
         self._check()
         try:
             rows = self._pipeline.ask(query, parameters)
@@ -325,7 +323,7 @@ class PostgresReader:
             raise type(self._failure)(str(self._failure))
 
     def _fail(self, doing: str, error: Exception) -> NoReturn:
-        """Give the connection up, and with it every lock it may hold; nothing goes on until `reopen`."""
+        """Close the connection, which releases its locks; every call fails until `reopen`."""
         if self._failure is None:
             self._failure = error if isinstance(error, StorageError) else storage_error(doing, error)
             self._pipeline.close()
@@ -337,7 +335,7 @@ def _asked_snapshots(partitions: Sequence[str], model_version: int, model_digest
 
 
 def _raise_if_pruned(since: int, row: Row | None) -> None:
-    """`row`: up to where the log is pruned, and where it matters what of it counts here."""
+    """`row`: the log's pruned_to and, for a page, the largest one of its partitions."""
     pruned_to = 0 if row is None else row[0]
     left = pruned_to if row is None or len(row) == 1 else row[1] or 0
     if since < left:
@@ -345,9 +343,9 @@ def _raise_if_pruned(since: int, row: Row | None) -> None:
 
 
 def open_pipeline(dsn: str, timeouts: Timeouts, *, record_location: bool = False) -> PipelineConnection:
-    """A pipeline to a log this program can work on; StoreUnusable otherwise.
+    """A connection to a log of a version that this program supports; raises StoreUnusable.
 
-    `record_location`: note where the log is, and that its past may have changed if it was elsewhere.
+    `record_location`: see `identity.record_location`.
     """
     try:
         connection = connect(dsn, timeouts)
@@ -364,7 +362,7 @@ def open_pipeline(dsn: str, timeouts: Timeouts, *, record_location: bool = False
 
 
 def reopen_pipeline(dsn: str, timeouts: Timeouts) -> PipelineConnection:
-    """The same for a log that was open before: whatever is in the way now may pass, so it is StoreLost."""
+    """As `open_pipeline` for a log that was open before: any failure may be temporary, so it raises StoreLost."""
     try:
         return open_pipeline(dsn, timeouts, record_location=True)
     except StoreUnusable as error:

@@ -1,4 +1,4 @@
-"""What passes between Python and PostgreSQL: arrays in binary form, names without U+0000, rows as records.
+"""Conversion between Python and PostgreSQL: arrays in binary form, names without U+0000, rows as records.
 
 A group is sent as a handful of arrays, one for each column. Packed here, in PostgreSQL's binary form, they made a
 commit of 1,000 events three times as fast as in text form and as fast as COPY, in one round trip.
@@ -118,8 +118,8 @@ def record(row: Row) -> Record:
 
 
 def columns(records: Sequence[Record]) -> dict[str, _Packed | int]:
-    """The parameters of `append`."""
-    # In index order: neighbours land on the same page while it is at hand.
+    """The parameters of the query `append_events`."""
+    # In index order, so that neighbouring rows change the same cached page.
     places = sorted((escape(name), r.committed_id) for r in records for name in r.partitions)
     return {
         "committed_ids": Integers([r.committed_id for r in records]),

@@ -1,8 +1,8 @@
 """The data directory of the embedded log: who may open it, how its connections are set, its schema version.
 
     log.db, log.db-wal, log.db-shm   the SQLite database
-    log.identity                     which log was open here last, see `sqlite_identity`
-    lock                             flock held by the writer for its life; contains its process id
+    log.identity                     which log was open here last, see `identity.py`
+    lock                             flock of the writer while it runs; contains its process id
 
 In a process that has log.db open, nothing but SQLite may open it: closing any descriptor of a file drops all
 POSIX locks the process has on it, SQLite's own included.
@@ -56,7 +56,7 @@ _LOCK_POLL_S = 0.02
 
 
 class DirectoryLock:
-    """The right to write to a data directory; at most one process has it, and death gives it up."""
+    """The right to write to a data directory; at most one process has it, and its end releases it."""
 
     def __init__(self, directory: Path, wait_s: float = LOCK_WAIT_S) -> None:
         self._descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -84,7 +84,7 @@ class DirectoryLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Give the directory up; the file stays, since removing it would let two processes lock two files."""
+        """Unlock the directory; the file stays, since removing it would let two processes lock two files."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -112,17 +112,17 @@ def sync_directory(directory: Path) -> None:
 def connect_writer(directory: Path, given: LogIdentity | None = None) -> apsw.Connection:
     """Open log.db for writing, making or upgrading it; on return everything in it is durable.
 
-    The caller holds the directory's lock. `given`: the identity the log has from now on.
+    The caller has the directory's lock. `given`: the identity of the log from now on.
     """
     path = directory / LOG_FILE
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(WRITER_BUSY_TIMEOUT_MS)
-        refuse_strangers(connection, path)
+        refuse_other_files(connection, path)
         configure(connection, WRITER_CACHE_KIB)
         version = schema_version(connection)
         _migrate(connection)
-        _settle(connection)
+        _sync_recovered(connection)
         identity.check_restored(connection, directory, version, given)
         sync_directory(directory)
     except BaseException:
@@ -175,7 +175,7 @@ def schema_version(connection: apsw.Connection) -> int:
 
 def refuse_other_versions(connection: apsw.Connection, directory: Path) -> None:
     """Readers read one version only: the one this code writes."""
-    refuse_strangers(connection, directory / LOG_FILE)
+    refuse_other_files(connection, directory / LOG_FILE)
     version, newest = schema_version(connection), len(load_migrations("sqlite"))
     if version < newest:
         raise StoreUnusable(
@@ -184,7 +184,7 @@ def refuse_other_versions(connection: apsw.Connection, directory: Path) -> None:
         )
 
 
-def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
+def refuse_other_files(connection: apsw.Connection, path: Path) -> None:
     version, newest = schema_version(connection), len(load_migrations("sqlite"))
     application = int(connection.pragma("application_id"))
     is_new = version == 0 and not connection.execute(load_queries("sqlite")["any_object"]).fetchall()
@@ -211,12 +211,12 @@ def _migrate(connection: apsw.Connection) -> None:
         connection.execute("COMMIT")
 
 
-def _settle(connection: apsw.Connection) -> None:
-    """Make durable whatever recovery found, and prove that the log can be written.
+def _sync_recovered(connection: apsw.Connection) -> None:
+    """Make durable what recovery found, and prove that the log can be written.
 
-    A predecessor killed between writing and syncing its last group leaves it readable in the kernel's cache
-    only. Answers to retries rest on it from now on (DUR-03), so it is copied into the database and synced.
-    If a reader is in the way of that, the commit below still syncs the WAL it stands in.
+    A process killed between writing and syncing its last group leaves it readable in the kernel's cache only.
+    Answers to retries depend on it from now on (DUR-03), so it is checkpointed and synced. If a reader prevents
+    that, the commit below still syncs the WAL that contains it.
     """
     try:
         connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,10 +1,9 @@
-"""Which log a data directory holds (DUR-08), and whether its file is the one that was last open there.
+"""Which log a data directory holds (DUR-08), and whether log.db is the file that was last open there.
 
-Beside log.db lies `log.identity`, written at every opening: the log's identity and how often it had been opened. A
-directory that is copied or moved as a whole keeps both files and stays the same log. A log.db that comes without the
-other file, or with one that has seen later openings, was put back from a backup: its past may have changed, so the
-log gets a new epoch. A backup that was taken and put back within one run of its server is not noticed here; it is
-for `unisono restore` and `unisono db new-epoch` to say.
+`log.identity` is written beside log.db at every opening: the log's identity and how often it was opened. A directory
+that is copied or moved as a whole keeps both files and stays the same log. A log.db without that file, or with one of
+a later opening, was restored from a backup: its history may differ, so the log gets a new epoch. A backup taken and
+restored within one run of its server is not noticed; `unisono restore` and `unisono db new-epoch` declare it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from unisono.vocabulary import LogIdentity
 IDENTITY_FILE: Final = "log.identity"
 
 IDENTITY_SCHEMA_VERSION: Final = 3
-"""The schema version with which logs began to have an identity."""
+"""The schema version since which logs have an identity."""
 
 log = logging.getLogger("unisono.store")
 
@@ -33,7 +32,7 @@ _SQL = load_queries("sqlite")
 
 
 class LastOpening(msgspec.Struct, frozen=True):
-    """What the last opening left beside the log."""
+    """The content of `log.identity`."""
 
     log_id: str
     log_epoch: int
@@ -43,16 +42,16 @@ class LastOpening(msgspec.Struct, frozen=True):
 def check_restored(
     connection: apsw.Connection, directory: Path, version: int, given: LogIdentity | None = None
 ) -> None:
-    """Compare the log with what lies beside it, and give it a new epoch where it is not what was left there.
+    """Compare the log with `log.identity`, and start a new epoch when it was restored from a backup.
 
-    `version` is the schema version the file had when it was opened. With `given` that is the log's identity from now
-    on. The caller holds the directory's lock.
+    `version`: the schema version of the file when it was opened. `given`: the log's identity from now on. The caller
+    has the directory's lock.
     """
     if given is not None:
         set_identity(connection, given)
     elif version >= IDENTITY_SCHEMA_VERSION and (why := _changed(connection, _seen(directory))) is not None:
         epoch = new_epoch(connection)
-        log.warning("%s: it counts as restored, with log_epoch %d: clients start over from 0", why, epoch)
+        log.warning("log restored: %s; new log_epoch %d, clients start over from 0", why, epoch)
     write_identity_file(connection)
 
 
@@ -61,7 +60,7 @@ def new_id() -> str:
 
 
 def new_epoch(connection: apsw.Connection) -> int:
-    """Give the log an epoch that no life of it ever had; the epoch."""
+    """Start an epoch that this log never had before; returns it."""
     return int(connection.execute(_SQL["new_epoch"], (time.time_ns() // 1_000_000,)).get)
 
 
@@ -71,13 +70,13 @@ def set_identity(connection: apsw.Connection, identity: LogIdentity) -> None:
 
 def _changed(connection: apsw.Connection, seen: LastOpening | None) -> str | None:
     if seen is None:
-        return f"log.db is here without its {IDENTITY_FILE}"
+        return f"log.db has no {IDENTITY_FILE} beside it"
     ((log_id, _),) = connection.execute(_SQL["identity"]).fetchall()
     opened = int(connection.execute(_SQL["open_count"]).get)
     if seen.log_id != log_id:
-        return f"log.db is another log than the one that was here ({log_id}, before {seen.log_id})"
-    if seen.opened >= opened:  # this opening is counted already
-        return "log.db is older than the one that was here"
+        return f"log.db is another log than the one last open here ({log_id}, before {seen.log_id})"
+    if seen.opened >= opened:  # this opening is already counted
+        return "log.db is older than the one last open here"
     return None
 
 
@@ -89,9 +88,9 @@ def _seen(directory: Path) -> LastOpening | None:
 
 
 def write_identity_file(connection: apsw.Connection) -> None:
-    """Write down beside the log which one it is.
+    """Write `log.identity`.
 
-    What is written names openings that are in the log already, so a crash in between is not taken for a restore.
+    It names openings that log.db has already counted, so a crash in between is not mistaken for a restore.
     """
     rows = connection.execute(_SQL["identity"]).fetchall()
     log_id, log_epoch = msgspec.convert(rows[0], tuple[str, int])

@@ -1,7 +1,6 @@
 """The embedded log: one SQLite file, one writing process, readers beside it.
 
-The SQLite library comes from apsw. `SqliteLog` reads the way `SqliteReader` does, through the writer's own
-connection, and writes.
+The SQLite library comes from apsw. `SqliteLog` reads like `SqliteReader`, over the writer's connection, and writes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["SqliteLog", "SqliteReader"]
 
 SNAPSHOTS_PER_TRANSACTION_MAX = 128
 SNAPSHOT_BYTES_PER_TRANSACTION_MAX = 4 << 20
-"""Groups wait while snapshots are written: so many at a time, or so many bytes, whichever comes first."""
+"""Upper bounds of one transaction that stores snapshots, because groups wait for it."""
 
 _SQL = load_queries("sqlite")
 
@@ -49,7 +48,7 @@ class SqliteLog(SqliteReader):
       itself would go on after a failed sync of its WAL, with a hole behind it.
     - When `commit` raises, the group was rolled back and no reader sees it. If its frames had all reached the
       file and only the sync failed, the next opening may find the whole group: all of it or none, made
-      durable before anything else happens. Nobody was told of it, and a retry meets deduplication (DUR-03).
+      durable before anything else happens. No client was answered, and a retry meets deduplication (DUR-03).
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class SqliteLog(SqliteReader):
 
     @property
     def wal_bytes(self) -> int:
-        """Bytes of log that wait to be copied into the database file."""
+        """Size of the WAL after the last commit."""
         return self._checkpointer.frames * files.PAGE_BYTES
 
     def begin(self, ids: Sequence[str]) -> Opening:
@@ -133,7 +132,7 @@ class SqliteLog(SqliteReader):
         try:
             _require_numbered_from(head + 1, records)
             numbers = self._intern(name for record in records for name in record.partitions)
-            # In index order: neighbours land on the same page while it is at hand.
+            # In index order, so that neighbouring rows change the same cached page.
             places = sorted((numbers[name], r.committed_id) for r in records for name in r.partitions)
             self._connection.executemany(_SQL["insert_event"], rows)
             self._connection.executemany(_SQL["insert_event_partition"], places)
@@ -178,24 +177,24 @@ class SqliteLog(SqliteReader):
             except Exception as error:
                 self._fail("storing snapshots", error)
 
-    # -- keeping (see `unisono.store.maintenance`) -------------------------------------------------------------
+    # -- maintenance (see `unisono.store.maintenance`) ---------------------------------------------------------
 
     def set_archive(self, location: str) -> None:
-        self._change("naming the archive", lambda: maintenance.set_archive(self._connection, location))
+        self._change("setting the archive", lambda: maintenance.set_archive(self._connection, location))
 
     def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
         return self._change(
-            "noting the model", lambda: maintenance.record_model(self._connection, bundle, replace=replace)
+            "recording the model", lambda: maintenance.record_model(self._connection, bundle, replace=replace)
         )
 
     def new_epoch(self) -> LogIdentity:
-        """The past of this log may have changed: everybody who knows it is to start over (DUR-08)."""
+        """Start a new epoch: the log's history may have changed, and clients start over (DUR-08)."""
         self._change("giving the log a new epoch", lambda: identities.new_epoch(self._connection))
         self._identity = None
         return self.identity()
 
     def set_identity(self, own: LogIdentity) -> None:
-        """Of a copy: it is the log it was copied from, or a log of its own."""
+        """Give a copy the identity of its source, or one of its own."""
         self._change("giving the log its identity", lambda: identities.set_identity(self._connection, own))
         self._identity = None
         identities.write_identity_file(self._connection)
@@ -218,8 +217,8 @@ class SqliteLog(SqliteReader):
             self._fail("reclaiming space", error)
 
     def rewrite(self) -> None:
-        """Write the whole file anew, for a log that nobody else has open: no trace of what was erased is left,
-        and from now on free pages can be given back some at a time."""
+        """Rewrite the whole file, which nobody else may have open: no trace of erased text is left, and from now on
+        free pages can be returned some at a time."""
         self._require(group=False)
         try:
             maintenance.rewrite(self._connection, self._checkpointer)
@@ -227,7 +226,7 @@ class SqliteLog(SqliteReader):
             self._fail("rewriting the log", error)
 
     def _change(self, doing: str, work: Callable[[], T]) -> T:
-        """One transaction outside any group; what is refused changes nothing and leaves the log usable."""
+        """Run one transaction outside any group; a refused change leaves the log usable."""
         self._require(group=False)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -252,7 +251,7 @@ class SqliteLog(SqliteReader):
             self._fail("checkpointing", error)
 
     def close(self) -> None:
-        """Give the log up. An open group is rolled back; a failed log is left as it is for recovery."""
+        """Close the log. An open group is rolled back; a failed log is left as it is for recovery."""
         if self._closed:
             return
         self._closed = True
@@ -281,7 +280,7 @@ class SqliteLog(SqliteReader):
             raise StorageError(self._failure)
 
     def _require(self, *, group: bool) -> int:
-        """Refuse work on a failed log, and calls out of turn; gives the head the open group stands on."""
+        """Refuse calls on a failed log and out of turn; returns the head of the open group."""
         self._check()
         if (self._group_head is not None) != group:
             raise StorageError("no group is open" if group else "a group is still open")
@@ -289,7 +288,7 @@ class SqliteLog(SqliteReader):
 
     def _fail(self, doing: str, error: Exception) -> NoReturn:
         if self._failure is None:
-            self._failure = f"{doing} failed, the log takes no more work: {error}"
+            self._failure = f"{doing} failed, the log is closed for all further work: {error}"
             # Leave every file as it is; recovery at the next opening decides from what is on disk.
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if self._connection.in_transaction:

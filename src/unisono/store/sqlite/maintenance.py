@@ -1,10 +1,10 @@
-"""Keeping the embedded log (see `keeping`): each function here is the inside of one transaction of the writer.
+"""Maintenance of the embedded log: the statements inside one transaction of the writer (see `store/maintenance.py`).
 
-Space. A file made by this version can shrink by some pages at a time (auto_vacuum is incremental); one made before
-cannot, its free pages are used again until `rewrite` makes it anew. What is deleted is overwritten (secure_delete),
-so free pages and the WAL, once it is empty, hold nothing of it. SQLite moves rows about in a page without wiping
-where they stood, so a page in use may keep a copy of a row that was erased later: only writing the file anew is sure
-to take that away. A short log is written anew beside its server; of a longer one the log notes that it is still due.
+Space: a file made by this version shrinks by some pages at a time (auto_vacuum is incremental). A file made before
+cannot shrink: its free pages are reused until `rewrite`. Deleted content is overwritten (secure_delete), so free
+pages and a truncated WAL have no traces of it. SQLite moves rows within a page without overwriting the old place, so
+a page in use may keep a copy of a row that was erased later. Only rewriting the file removes that for certain: a
+short log is rewritten while its server runs, a longer one is marked `unclean`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import msgspec
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import (
+    NO_ARCHIVE,
     PRUNE_BYTES_MAX,
     EraseResult,
     MaintenanceRefused,
     ReclaimProgress,
     Tombstone,
+    missing_event,
     require_archive,
     require_tombstones,
 )
@@ -35,10 +37,10 @@ from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
 
 RECLAIM_PAGES: Final = 64
-"""Pages given back in one step, each of which may have to change places with one in use: some milliseconds."""
+"""Pages returned to the file system in one step, each possibly swapped with one in use: a few milliseconds."""
 
 REWRITE_BYTES_MAX: Final = 64 << 20
-"""A log up to this size is written anew between two groups, which takes less than a second."""
+"""A log up to this size is rewritten between two groups, which takes less than a second."""
 
 LookUp = Callable[[Iterable[str]], dict[str, int]]
 """Partition names → their numbers, of those that exist."""
@@ -55,7 +57,7 @@ def set_archive(connection: apsw.Connection, location: str) -> None:
 def record_model(
     connection: apsw.Connection, bundle: ModelBundle | None, *, replace: bool = False
 ) -> str | None:
-    """Note the model in force; the digest its version had before, when `replace` let another take its place."""
+    """Record the model in force; returns the version's former digest when `replace` overwrote it."""
     replaced = None
     if bundle is not None:
         known = connection.execute(_SQL["model_digest"], (bundle.version,)).get
@@ -75,10 +77,10 @@ def record_model(
 
 
 def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -> int:
-    """Move the oldest events to what deduplication remembers; how many."""
+    """Delete the oldest events up to `upto`, and remember their ids for deduplication; how many."""
     pruned_to, head, archive = _row(connection, "extent")
     if archive is None:
-        raise MaintenanceRefused("no archive is named for what leaves the log")
+        raise MaintenanceRefused(NO_ARCHIVE)
     last, partitions = _events_to_delete(connection, pruned_to, min(upto, head), limit)
     if last == pruned_to:
         return 0
@@ -97,7 +99,7 @@ def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int, loo
 def _events_to_delete(
     connection: apsw.Connection, since: int, upto: int, limit: int
 ) -> tuple[int, dict[str, int]]:
-    """The last of the events that go, and the last one of each of their partitions."""
+    """The last event to delete, and the last one of each partition among them."""
     last, size = since, 0
     partitions: dict[str, int] = {}
     for committed_id, names, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
@@ -105,18 +107,18 @@ def _events_to_delete(
         if last > since and size > PRUNE_BYTES_MAX:
             return last, partitions
         if committed_id != last + 1:
-            raise MaintenanceRefused(f"event {last + 1} is missing from the log: `unisono check` tells more")
+            raise MaintenanceRefused(missing_event(last + 1))
         last = committed_id
         partitions.update(dict.fromkeys(_decode_names(names), committed_id))
     if last == since < upto:
-        raise MaintenanceRefused(f"event {since + 1} is missing from the log: `unisono check` tells more")
+        raise MaintenanceRefused(missing_event(since + 1))
     return last, partitions
 
 
 def erase(
     connection: apsw.Connection, tombstones: Sequence[Tombstone], partitions: Sequence[str], look_up: LookUp
 ) -> EraseResult:
-    """Tombstones in the place of events, and no snapshot that could hold what they said."""
+    """Replace events by tombstones, and drop the snapshots that may contain their text."""
     _, head, _ = _row(connection, "extent")
     require_tombstones(tombstones, head)
     replacing = {tombstone.committed_id: tombstone.event for tombstone in tombstones}
@@ -139,7 +141,8 @@ def erase(
 
 
 def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer) -> ReclaimProgress:
-    """One step, outside any transaction: some free pages, then a short log anew that has traces, last the WAL."""
+    """One step, outside any transaction: return some free pages, or rewrite a short unclean log, or truncate the
+    WAL."""
     free = int(connection.pragma("freelist_count"))
     unclean = bool(connection.execute(_SQL["read_unclean"]).get)
     if free and can_shrink(connection):
@@ -147,25 +150,25 @@ def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer) -> Recla
         checkpointer.step()
         return ReclaimProgress(False, max(0, free - RECLAIM_PAGES), unclean)
     if unclean and int(connection.pragma("page_count")) * files.PAGE_BYTES <= REWRITE_BYTES_MAX:
-        _write_anew(connection)
+        _vacuum(connection)
         return ReclaimProgress(False, 0)
     return ReclaimProgress(checkpointer.truncate(), free, unclean)
 
 
 def can_shrink(connection: apsw.Connection) -> bool:
-    """Whether free pages can be given back some at a time."""
+    """Whether free pages can be returned to the file system some at a time."""
     return int(connection.pragma("auto_vacuum")) == files.INCREMENTAL
 
 
 def rewrite(connection: apsw.Connection, checkpointer: WalCheckpointer) -> None:
-    """The whole file anew and the WAL empty, for a log of any size that nobody else has open."""
-    _write_anew(connection)
+    """Rewrite the whole file and truncate the WAL; nobody else may have the log open."""
+    _vacuum(connection)
     while not checkpointer.truncate():
         time.sleep(0.01)
 
 
-def _write_anew(connection: apsw.Connection) -> None:
-    """VACUUM: needs as much space again beside the file while it lasts, and then in the WAL."""
+def _vacuum(connection: apsw.Connection) -> None:
+    """VACUUM: needs the file's size again on disk while it runs, and then in the WAL."""
     connection.pragma("auto_vacuum", files.INCREMENTAL)
     directory = Path(connection.filename).parent
     with _large_temporary_files(connection, directory):
@@ -175,7 +178,7 @@ def _write_anew(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _large_temporary_files(connection: apsw.Connection, directory: Path) -> Iterator[None]:
-    """The copy VACUUM makes is as large as the log: on disk, where the log is, and not in memory."""
+    """Put VACUUM's copy, which is as large as the log, on the log's disk and not in memory."""
     name, before = "SQLITE_TMPDIR", os.environ.get("SQLITE_TMPDIR")
     connection.pragma("temp_store", "file")
     os.environ[name] = str(directory)

@@ -1,4 +1,4 @@
-"""Reading the embedded log: pages, scans and snapshots, on a connection of one's own or the writer's."""
+"""Reading the embedded log: pages, scans and snapshots, over an own connection or the writer's."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
 
 UNION_TERMS_MAX = 16
-"""Partitions read by one statement. A row passes through a term for each, so more of them are merged here."""
+"""Partitions read by one statement. Every row passes through a UNION term per partition, so more are merged here."""
 
 NUMBERS_MAX = 200_000
-"""Partition numbers kept in memory, tens of megabytes at most; past it the cache starts over."""
+"""Partition numbers cached in memory, tens of megabytes at most; beyond it the cache is cleared."""
 
 NAMES_READ_MAX: Final = 5_000
 """Names of partitions fetched at a time."""
 
 WATERMARKS_READ_MAX: Final = 5_000
-"""Watermarks read in one go: some ten milliseconds."""
+"""Watermarks read at once: about ten milliseconds."""
 
 READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError, UnicodeDecodeError)
 """What reading a damaged or unreachable log can raise."""
@@ -75,8 +75,8 @@ class SqliteReader:
         return cls(connection)
 
     def reopen(self) -> None:
-        """Never asked: an embedded log fails for good, it is not lost and found."""
-        raise StorageError("an embedded log cannot be reopened after a failure; start anew")
+        """An embedded log fails permanently; it is never just unavailable."""
+        raise StorageError("an embedded log cannot be reopened after a failure: restart the server")
 
     def head(self) -> int:
         self._check()
@@ -128,7 +128,7 @@ class SqliteReader:
                 with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
                     numbers = list(self._look_up(names).values())
                     page = self._union_page(numbers, since, upto, limit, bytes_max)
-            self._require_present(since, dict.fromkeys(numbers, since))
+            self._raise_if_pruned(since, dict.fromkeys(numbers, since))
         except READ_ERRORS as error:
             self._fail("reading a page", error)
         return page
@@ -139,7 +139,7 @@ class SqliteReader:
             return []
         try:
             records = [_record(row) for row in self._connection.execute(_SQL["scan"], (since, upto, limit))]
-            self._require_present(since)
+            self._raise_if_pruned(since)
         except READ_ERRORS as error:
             self._fail("scanning the log", error)
         return records
@@ -226,7 +226,7 @@ class SqliteReader:
             after = rows[-1][0]
 
     def model_in_force(self) -> ModelBundle | None:
-        """The model the server judges by, as it was noted; None where it has no version, or none was noted yet."""
+        """The recorded model that the server judges by; None when it has no version, or none was recorded yet."""
         self._check()
         try:
             for version, digest, packed in self._rows("model_in_force"):
@@ -241,11 +241,11 @@ class SqliteReader:
     def _rows(self, query: str, *parameters: int | str) -> Iterator[tuple[Any, ...]]:
         return self._connection.execute(_SQL[query], parameters)
 
-    def _require_present(self, since: int, numbers: Mapping[int, int] | None = None) -> None:
-        """Pruned when something after `since` has left the log: in any partition, or in one of `numbers`, each of
-        which has an id of its own after which it counts.
+    def _raise_if_pruned(self, since: int, numbers: Mapping[int, int] | None = None) -> None:
+        """Raise Pruned when records after `since` were pruned: of any partition, or of one in `numbers`, which maps
+        a partition to the id after which its records count.
 
-        Asked after the rows were read: what has left only ever grows, so what is there now was there then.
+        Called after the rows were read: `pruned_to` only grows, so what is present now was present then.
         """
         pruned_to = int(self._connection.execute(_SQL["pruned_to"]).get)
         if since >= pruned_to:
@@ -287,10 +287,10 @@ class SqliteReader:
                 page = _cut(rows, limit, bytes_max)
             finally:
                 rows.close()
-        self._require_present(since, {number: after[number] for number in looked_at})
+        self._raise_if_pruned(since, {number: after[number] for number in looked_at})
         read = [record.committed_id for record in page.records]
         if read != ids[: len(read)] or (ids and not read):
-            raise Pruned(self.extent().pruned_to)  # found for an earlier page, and has left the log since
+            raise Pruned(self.extent().pruned_to)  # found for an earlier page, and pruned since
         if len(page.records) < len(ids) and upto <= self._head_seen:
             last = page.records[-1].committed_id
             merge.drop(last)
@@ -333,7 +333,7 @@ class SqliteReader:
         found.update(fresh)
 
     def _check(self) -> None:
-        """Refuse to read when nothing read could be relied on; a reader by itself always may."""
+        """Overridden by the writer, which refuses to read after a failure."""
 
     def _fail(self, doing: str, error: Exception) -> NoReturn:
         raise StorageError(f"{doing} failed: {error}") from error

@@ -1,4 +1,4 @@
-"""A data directory made from a backup of an embedded log, as a log of its own (DUR-08)."""
+"""Restoring a backup of an embedded log into a new data directory, as a log of its own (DUR-08)."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def restore_log(source: Path, directory: Path) -> Restored:
         )
     try:
         with closing(files.connect_reader(where)) as backup:
-            files.refuse_strangers(backup, where / files.LOG_FILE)
+            files.refuse_other_files(backup, where / files.LOG_FILE)
             files.prepare_directory(directory)
             backup.execute("VACUUM INTO ?", (str(directory / files.LOG_FILE),))
     except (apsw.Error, OSError) as error:
         raise unusable(where, error) from error
     _identify(directory, LogIdentity(identities.new_id(), 1))
     with closing(SqliteLog.open(directory)) as log:
-        held = log.extent()
-        return Restored(held.head - held.pruned_to, held.head, log.identity())
+        extent = log.extent()
+        return Restored(extent.head - extent.pruned_to, extent.head, log.identity())
 
 
 def _identify(directory: Path, identity: LogIdentity) -> None:

@@ -1,4 +1,4 @@
-"""Keeping the WAL short beside the writer.
+"""Checkpoints that keep the WAL short while the writer commits.
 
 Commits append frames to the WAL; a checkpoint copies them into the database. Passes run in a thread with a
 connection of its own, so a commit does not wait for them (SQLite works without the interpreter's lock). The
@@ -6,7 +6,7 @@ WAL starts over by itself at the first commit that finds all of it copied and no
 load a pass alone never catches up, so once what is left is small the writer copies that little itself.
 
 Bound: between groups the WAL holds fewer than CAP_FRAMES frames, since a reader stays in it for one page at
-most. A stranger's reader (a backup, a check) may hold it longer; the log then goes on and tries again every
+most. A reader of another process (a backup, a check) may stay longer; the log then continues and retries every
 RETRY_FRAMES.
 """
 
@@ -26,7 +26,7 @@ TAIL_FRAMES = 1_024
 """4 MiB: what the writer at most copies itself, so that the WAL can start over."""
 
 CAP_FRAMES = 16_384
-"""64 MiB: here the writer waits for the pass and the readers, lest reads and recovery grow slow."""
+"""64 MiB: here the writer waits for the pass and the readers, so that reads and recovery stay fast."""
 
 RESTART_TRIES = 5
 """One try waits for the readers it saw at first, even if they have moved on since; the next looks again."""
@@ -139,7 +139,7 @@ class WalCheckpointer:
         return apsw.SQLITE_OK
 
     def _start_over(self) -> None:
-        """The WAL begins anew."""
+        """The WAL starts over."""
         self._copied = 0
         self._next_step = PASS_FRAMES
         self._next_pass = PASS_FRAMES

@@ -201,7 +201,7 @@ ORDER BY committed_id LIMIT %(limit)b;
 -- Snapshots.
 
 -- name: lock_snapshots_shared
--- Held while snapshots are written; an erasure waits for it, and is seen by whoever waited for the erasure.
+-- Locked while snapshots are written; an erasure waits for it, and writers that waited see the erasure.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('unisono.snapshots', 0));
 
 -- name: lock_snapshots_exclusive
@@ -247,22 +247,22 @@ ORDER BY partition LIMIT %(limit)b;
 
 -- name: partition_names
 -- From one name to the next by the index: the cost is that of the names, not of their events.
-WITH RECURSIVE held AS (
+WITH RECURSIVE present AS (
     (SELECT partition FROM unisono.event_partitions
      WHERE partition > %(after)b ORDER BY partition LIMIT 1)
     UNION ALL
     SELECT (SELECT following.partition FROM unisono.event_partitions AS following
-            WHERE following.partition > held.partition ORDER BY following.partition LIMIT 1)
-    FROM held WHERE held.partition IS NOT NULL
-), some_held AS (
-    SELECT partition FROM held WHERE partition IS NOT NULL LIMIT %(limit)b
-), some_left AS (
+            WHERE following.partition > present.partition ORDER BY following.partition LIMIT 1)
+    FROM present WHERE present.partition IS NOT NULL
+), some_present AS (
+    SELECT partition FROM present WHERE partition IS NOT NULL LIMIT %(limit)b
+), some_pruned AS (
     SELECT partition FROM unisono.pruned_partitions
     WHERE partition > %(after)b ORDER BY partition LIMIT %(limit)b
 )
-SELECT partition FROM some_held UNION SELECT partition FROM some_left ORDER BY partition LIMIT %(limit)b;
+SELECT partition FROM some_present UNION SELECT partition FROM some_pruned ORDER BY partition LIMIT %(limit)b;
 
--- Keeping, by the owner of the log.
+-- Maintenance, by the owner of the log.
 
 -- name: lock_maintenance
 SELECT pg_advisory_xact_lock(hashtextextended('unisono.keeping', 0));
@@ -293,9 +293,9 @@ WITH gone AS (
       AND event_partitions.committed_id = asked.committed_id
     RETURNING event_partitions.partition, event_partitions.committed_id
 )
-INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
+INSERT INTO unisono.pruned_partitions AS known (partition, committed_id)
 SELECT partition, max(committed_id) FROM gone GROUP BY partition
-ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
+ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(known.committed_id, excluded.committed_id);
 
 -- name: partitions_of_events
 SELECT committed_id, partitions FROM unisono.events
@@ -358,14 +358,14 @@ UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING n
 -- name: claim
 -- The row remembers whom it was taken from, so a claim that had to wait for another knows it all the same.
 WITH taken AS (
-    INSERT INTO unisono.presence AS held (client_id, node_id, conn, epoch)
+    INSERT INTO unisono.presence AS known (client_id, node_id, conn, epoch)
     SELECT asked.client_id, %(node_id)b, asked.conn, nextval('unisono.epochs')
     FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn) ORDER BY asked.client_id COLLATE "C"
     ON CONFLICT (client_id) DO UPDATE
     SET node_id = excluded.node_id, conn = excluded.conn, epoch = nextval('unisono.epochs'),
-        previous_node_id = held.node_id, previous_conn = held.conn
+        previous_node_id = known.node_id, previous_conn = known.conn
     RETURNING client_id, epoch, previous_node_id, previous_conn
-), told AS (
+), notified AS (
     INSERT INTO unisono.replacements (node_id, conn)
     SELECT taken.previous_node_id, taken.previous_conn
     FROM taken JOIN unisono.nodes ON nodes.node_id = taken.previous_node_id
@@ -374,7 +374,7 @@ WITH taken AS (
     RETURNING node_id
 )
 SELECT client_id, epoch,
-       (SELECT count(pg_notify('unisono_node_' || node_id, '')) FROM (SELECT DISTINCT node_id FROM told) AS nodes)
+       (SELECT count(pg_notify('unisono_node_' || node_id, '')) FROM (SELECT DISTINCT node_id FROM notified) AS nodes)
 FROM taken;
 
 -- name: release
@@ -495,9 +495,9 @@ SELECT * FROM unnest(%(ids)b, %(committed_ids)b, %(client_ids)b, %(times)b, %(ha
 ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_pruned_partitions
-INSERT INTO unisono.pruned_partitions AS held (partition, committed_id)
+INSERT INTO unisono.pruned_partitions AS known (partition, committed_id)
 SELECT * FROM unnest(%(partitions)b, %(committed_ids)b)
-ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(held.committed_id, excluded.committed_id);
+ON CONFLICT (partition) DO UPDATE SET committed_id = greatest(known.committed_id, excluded.committed_id);
 
 -- name: count_snapshots
 SELECT count(*) FROM unisono.snapshots;
@@ -508,7 +508,7 @@ SELECT count(*) FROM unisono.event_partitions WHERE committed_id > %(since)b;
 -- The rest reads for `unisono check`: along indexes, some rows at a time, so that nothing beside it waits.
 
 -- name: check_schema
--- Everything the migrations make, as the catalogue tells it in every version of PostgreSQL: kind, table, name, form.
+-- Everything the migrations make, as the catalogue shows it in every version of PostgreSQL: kind, table, name, form.
 SELECT CASE relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, relname::text, relname::text,
        CASE relpersistence WHEN 'p' THEN 'logged' ELSE 'not logged' END
 FROM pg_class WHERE relnamespace = to_regnamespace('unisono') AND relkind IN ('r', 'S')

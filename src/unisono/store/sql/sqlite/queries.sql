@@ -149,7 +149,7 @@ SELECT number, name FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
 SELECT models.version, models.digest, models.files
 FROM keeping CROSS JOIN models ON models.version = keeping.model_version;
 
--- Keeping: what leaves the log, what is erased in it.
+-- Maintenance: pruning and erasing.
 
 -- name: model_digest
 SELECT digest FROM models WHERE version = ?1;
@@ -171,7 +171,7 @@ SELECT committed_id, partitions, length(event) FROM events
 WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
 -- name: remember_pruned_ids
--- In the order of the index, so that neighbours land on the same page while it is at hand.
+-- In the order of the index, so that neighbouring rows change the same cached page.
 INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash)
 SELECT id, committed_id, client_id, status_updated_at, hash FROM events
 WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY id;
