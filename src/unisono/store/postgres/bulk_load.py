@@ -1,4 +1,4 @@
-"""Which ids the shared log knows, for bulk loads (see `loading`)."""
+"""Which ids the shared log knows, for bulk loads (see `store/bulk_load.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared log, read for checking (see `checking_log`), beside its nodes and in read-only transactions.
+"""The shared log, read for checking (see `store/check_log.py`), beside its nodes and in read-only transactions.
 
 Statements are short: a long one would keep PostgreSQL from cleaning up behind the nodes, and slow down every group.
 """

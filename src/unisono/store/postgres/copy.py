@@ -1,4 +1,4 @@
-"""The shared log as source and target of a copy (see `copying`)."""
+"""The shared log as source and target of a copy (see `store/copy.py`)."""
 
 from __future__ import annotations
 

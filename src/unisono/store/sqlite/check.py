@@ -1,4 +1,4 @@
-"""The embedded log, read for checking (see `checking_log`)."""
+"""The embedded log, read for checking (see `store/check_log.py`)."""
 
 from __future__ import annotations
 
