@@ -16,12 +16,12 @@ import msgspec
 
 from unisono.client.config import configure
 from unisono.client.core import Core
-from unisono.client.net.wire import CommittedEvent, decode
 from unisono.client.options import Options
 from unisono.client.submit import SubmitRequest, Ticket
 from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
+from unisono.protocol.client_codec import CommittedEvent, decode
 from unisono.protocol.codec import encode
 from unisono.vocabulary import Json
 

@@ -12,7 +12,6 @@ from tests.client.peers import Line, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, until
 from tests.client.sync.driving import Drive, committed, of, page, rejected, reports
 from unisono.client import Committed, NotCaughtUp, Options, Phase
-from unisono.client.net.wire import SubmitResultItem
 from unisono.client.sync.failing_drafts import FAILURES_MAX
 from unisono.client.sync.inputs_effects import (
     DraftRetried,
@@ -23,6 +22,7 @@ from unisono.client.sync.inputs_effects import (
     SubmitNext,
     TimerFired,
 )
+from unisono.protocol.client_codec import SubmitResultItem
 
 
 class Poisoned(Drive):

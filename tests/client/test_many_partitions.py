@@ -11,7 +11,6 @@ from tests.client.peers import Line, playing
 from tests.client.running import WAIT_S, asynchronous, client, of, until
 from tests.client.sync.driving import Drive, asked, event, one, reports
 from unisono.client import NotCaughtUp
-from unisono.client.net.wire import Broadcast, Limits
 from unisono.client.sync.advance import Phase
 from unisono.client.sync.inputs_effects import (
     Apply,
@@ -22,6 +21,7 @@ from unisono.client.sync.inputs_effects import (
     SendSync,
 )
 from unisono.client.sync.state import TOO_MANY
+from unisono.protocol.client_codec import Broadcast, Limits
 
 NAMES = [f"p{n:03}" for n in range(70)]
 

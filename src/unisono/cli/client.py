@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from unisono.cli.wire import WireFailed, client_id_of
+from unisono.cli.wire import NO_CLIENT_ID
 from unisono.client import ClientError, Options, StoreInUse, SyncClient
+from unisono.protocol.identities import client_id_of
 from unisono.protocol.partitions import normalise
 
 MEMORY: Final = ":memory:"
@@ -139,11 +140,10 @@ def _read(file: Path) -> str:
 
 def _who(token: str, client_id: str | None) -> str:
     """The client_id to connect as; a token that names another one would only be refused later."""
-    try:
-        named = client_id_of(token)
-    except WireFailed as error:
+    named = client_id_of(token)
+    if named is None:
         if client_id is None:
-            raise click.UsageError(f"{error}; give --client-id if it is a token all the same") from None
+            raise click.UsageError(f"{NO_CLIENT_ID}; give --client-id if it is a token all the same")
         return client_id
     if client_id not in (None, named):
         raise click.UsageError(f"--client-id: the token belongs to {named!r}, not to {client_id!r}")

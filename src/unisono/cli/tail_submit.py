@@ -1,4 +1,4 @@
-"""`unisono tail` and `unisono submit`: watch and poke a server from a terminal."""
+"""`unisono tail` and `unisono submit`: print committed events, and submit events, from a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from unisono.cli.wire import HEARTBEAT_S, Wire, WireFailed, connect
+from unisono.protocol.client_codec import (
+    Broadcast,
+    CommittedEvent,
+    SubmitResult,
+    SyncResponse,
+    field_errors,
+    item_payload,
+    submit_payload,
+    sync_payload,
+)
+
+PAGE_EVENTS: Final = 1000
+BATCH_EVENTS: Final = 100
+"""The protocol's largest page, and its largest batch."""
 
 _URL = click.option(
     "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
@@ -52,7 +66,7 @@ def tail(
     signed = _read_token(token)
     try:
         asyncio.run(_tail(url, signed, partitions, since, as_json, once))
-    except WireFailed as error:
+    except (WireFailed, UnicodeEncodeError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         return
@@ -63,31 +77,27 @@ async def _tail(
 ) -> None:
     # Either profile may read any event; a server may offer only one of them.
     async with connect(url, token, ("compatibility", "canonical")) as wire:
-        shown = await _history(wire, partitions, since, as_json)
+        printed = await _history(wire, partitions, since, as_json)
         if once:
             return
         if not as_json:
-            print(f"-- {shown} events so far; waiting for more (Ctrl-C ends) --", flush=True)
+            print(f"-- {printed} events so far; waiting for more (Ctrl-C ends) --", flush=True)
         await _live(wire, as_json)
 
 
 async def _history(wire: Wire, partitions: tuple[str, ...], since: int, as_json: bool) -> int:
-    shown = 0
-    request: dict[str, Any] = {"partitions": list(partitions), "since_committed_id": since, "limit": 1000}
-    request["subscription_partitions"] = list(partitions)
+    """Print every event after `since`; the number of them."""
+    printed = 0
+    subscription: tuple[str, ...] | None = partitions
     while True:
-        await wire.send("sync", request)
-        page = (await wire.answer("sync_response"))["payload"]
-        for event in page["events"]:
-            _show(event, as_json)
-        shown += len(page["events"])
-        if not page["has_more"]:
-            return shown
-        request = {
-            "partitions": list(partitions),
-            "since_committed_id": page["next_since_committed_id"],
-            "limit": 1000,
-        }
+        await wire.send("sync", sync_payload(partitions, since, PAGE_EVENTS, subscription))
+        page = await wire.answer(SyncResponse)
+        for event in page.events:
+            _print(event, as_json)
+        printed += len(page.events)
+        if not page.has_more:
+            return printed
+        since, subscription = page.next_since_committed_id, None
 
 
 async def _live(wire: Wire, as_json: bool) -> None:
@@ -95,23 +105,32 @@ async def _live(wire: Wire, as_json: bool) -> None:
     while True:
         message = await wire.receive(max(0.0, beat_at - time.monotonic()))
         if message is None:
-            await wire.send("heartbeat", {})
+            await wire.send("heartbeat")
             beat_at = time.monotonic() + HEARTBEAT_S
-        elif message["type"] == "event_broadcast":
-            _show(message["payload"], as_json)
-        elif message["type"] == "error":
-            raise WireFailed(f"{message['payload']['code']}: {message['payload']['message']}")
+        elif isinstance(message, Broadcast):
+            _print(message.event, as_json)
 
 
-def _show(event: dict[str, Any], as_json: bool) -> None:
+def _print(committed: CommittedEvent, as_json: bool) -> None:
+    event = json.loads(bytes(committed.event))
     if as_json:
-        print(json.dumps(event, ensure_ascii=False), flush=True)
+        line = {
+            "id": committed.id,
+            "client_id": committed.client_id,
+            "partitions": committed.partitions,
+            "committed_id": committed.committed_id,
+            "event": event,
+            "status_updated_at": committed.status_updated_at,
+        }
+        print(json.dumps(line, ensure_ascii=False), flush=True)
         return
-    at = time.strftime("%H:%M:%S", time.localtime(event["status_updated_at"] / 1000))
-    body = json.dumps(event["event"]["payload"], ensure_ascii=False)
-    kind = event["event"]["type"]
-    where = ",".join(event["partitions"])
-    print(f"{event['committed_id']:>8}  {at}  {event['client_id']}  [{where}]  {kind}  {body}", flush=True)
+    at = time.strftime("%H:%M:%S", time.localtime(committed.status_updated_at / 1000))
+    body = json.dumps(event["payload"], ensure_ascii=False)
+    where = ",".join(committed.partitions)
+    print(
+        f"{committed.committed_id:>8}  {at}  {committed.client_id}  [{where}]  {event['type']}  {body}",
+        flush=True,
+    )
 
 
 @click.command()
@@ -145,13 +164,14 @@ def submit(
     events = list(_events(text, schema, data_text, assignment))
     if event_id is not None and len(events) != 1:
         raise click.UsageError("--id goes with exactly one event")
-    items = [
-        {"id": event_id or str(uuid.uuid4()), "partitions": list(partitions), "event": event}
-        for event in events
-    ]
+    profile = "canonical" if events[0].get("type") == "event" else "compatibility"
     try:
-        rejected = asyncio.run(_submit(url, _read_token(token), items))
-    except WireFailed as error:
+        items = [
+            item_payload(event_id or str(uuid.uuid4()), partitions, json.dumps(event).encode())
+            for event in events
+        ]
+        rejected = asyncio.run(_submit(url, _read_token(token), profile, items))
+    except (WireFailed, UnicodeEncodeError) as error:
         raise click.ClickException(str(error)) from None
     sys.exit(1 if rejected else 0)
 
@@ -191,18 +211,18 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-async def _submit(url: str, token: str, items: list[dict[str, Any]]) -> int:
-    profile = "canonical" if items[0]["event"].get("type") == "event" else "compatibility"
+async def _submit(url: str, token: str, profile: str, items: list[bytes]) -> int:
+    """Submit in batches and print each result; how many were rejected."""
     rejected = 0
     async with connect(url, token, (profile,)) as wire:
-        for start in range(0, len(items), 100):
-            await wire.send("submit_events", {"events": items[start : start + 100]})
-            for result in (await wire.answer("submit_events_result"))["payload"]["results"]:
-                if result["status"] == "committed":
-                    print(f"committed {result['committed_id']}  {result['id']}", flush=True)
+        for start in range(0, len(items), BATCH_EVENTS):
+            await wire.send("submit_events", submit_payload(items[start : start + BATCH_EVENTS]))
+            for result in (await wire.answer(SubmitResult)).results:
+                if result.status == "committed":
+                    print(f"committed {result.committed_id}  {result.id}", flush=True)
                     continue
                 rejected += 1
-                print(f"rejected  {result['reason']}  {result['id']}", flush=True)
-                for error in result.get("errors", ()):
-                    print(f"          {error['field']}: {error['message']}", flush=True)
+                print(f"rejected  {result.reason}  {result.id}", flush=True)
+                for error in field_errors(result.errors):
+                    print(f"          {error.field}: {error.message}", flush=True)
     return rejected

@@ -1,37 +1,37 @@
-"""A plain speaker of the protocol for the terminal commands: no store, no retries, one question at a time."""
+"""A connection for `tail` and `submit`: no store, no retries, one request at a time."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import count
-from typing import Any
+from typing import Final, TypeVar
 
 import aiohttp
 
-HEARTBEAT_S = 10.0
+from unisono.protocol.client_codec import (
+    BadMessage,
+    Connected,
+    ErrorMessage,
+    MessageWriter,
+    ServerMessage,
+    decode,
+    plain_connect_payload,
+)
+from unisono.protocol.identities import client_id_of
+
+HEARTBEAT_S: Final = 10.0
 """A third of the server's default window."""
 
-ANSWER_S = 30.0
+ANSWER_S: Final = 30.0
+
+NO_CLIENT_ID: Final = "this is not a token with a client_id claim"
+
+M = TypeVar("M")
 
 
 class WireFailed(Exception):
-    """The server refused or went away; the text says which."""
-
-
-def client_id_of(token: str) -> str:
-    """The client_id a token speaks of; its signature is the server's to check."""
-    try:
-        body = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        client_id = claims["client_id"]
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
-        raise WireFailed("this is not a token with a client_id claim") from None
-    return str(client_id)
+    """The server refused or closed the connection; the text says which."""
 
 
 class Wire:
@@ -39,48 +39,47 @@ class Wire:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
-        self._numbers = count(1)
+        self._writer = MessageWriter()
 
-    async def send(self, kind: str, payload: dict[str, Any]) -> None:
-        await self._socket.send_str(
-            json.dumps(
-                {
-                    "type": kind,
-                    "msg_id": f"c{next(self._numbers)}",
-                    "timestamp": time.time_ns() // 1_000_000,
-                    "protocol_version": "1.0",
-                    "payload": payload,
-                }
-            )
-        )
+    async def send(self, kind: str, payload: bytes = b"{}") -> None:
+        message = self._writer.encode(kind, payload, time.time_ns() // 1_000_000)
+        await self._socket.send_str(message.decode())
 
-    async def receive(self, timeout_s: float | None = ANSWER_S) -> dict[str, Any] | None:
-        """The next message; None when nothing came in time. WireFailed when the server ends it."""
-        try:
-            frame = await self._socket.receive(timeout=timeout_s)
-        except TimeoutError:
-            return None
-        if frame.type is not aiohttp.WSMsgType.TEXT:
-            raise WireFailed(f"the server closed the connection ({self._socket.close_code})")
-        message: dict[str, Any] = json.loads(frame.data)
-        return message
-
-    async def answer(self, *kinds: str) -> dict[str, Any]:
-        """The next message of one of these kinds; broadcasts on the way are passed over."""
+    async def receive(self, timeout_s: float) -> ServerMessage | None:
+        """The next message of a known type; None when none came in time. WireFailed for an error or the end."""
+        deadline = time.monotonic() + timeout_s
         while True:
-            message = await self.receive()
+            try:
+                frame = await self._socket.receive(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                return None
+            if frame.type is not aiohttp.WSMsgType.TEXT:
+                raise WireFailed(f"the server closed the connection ({self._socket.close_code})")
+            try:
+                message = decode(frame.data)
+            except BadMessage as error:
+                raise WireFailed(str(error)) from None
+            if isinstance(message, ErrorMessage):
+                raise WireFailed(f"{message.code}: {message.message}")
+            if message is not None:
+                return message
+
+    async def answer(self, kind: type[M]) -> M:
+        """The next message of this kind; broadcasts on the way are passed over."""
+        while True:
+            message = await self.receive(ANSWER_S)
             if message is None:
                 raise WireFailed("the server does not answer")
-            if message["type"] == "error":
-                told = message["payload"]
-                raise WireFailed(f"{told['code']}: {told['message']}")
-            if message["type"] in kinds:
+            if isinstance(message, kind):
                 return message
 
 
 @asynccontextmanager
 async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterator[Wire]:
     """A session that has been answered `connected`."""
+    client_id = client_id_of(token)
+    if client_id is None:
+        raise WireFailed(NO_CLIENT_ID)
     async with aiohttp.ClientSession() as session:
         try:
             socket = await session.ws_connect(url, max_msg_size=0)
@@ -88,10 +87,7 @@ async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterato
             raise WireFailed(f"cannot connect to {url}: {error}") from None
         async with socket:
             wire = Wire(socket)
-            await wire.send(
-                "connect",
-                {"token": token, "client_id": client_id_of(token), "supported_profiles": list(profiles)},
-            )
-            await wire.answer("connected")
+            await wire.send("connect", plain_connect_payload(token, client_id, profiles))
+            await wire.answer(Connected)
             yield wire
-            await wire.send("disconnect", {})
+            await wire.send("disconnect")

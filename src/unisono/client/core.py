@@ -20,14 +20,6 @@ from msgspec import UNSET
 
 from unisono.client.config import Config, load
 from unisono.client.errors import ClientClosed, ClientError
-from unisono.client.net.wire import (
-    ENVELOPE_BYTES,
-    Broadcast,
-    SyncResponse,
-    item_payload,
-    submit_payload,
-    sync_payload,
-)
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
 from unisono.client.store.checksums import store_failure
@@ -64,6 +56,14 @@ from unisono.client.sync.inputs_effects import (
 from unisono.client.view.views import Views
 from unisono.model.load import ModelError
 from unisono.model.model import Model
+from unisono.protocol.client_codec import (
+    ENVELOPE_BYTES,
+    Broadcast,
+    SyncResponse,
+    item_payload,
+    submit_payload,
+    sync_payload,
+)
 
 log = logging.getLogger("unisono.client")
 
@@ -200,9 +200,13 @@ class Core:
         fit = effect.snapshots and can_continue_from(
             state.profile, self.views.model, state.model_version, state.model_digest
         )
-        whole = state.server_sends_snapshots and not effect.since and not fit
+        decline_snapshots = state.server_sends_snapshots and not effect.since and not fit
         payload = sync_payload(
-            effect.partitions, effect.since, effect.limit, effect.subscription, whole=whole
+            effect.partitions,
+            effect.since,
+            effect.limit,
+            effect.subscription,
+            decline_snapshots=decline_snapshots,
         )
         self._said.append(("sync", payload))
 

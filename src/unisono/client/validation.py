@@ -9,8 +9,8 @@ import msgspec
 import orjson
 
 from unisono.client.errors import InvalidEvent
-from unisono.client.net.wire import ENVELOPE_BYTES, item_payload
 from unisono.protocol.canonical import NotCanonical, canonical
+from unisono.protocol.client_codec import ENVELOPE_BYTES, item_payload
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import FieldError, JsonObject

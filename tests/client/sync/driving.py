@@ -7,17 +7,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from unisono.client.net.wire import (
-    Broadcast,
-    Capabilities,
-    CommittedEvent,
-    Connected,
-    ErrorMessage,
-    Limits,
-    SubmitResult,
-    SubmitResultItem,
-    SyncResponse,
-)
 from unisono.client.options import Options
 from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.inputs_effects import (
@@ -33,6 +22,17 @@ from unisono.client.sync.inputs_effects import (
     SubmitNext,
     Submitted,
     WakeAt,
+)
+from unisono.protocol.client_codec import (
+    Broadcast,
+    Capabilities,
+    CommittedEvent,
+    Connected,
+    ErrorMessage,
+    Limits,
+    SubmitResult,
+    SubmitResultItem,
+    SyncResponse,
 )
 from unisono.vocabulary import FieldError
 

@@ -7,7 +7,6 @@ from typing import get_type_hints
 import pytest
 
 from tests.client.sync.driving import Drive, asked, committed, event, of, one, page, reports, stored
-from unisono.client.net.wire import Limits, VersionChanged
 from unisono.client.options import Options
 from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.inputs_effects import (
@@ -26,6 +25,7 @@ from unisono.client.sync.inputs_effects import (
     TimerFired,
 )
 from unisono.client.sync.state import SyncStateChanges
+from unisono.protocol.client_codec import Limits, VersionChanged
 
 
 @pytest.mark.req("CLIENT-08")

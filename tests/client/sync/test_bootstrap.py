@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.client.sync.driving import Drive, asked, of, one, page, reports, stored
-from unisono.client.net.wire import Capabilities, Connected, VersionChanged
 from unisono.client.sync.advance import Phase
 from unisono.client.sync.inputs_effects import (
     Apply,
@@ -21,6 +20,7 @@ from unisono.client.sync.inputs_effects import (
     SendSync,
     StartState,
 )
+from unisono.protocol.client_codec import Capabilities, Connected, VersionChanged
 
 
 def snapshotting(**state: Any) -> Drive:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.client.sync.driving import Drive, asked, committed, of, one, rejected, reports
-from unisono.client.net.wire import Limits
 from unisono.client.options import Options
 from unisono.client.sync.advance import Phase
 from unisono.client.sync.inputs_effects import (
@@ -25,6 +24,7 @@ from unisono.client.sync.inputs_effects import (
     Submitted,
     TimerFired,
 )
+from unisono.protocol.client_codec import Limits
 from unisono.vocabulary import FieldError
 
 

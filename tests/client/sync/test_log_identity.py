@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.client.sync.driving import Drive, asked, of, one, reports, stored
-from unisono.client.net.wire import VersionChanged
 from unisono.client.sync.advance import Phase
 from unisono.client.sync.inputs_effects import NoteLog, NoteModel, Received, Reset, Rewind, SubmitNext
+from unisono.protocol.client_codec import VersionChanged
 from unisono.vocabulary import LogIdentity
 
 ONE: dict[str, Any] = {"log_id": "1" * 32, "log_epoch": 1}

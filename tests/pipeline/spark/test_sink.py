@@ -31,6 +31,7 @@ from unisono.pipeline.spark.sinking.answers import SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
 from unisono.pipeline.spark.sinking.items import SinkItem, to_items
 from unisono.pipeline.spark.sinking.tokens import Tokens
+from unisono.protocol.codec import encode
 
 EVENTS = 3_000
 
@@ -336,7 +337,7 @@ def answering(*answers: bytes) -> Iterator[str]:
 def test_a_server_that_falls_over_each_time_is_given_up(server: Server) -> None:
     """It is there and lets everyone in; but what is submitted is never answered."""
     with (
-        answering(b'{"type":"connected","payload":{}}') as url,
+        answering(encode("connected", "s1", 0, b"{}")) as url,
         exchange(server, url=url, timeout_s=0.2) as conversation,
         pytest.raises(ExchangeFailed, match="gave no answer for 0 s: closed: 1000"),
     ):
@@ -345,6 +346,6 @@ def test_a_server_that_falls_over_each_time_is_given_up(server: Server) -> None:
 
 def test_a_server_that_will_not_have_us(server: Server) -> None:
     """Its no to `connect` is not taken for a yes."""
-    error = b'{"type":"error","payload":{"code":"bad_request","message":"not like this"}}'
+    error = encode("error", "s1", 0, b'{"code":"bad_request","message":"not like this"}')
     with answering(error) as url, pytest.raises(ExchangeRefused, match="bad_request: not like this"):
         exchange(server, url=url).__enter__()

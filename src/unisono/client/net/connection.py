@@ -19,10 +19,10 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.net.tokens import TokenFailed, TokenSource
-from unisono.client.net.wire import BadMessage, MessageWriter, connect_payload, decode
 from unisono.client.options import Options
 from unisono.client.reasons import unreachable, without_tokens
 from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
+from unisono.protocol.client_codec import BadMessage, MessageWriter, connect_payload, decode
 from unisono.protocol.codec import encode_payload
 
 Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
@@ -56,7 +56,7 @@ class ServerConnection:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._socket: Socket | None = None
-        self._speaker = MessageWriter()
+        self._writer = MessageWriter()
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._token = ""
         self._tries = 0
@@ -87,7 +87,7 @@ class ServerConnection:
         self.say("connect", payload)
 
     def say(self, kind: str, payload: bytes) -> None:
-        self._outgoing.put_nowait(self._speaker.say(kind, payload, time.time_ns() // 1_000_000))
+        self._outgoing.put_nowait(self._writer.encode(kind, payload, time.time_ns() // 1_000_000))
 
     def hang_up(self) -> None:
         socket = self._socket
@@ -248,7 +248,7 @@ class ServerConnection:
     async def _companions(self, socket: Socket) -> AsyncIterator[None]:
         """The writer and the heartbeat of a socket; at the end of either side all of it ends."""
         self._socket = socket
-        self._speaker = MessageWriter()
+        self._writer = MessageWriter()
         self._outgoing = asyncio.Queue()
         self._received, self._received_bytes = [], 0
         self._heard_at = self._loop.time()
@@ -318,7 +318,7 @@ class ServerConnection:
         socket = self._socket
         if socket is not None and not socket.closed:
             payload = encode_payload({"reason": reason})
-            message = self._speaker.say("disconnect", payload, time.time_ns() // 1_000_000)
+            message = self._writer.encode("disconnect", payload, time.time_ns() // 1_000_000)
             with contextlib.suppress(ConnectionError, aiohttp.ClientError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await socket.send_frame(message, WSMsgType.TEXT)

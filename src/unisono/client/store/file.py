@@ -64,7 +64,7 @@ class StoreFile:
             raise
 
     def close(self, *, failed: bool = False) -> None:
-        """Close the file; after a failure without a checkpoint, so that the next opening reads the disk."""
+        """Close the file; after a failure without a checkpoint: the next opening reads what is on the disk."""
         connection: apsw.Connection | None = getattr(self, "connection", None)
         try:
             if connection is not None:

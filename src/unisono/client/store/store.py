@@ -17,7 +17,6 @@ import apsw
 import msgspec
 import orjson
 
-from unisono.client.net.wire import CommittedEvent
 from unisono.client.store.checksums import damaged, row_checksum, store_failure
 from unisono.client.store.file import StoreFile
 from unisono.client.store.outbox import DraftRecord, Outbox
@@ -25,6 +24,7 @@ from unisono.client.store.server_notes import ServerNotes
 from unisono.client.store.statements import SQL
 from unisono.client.sync.inputs_effects import Accepted, DraftRejected, StartState
 from unisono.protocol.canonical import NotCanonical, canonical
+from unisono.protocol.client_codec import CommittedEvent
 from unisono.vocabulary import LogIdentity
 
 
@@ -145,7 +145,7 @@ class Store:
         starts: Mapping[str, StartState | None] = {},
         model_version: str = "",
     ) -> Applied:
-        """Store all in one transaction, each event once; StoreContradiction where an id differs, with no change.
+        """Store all of it in one transaction, each event once; StoreContradiction and no change where an id differs.
 
         `model_version` is that of the start states.
         """

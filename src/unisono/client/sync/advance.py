@@ -20,18 +20,6 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from unisono.client.net.wire import (
-    Broadcast,
-    Capabilities,
-    Connected,
-    ErrorMessage,
-    HeartbeatAck,
-    Limits,
-    ServerMessage,
-    SubmitResult,
-    SyncResponse,
-    VersionChanged,
-)
 from unisono.client.sync import drafts, failing_drafts, history
 from unisono.client.sync.inputs_effects import (
     Contradicted,
@@ -56,6 +44,18 @@ from unisono.client.sync.inputs_effects import (
 )
 from unisono.client.sync.state import TOO_MANY, Phase, SyncCycle, SyncState
 from unisono.client.sync.transition import Transition
+from unisono.protocol.client_codec import (
+    Broadcast,
+    Capabilities,
+    Connected,
+    ErrorMessage,
+    HeartbeatAck,
+    Limits,
+    ServerMessage,
+    SubmitResult,
+    SyncResponse,
+    VersionChanged,
+)
 from unisono.protocol.errors import CloseCode
 from unisono.protocol.profiles import COMPATIBILITY, TREE_POLICY
 

@@ -16,12 +16,12 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from unisono.client.net.wire import BadMessage, ServerSnapshot, SyncResponse, decode_snapshots
 from unisono.client.sync.inputs_effects import Received, StartState
 from unisono.client.sync.state import SyncCycle
 from unisono.model.model import COMPATIBILITY, Model
 from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
+from unisono.protocol.client_codec import BadMessage, ServerSnapshot, SyncResponse, decode_snapshots
 
 TREE: Final = "tree"
 """The label of a state whose tree half alone is used: the same in every model."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unisono.client.net.wire import ErrorMessage, SubmitResult, field_errors
 from unisono.client.sync import failing_drafts
 from unisono.client.sync.inputs_effects import Accepted, Apply, DraftRejected, DropConnection, Submitted
 from unisono.client.sync.transition import Transition
+from unisono.protocol.client_codec import ErrorMessage, SubmitResult, field_errors
 from unisono.vocabulary import FieldError
 
 

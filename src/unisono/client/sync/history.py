@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET
 
-from unisono.client.net.wire import CommittedEvent, Connected, ErrorMessage, SyncResponse
 from unisono.client.sync.inputs_effects import (
     Apply,
     DropConnection,
@@ -21,6 +20,7 @@ from unisono.client.sync.inputs_effects import (
 )
 from unisono.client.sync.state import Phase, SyncCycle
 from unisono.client.sync.transition import Transition
+from unisono.protocol.client_codec import CommittedEvent, Connected, ErrorMessage, SyncResponse
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from unisono.client.net.wire import CommittedEvent, ServerMessage
+from unisono.protocol.client_codec import CommittedEvent, ServerMessage
 from unisono.vocabulary import FieldError, LogIdentity
 
 # -- inputs ------------------------------------------------------------------------------------------------

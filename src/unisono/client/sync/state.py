@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from unisono.client.net.wire import CommittedEvent, Limits
 from unisono.client.options import Options
+from unisono.protocol.client_codec import CommittedEvent, Limits
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import LogIdentity
 

@@ -10,9 +10,9 @@ from typing import Unpack
 
 import msgspec
 
-from unisono.client.net.wire import ENVELOPE_BYTES, name_bytes
 from unisono.client.sync.inputs_effects import Apply, Effect, ReportProblem, SendSync, SubmitNext, WakeAt
 from unisono.client.sync.state import TOO_MANY, Phase, Request, SyncCycle, SyncState, SyncStateChanges
+from unisono.protocol.client_codec import ENVELOPE_BYTES, name_bytes
 
 
 class Transition:

@@ -1,20 +1,17 @@
-"""What a task is told by the server, and what it tells of it."""
+"""Where a task submits to, and what the server rejected."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
 from unisono.pipeline.spark.sinking.items import SinkItem
 from unisono.vocabulary import FieldError
 
-MESSAGE_BYTES: Final = 1 << 20
-"""What a server takes that does not say (LIM-01)."""
-
 
 class SinkTarget(msgspec.Struct, frozen=True):
-    """Whom to speak to, and how."""
+    """The server a task submits to, and how."""
 
     url: str
     profile: str
@@ -28,39 +25,8 @@ class Rejection(msgspec.Struct, frozen=True):
 
     item: SinkItem
     reason: str
-    errors: list[FieldError] = []
+    errors: Sequence[FieldError] = ()
 
     def text(self) -> str:
-        told = ", ".join(f"{error.field}: {error.message}" for error in self.errors)
-        return f"{self.item.id!r} {self.reason}" + (f" ({told})" if told else "")
-
-
-class SinkResult(msgspec.Struct):
-    id: str
-    status: str
-    reason: str = ""
-    errors: list[FieldError] = []
-
-
-class ServerLimits(msgspec.Struct):
-    max_batch_size: int = 100
-    max_message_bytes: int = MESSAGE_BYTES
-    max_in_flight_drafts: int = 100
-
-
-class Payload(msgspec.Struct):
-    """What is looked at in any answer."""
-
-    results: list[SinkResult] = []
-    code: str = ""
-    message: str = ""
-    retry_after_ms: int = 0
-    limits: ServerLimits = msgspec.field(default_factory=ServerLimits)
-
-
-class Message(msgspec.Struct):
-    type: str
-    payload: Payload
-
-
-decode: Final = msgspec.json.Decoder(Message).decode
+        errors = ", ".join(f"{error.field}: {error.message}" for error in self.errors)
+        return f"{self.item.id!r} {self.reason}" + (f" ({errors})" if errors else "")

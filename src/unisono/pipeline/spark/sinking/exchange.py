@@ -14,27 +14,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from itertools import count
 from typing import Final, NoReturn, Self, TypeVar
 
-import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.spark.sinking.answers import (
-    Payload,
-    Rejection,
-    ServerLimits,
-    SinkResult,
-    SinkTarget,
-    decode,
-)
+from unisono.pipeline.spark.sinking.answers import Rejection, SinkTarget
 from unisono.pipeline.spark.sinking.items import SinkItem, encoded
 from unisono.pipeline.spark.sinking.tokens import SinkTokenSource
-from unisono.protocol.codec import encode, encode_payload
+from unisono.protocol.client_codec import (
+    ENVELOPE_BYTES,
+    BadMessage,
+    Connected,
+    ErrorMessage,
+    Limits,
+    MessageWriter,
+    SubmitResult,
+    SubmitResultItem,
+    decode,
+    field_errors,
+    plain_connect_payload,
+    submit_payload,
+)
 from unisono.vocabulary import FieldError
 
 HEARTBEAT_S: Final = 10.0
@@ -43,8 +47,9 @@ HEARTBEAT_S: Final = 10.0
 ANSWER_S: Final = 30.0
 """A server that says nothing for so long is taken for lost."""
 
-ENVELOPE_BYTES: Final = 256
-"""Of a message beside its events, and more than enough."""
+MESSAGE_BYTES: Final = 1 << 20
+IN_FLIGHT_DRAFTS: Final = 100
+"""Limits of a server that names none (LIM-01, LIM-03)."""
 
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between tries to reach a server; the last one repeats."""
@@ -74,10 +79,11 @@ class _Request:
 
     def __init__(self, items: list[SinkItem]) -> None:
         self.items = items
-        self.results: list[SinkResult] | None = None
+        self.results: Sequence[SubmitResultItem] | None = None
 
 
 T = TypeVar("T")
+M = TypeVar("M", Connected, SubmitResult)
 
 
 class Exchange:
@@ -93,13 +99,13 @@ class Exchange:
         self._source = source
         self._socket: ClientConnection | None = None
         self._held = ExitStack()
-        self._limits = ServerLimits()
+        self._limits = Limits()
         self._depth = speaking.in_flight
         self._window: deque[_Request] = deque()
         self._refused = 0
         self._wait_s = 0.0
         self._trouble: tuple[float, int] | None = None
-        self._numbers = count(1)
+        self._writer = MessageWriter()
         self._done = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.committed = 0
@@ -143,10 +149,18 @@ class Exchange:
 
     def _width(self) -> int:
         """Requests under way at once, within the events that the server takes unanswered (LIM-03)."""
-        return max(1, min(self._depth, self._limits.max_in_flight_drafts // max(1, self._batch())))
+        return max(1, min(self._depth, self._in_flight_max() // max(1, self._batch())))
 
     def _batch(self) -> int:
-        return min(self._speaking.batch, self._limits.max_batch_size, self._limits.max_in_flight_drafts)
+        return min(self._speaking.batch, self._limits.max_batch_size, self._in_flight_max())
+
+    def _in_flight_max(self) -> int:
+        named = self._limits.max_in_flight_drafts
+        return IN_FLIGHT_DRAFTS if named is None else named
+
+    def _bytes_max(self) -> int:
+        named = self._limits.max_message_bytes
+        return MESSAGE_BYTES if named is None else named
 
     def _requests(self, items: Iterator[SinkItem]) -> Iterator[_Request | Rejection]:
         """Items in messages the server takes: bounded in number and bytes, no id twice in one."""
@@ -156,9 +170,9 @@ class Exchange:
         for item in items:
             own = len(encoded(item)) + 1
             fault = item.fault
-            if not fault and own + ENVELOPE_BYTES > self._limits.max_message_bytes:
-                fault = f"the event has {own} bytes, a message at most {self._limits.max_message_bytes}"
-            full = len(batch) >= self._batch() or size + own > self._limits.max_message_bytes
+            if not fault and own + ENVELOPE_BYTES > self._bytes_max():
+                fault = f"the event has {own} bytes, a message at most {self._bytes_max()}"
+            full = len(batch) >= self._batch() or size + own > self._bytes_max()
             if batch and (fault or full or item.id in ids):
                 yield _Request(batch)
                 batch, ids, size = [], set(), ENVELOPE_BYTES
@@ -186,15 +200,15 @@ class Exchange:
             self._try(self._take_answer)
 
     def _take_answer(self) -> None:
-        payload = self._receive()
-        if payload.results:
+        answer = self._receive()
+        if isinstance(answer, SubmitResult):
             for request in self._window:
-                if request.items[0].id == payload.results[0].id and request.results is None:
-                    request.results = payload.results
+                if request.items[0].id == answer.results[0].id and request.results is None:
+                    request.results = answer.results
                     return
             raise ExchangeFailed("the server answered something that was not asked")
         self._refused += 1
-        self._wait_s = max(self._wait_s, payload.retry_after_ms / 1000)
+        self._wait_s = max(self._wait_s, (answer.retry_after_ms or 0) / 1000)
 
     def _redo(self) -> list[Rejection]:
         """Send again, one at a time: what was refused, and what was rejected behind it."""
@@ -216,29 +230,32 @@ class Exchange:
     def _alone(self, items: list[SinkItem]) -> list[Rejection]:
         """One request and its answer; taken apart when the server refuses it as a whole."""
         while True:
-            payload = self._asked(items)
-            if payload.results:
-                return self._concluded(items, payload.results)
-            if payload.code == "rate_limited":
-                time.sleep(max(payload.retry_after_ms / 1000, LIMITED_S))
+            answer = self._ask(items)
+            if isinstance(answer, SubmitResult):
+                return self._concluded(items, answer.results)
+            if answer.code == "rate_limited":
+                time.sleep(max((answer.retry_after_ms or 0) / 1000, LIMITED_S))
             elif len(items) == 1:
-                return [Rejection(items[0], payload.code, [FieldError("", payload.message)])]
+                return [Rejection(items[0], answer.code, [FieldError("", answer.message)])]
             else:
                 half = len(items) // 2
                 return [*self._alone(items[:half]), *self._alone(items[half:])]
 
-    def _asked(self, items: list[SinkItem]) -> Payload:
-        def ask() -> Payload:
+    def _ask(self, items: list[SinkItem]) -> SubmitResult | ErrorMessage:
+        def ask() -> SubmitResult | ErrorMessage:
             self._send(items)
             return self._receive()
 
         return self._try(ask)
 
-    def _concluded(self, items: Sequence[SinkItem], results: Sequence[SinkResult]) -> list[Rejection]:
+    def _concluded(self, items: Sequence[SinkItem], results: Sequence[SubmitResultItem]) -> list[Rejection]:
         by_id = {item.id: item for item in items}
         rejected = [result for result in results if result.status != "committed"]
         self.committed += len(results) - len(rejected)
-        return [Rejection(by_id[result.id], result.reason, result.errors) for result in rejected]
+        return [
+            Rejection(by_id[result.id], result.reason or "", field_errors(result.errors))
+            for result in rejected
+        ]
 
     # -- the connection --------------------------------------------------------------------------------------
 
@@ -301,23 +318,18 @@ class Exchange:
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise _Lost(str(error)) from error
         token = self._source.token()
-        payload = {
-            "token": token.text,
-            "client_id": token.client_id,
-            "supported_profiles": [self._speaking.profile],
-        }
-        self._put("connect", encode_payload(payload))
-        answer = self._receive("connected")
-        if answer.code:
+        self._put("connect", plain_connect_payload(token.text, token.client_id, [self._speaking.profile]))
+        answer = self._next(Connected)
+        if isinstance(answer, ErrorMessage):
             raise ExchangeRefused(f"{answer.code}: {answer.message}")
-        self._limits = answer.limits
+        self._limits = answer.limits or Limits()
 
     def _close(self) -> None:
         self._socket = None
         self._held.close()
 
     def _send(self, items: Sequence[SinkItem]) -> None:
-        self._put("submit_events", b'{"events":[%b]}' % b",".join(map(encoded, items)))
+        self._put("submit_events", submit_payload([encoded(item) for item in items]))
 
     def _put(self, kind: str, payload: bytes) -> None:
         if self._socket is None:
@@ -328,10 +340,18 @@ class Exchange:
             self._explain(closed)
 
     def _message(self, kind: str, payload: bytes) -> bytes:
-        return encode(kind, f"s{next(self._numbers)}", now_ms(), payload)
+        return self._writer.encode(kind, payload, now_ms())
 
-    def _receive(self, kind: str = "submit_events_result") -> Payload:
-        """The next answer: of this kind, or an error that concerns one request only."""
+    def _receive(self) -> SubmitResult | ErrorMessage:
+        """The next result, or an error that concerns one request only."""
+        answer = self._next(SubmitResult)
+        if isinstance(answer, SubmitResult) and not answer.results:
+            raise ExchangeFailed("the server answered a submit with no result")
+        self._trouble = None
+        return answer
+
+    def _next(self, kind: type[M]) -> M | ErrorMessage:
+        """The next message of this kind, or the next error; others are passed over."""
         if self._socket is None:
             raise _Lost("not connected")
         while True:
@@ -341,23 +361,20 @@ class Exchange:
                 self._explain(closed)
             except TimeoutError:
                 raise _Lost(f"no answer for {ANSWER_S:.0f} s") from None
-            except msgspec.DecodeError as error:
-                raise ExchangeFailed(
-                    f"the server says what is no message of the protocol: {error}"
-                ) from error
-            if message.type not in (kind, "error"):
-                continue
-            payload = self._erred(message.payload) if message.type == "error" else message.payload
-            if kind != "connected":
-                self._trouble = None
-            return payload
+            except BadMessage as error:
+                raise ExchangeFailed(str(error)) from error
+            if isinstance(message, ErrorMessage):
+                return self._check_error(message)
+            if isinstance(message, kind):
+                return message
 
-    def _erred(self, payload: Payload) -> Payload:
-        if payload.code in ("rate_limited", "bad_request"):
-            return payload
-        if payload.code == "server_error" or (payload.code == "auth_failed" and self._renewable()):
-            raise _Lost(f"{payload.code}: {payload.message}")
-        raise ExchangeRefused(f"{payload.code}: {payload.message}")
+    def _check_error(self, error: ErrorMessage) -> ErrorMessage:
+        """Pass on an error about one request; raise for one about the connection."""
+        if error.code in ("rate_limited", "bad_request"):
+            return error
+        if error.code == "server_error" or (error.code == "auth_failed" and self._renewable()):
+            raise _Lost(f"{error.code}: {error.message}")
+        raise ExchangeRefused(f"{error.code}: {error.message}")
 
     def _renewable(self) -> bool:
         """A signed token that ran out is followed by a new one; one that was never good is not."""

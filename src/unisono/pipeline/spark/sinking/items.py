@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.client_codec import item_payload
 from unisono.protocol.partitions import PartitionError, normalise
 
 ID_BYTES_MAX: Final = 128
@@ -26,18 +27,12 @@ class SinkItem(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-class _Sent(msgspec.Struct, frozen=True):
-    id: str
-    partitions: list[str]
-    event: msgspec.Raw
-
-
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def encoded(item: SinkItem) -> bytes:
-    """An item as it stands in a message."""
-    return _encode(_Sent(item.id, item.partitions, item.event))
+    """An item as it is sent."""
+    return item_payload(item.id, item.partitions, bytes(item.event))
 
 
 def to_items(batch: Any, *, from_content: bool) -> Iterator[SinkItem]:

@@ -1,12 +1,14 @@
-"""The wire as a client sees it: what a server says, typed, and what a client says, encoded.
+"""The protocol as a client speaks it: server messages decoded into types, client messages encoded.
 
-Unknown message types and unknown fields are let be, so that a newer server is understood as far as it goes
-(ENV-03). Events stay raw: they are stored as they came and parsed where they are folded.
+Used by the Python client, the commands `tail` and `submit`, and the Spark sink. Unknown message types and unknown
+fields are ignored, so that a newer server is understood as far as possible (ENV-03). Events stay raw: they are stored
+as received and parsed where they are folded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -18,11 +20,11 @@ from unisono.vocabulary import FieldError, Json, JsonObject
 
 
 class BadMessage(Exception):
-    """Bytes that are not what a server may say; the text says why."""
+    """Bytes that are no server message; the text says why."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What was negotiated. A server of the first draft sends none of it: then the profile is the one asked for."""
+    """What was negotiated. A server of the first draft sends none of it: the profile is then the requested one."""
 
     profile: str | None = None
     accepted_event_types: tuple[str, ...] = ()
@@ -67,13 +69,13 @@ class CommittedEvent(msgspec.Struct, frozen=True):
 
 
 class Broadcast(msgspec.Struct, frozen=True):
-    """`event_broadcast`, and `event_committed` of the first draft, which says the same to the origin."""
+    """`event_broadcast`, and `event_committed` of the first draft, the same message for the event's origin."""
 
     event: CommittedEvent
 
 
 class SyncResponse(msgspec.Struct, frozen=True):
-    """One page. What `snapshots` holds is looked at where they were asked for, and only there."""
+    """One page. `snapshots` stays raw: it is decoded only where snapshots were requested."""
 
     events: tuple[CommittedEvent, ...]
     next_since_committed_id: int
@@ -97,7 +99,7 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
 
 
 class SubmitResultItem(msgspec.Struct, frozen=True):
-    """What became of one submitted item."""
+    """The outcome of one submitted item."""
 
     id: str
     status: str
@@ -114,18 +116,18 @@ class SubmitResult(msgspec.Struct, frozen=True):
 
 
 class VersionChanged(msgspec.Struct, frozen=True):
-    """The server judges by another model from now on."""
+    """The server uses another model from now on."""
 
     new_model_version: int | None = None
     old_model_version: int | None = None
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True):
-    """The server is there."""
+    """The answer to a heartbeat."""
 
 
 class ErrorMessage(msgspec.Struct, frozen=True):
-    """`error`. What `details` holds depends on the code."""
+    """`error`. The content of `details` depends on the code."""
 
     code: str
     message: str = ""
@@ -133,15 +135,15 @@ class ErrorMessage(msgspec.Struct, frozen=True):
     retry_after_ms: int | float | None = None
 
 
-def field_errors(told: Any) -> tuple[FieldError, ...]:
-    """The errors a server lists, however loosely it lists them."""
-    if not isinstance(told, list):
+def field_errors(listed: Any) -> tuple[FieldError, ...]:
+    """The field errors of a result or an error, whatever shape the server gives them."""
+    if not isinstance(listed, list):
         return ()
     return tuple(
         FieldError(str(each.get("field", "")), str(each.get("message", "")))
         if isinstance(each, dict)
         else FieldError("", str(each))
-        for each in told
+        for each in listed
     )
 
 
@@ -165,7 +167,7 @@ _decode_snapshots = msgspec.json.Decoder(tuple[ServerSnapshot, ...]).decode
 
 
 def decode_snapshots(data: Raw) -> tuple[ServerSnapshot, ...]:
-    """What a response says its history starts from; BadMessage when it cannot be told."""
+    """The snapshots of a sync_response; BadMessage when they do not have the right shape."""
     try:
         return _decode_snapshots(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -173,7 +175,7 @@ def decode_snapshots(data: Raw) -> tuple[ServerSnapshot, ...]:
 
 
 def decode(data: str | bytes) -> ServerMessage | None:
-    """What the server says; None for a type this client does not know; BadMessage when it is no message."""
+    """The server's message; None for an unknown type; BadMessage when it is no message."""
     try:
         envelope = _decode_envelope(data)
         if envelope.type in ("event_broadcast", "event_committed"):
@@ -188,19 +190,19 @@ def decode(data: str | bytes) -> ServerMessage | None:
 
 
 class MessageWriter:
-    """Encodes what one connection says, numbering its messages."""
+    """Encodes and numbers the messages of one connection; several threads may use it."""
 
     def __init__(self) -> None:
-        self._said = 0
+        self._numbers = count(1)
 
-    def say(self, kind: str, payload: bytes, now_ms: int) -> bytes:
-        self._said += 1
-        return encode(kind, f"c{self._said}", now_ms, payload)
+    def encode(self, kind: str, payload: bytes, now_ms: int) -> bytes:
+        return encode(kind, f"c{next(self._numbers)}", now_ms, payload)
 
 
 def connect_payload(
     *, token: str, client_id: str, profile: str, last_committed_id: int, snapshots: bool
 ) -> bytes:
+    """The connect of a client with a store, which follows one profile."""
     body: JsonObject = {
         "token": token,
         "client_id": client_id,
@@ -215,10 +217,20 @@ def connect_payload(
     return encode_payload(body)
 
 
+def plain_connect_payload(token: str, client_id: str, profiles: Sequence[str]) -> bytes:
+    """The connect of a program without a store, which takes any of these profiles."""
+    return encode_payload({"token": token, "client_id": client_id, "supported_profiles": list(profiles)})
+
+
 def sync_payload(
-    partitions: Sequence[str], since: int, limit: int, subscription: Sequence[str] | None, *, whole: bool
+    partitions: Sequence[str],
+    since: int,
+    limit: int,
+    subscription: Sequence[str] | None,
+    *,
+    decline_snapshots: bool = False,
 ) -> bytes:
-    """`whole`: the history and no snapshots, although they were asked for in connect."""
+    """`decline_snapshots`: send all events, although the connect asked for snapshots."""
     body: dict[str, Json] = {
         "partitions": list(partitions),
         "since_committed_id": since,
@@ -226,13 +238,13 @@ def sync_payload(
     }
     if subscription is not None:
         body["subscription_partitions"] = list(subscription)
-    if whole:
+    if decline_snapshots:
         body["snapshots"] = False
     return encode_payload(body)
 
 
 def name_bytes(name: str) -> int:
-    """What a partition's name takes in the list of a message."""
+    """The size of a partition's name in the list of a message."""
     return len(encode_payload(name)) + 1
 
 
