@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from unisono.client import Phase, Problem, Rejected, Status
+from unisono.display import blank_controls
 from unisono.terminal import edits
 from unisono.terminal.outline import read
-from unisono.terminal.status_text import plain, rejection, status_line, wish
+from unisono.terminal.status_text import rejection, status_line, wish
 from unisono.vocabulary import FieldError, JsonObject
 
 OUTLINE = read(
@@ -57,9 +58,9 @@ def test_trouble_has_a_line_of_its_own() -> None:
 
 
 def test_nobody_else_commands_this_terminal() -> None:
-    assert plain("a\x1b[2Jb\nc\x07\u202ed\u2028e\ud800f\x9bg") == "a [2Jb c  d e f g"
+    assert blank_controls("a\x1b[2Jb\nc\x07\u202ed\u2028e\ud800f\x9bg") == "a [2Jb c  d e f g"
     joined = "\U0001f468\u200d\U0001f469 e\u0301 日本 \U0001f600"
-    assert plain(joined) == joined
+    assert blank_controls(joined) == joined
 
 
 def test_what_an_event_wants() -> None:

@@ -16,8 +16,9 @@ import msgspec
 
 from unisono.cli.model_trial_process import LogRequest, TrialAnswer, TrialRequest
 from unisono.config import Settings
+from unisono.display import shorten
 from unisono.model.lint import ModelCheckReport
-from unisono.model.registry import ModelProblem, shorten
+from unisono.model.registry import ModelProblem
 from unisono.model.replay import Review
 from unisono.model.trials import Mark, Probe, TrialRun, place
 from unisono.node.model_review import ReviewFailed, ReviewProgress, lines_of

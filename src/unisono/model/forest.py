@@ -9,11 +9,15 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
+from unisono.display import shorten_repr
 from unisono.model.values import OBJECT_BYTES
 from unisono.vocabulary import Json
 
 NODE_BYTES = 140
 """Roughly what CPython 3.11 takes for one node."""
+
+ID_CHARS_MAX = 60
+"""Of an id in a message."""
 
 ROOT = "_root"
 """The name of the place above all items; never an item's own id (TREE-13)."""
@@ -75,9 +79,11 @@ class Forest:
                 if id == ROOT:
                     raise Malformed(("tree",), f"{ROOT!r} is not an item id")
                 if id in nodes:
-                    raise Malformed(("tree",), f"{_short(id)} is in the tree twice")
+                    raise Malformed(("tree",), f"{shorten_repr(id, ID_CHARS_MAX)} is in the tree twice")
                 if id not in ids:
-                    raise Malformed(("tree",), f"{_short(id)} is in the tree and not among the items")
+                    raise Malformed(
+                        ("tree",), f"{shorten_repr(id, ID_CHARS_MAX)} is in the tree and not among the items"
+                    )
                 forest.add(id)
                 forest.place(id, parent, None)
                 if below:
@@ -206,10 +212,5 @@ def _parts(node: Json) -> tuple[str, list[Json]]:
     if not isinstance(id, str) or not id:
         raise Malformed(("tree",), "the `id` of a node is a non-empty string")
     if not isinstance(children, list):
-        raise Malformed(("tree",), f"the `children` of {_short(id)} must be an array")
+        raise Malformed(("tree",), f"the `children` of {shorten_repr(id, ID_CHARS_MAX)} must be an array")
     return id, children
-
-
-def _short(id: str) -> str:
-    """An id as a message may quote it, however long it is."""
-    return repr(id) if len(id) <= 60 else repr(id[:57]) + "…"

@@ -16,6 +16,7 @@ import jsonschema_rs
 import msgspec
 import orjson
 
+from unisono.display import shorten
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 DATA = "event.payload.data"
@@ -108,7 +109,7 @@ class SchemaRegistry:
             yield ModelProblem(file, "$schema", f"only JSON Schema 2020-12 is understood; write {DIALECT!r}")
             return
         unfit = {
-            ModelProblem(file, field_path("", error.instance_path), shorten(error.message))
+            ModelProblem(file, field_path("", error.instance_path), shorten(error.message, MESSAGE_CHARS_MAX))
             for error in _META.iter_errors(document)
         }
         if unfit:
@@ -135,7 +136,9 @@ class SchemaRegistry:
         except jsonschema_rs.ValidationError as error:
             if not missing:
                 message = error.message.removesuffix(" Adjust configuration to ignore unrecognized formats")
-                yield ModelProblem(file, field_path("", error.instance_path), shorten(message))
+                yield ModelProblem(
+                    file, field_path("", error.instance_path), shorten(message, MESSAGE_CHARS_MAX)
+                )
                 return
             yield from self._unresolved(file, path, document, missing)
         else:
@@ -150,12 +153,16 @@ class SchemaRegistry:
         base = _join(_BASE + quote(path), own if isinstance(own, str) else "")
         says = "refers to {!r}, which is no file of this model; references are never fetched"
         here = [
-            ModelProblem(file, field_path("", place), says.format(shorten(reference)))
+            ModelProblem(file, field_path("", place), says.format(shorten(reference, MESSAGE_CHARS_MAX)))
             for place, key, reference in _walk(document)
             if key in {"$ref", "$dynamicRef"} and isinstance(reference, str) and not reference.startswith("#")
             if urldefrag(_join(base, reference)).url not in self._known
         ]
-        return here or [ModelProblem(file, "", says.format(shorten(unquote(missing[0].removeprefix(_BASE)))))]
+        return here or [
+            ModelProblem(
+                file, "", says.format(shorten(unquote(missing[0].removeprefix(_BASE)), MESSAGE_CHARS_MAX))
+            )
+        ]
 
 
 def faults(validator: jsonschema_rs.Validator, data: Json, branching: bool = True) -> list[Fault]:
@@ -184,10 +191,6 @@ def field_path(root: str, path: Iterable[str | int]) -> str:
     return shorten(".".join(steps), FIELD_CHARS_MAX)
 
 
-def shorten(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
-    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
-
-
 def _explain(error: jsonschema_rs.ValidationError, data: Json) -> list[Fault]:
     """Where an error is and what to do, pointing at the property that is missing or too many."""
     path, here = _exact(error, data)
@@ -200,12 +203,17 @@ def _explain(error: jsonschema_rs.ValidationError, data: Json) -> list[Fault]:
         ):
             return [((*path, key), UNKNOWN_PROPERTY) for key in keys]
         case jsonschema_rs.ValidationErrorKind.PropertyNames(error=inner):
-            return [((*path, str(inner.instance)), shorten(f"is no name for a property: {inner.message}"))]
+            return [
+                (
+                    (*path, str(inner.instance)),
+                    shorten(f"is no name for a property: {inner.message}", MESSAGE_CHARS_MAX),
+                )
+            ]
         case jsonschema_rs.ValidationErrorKind.FalseSchema():
             if list(error.schema_path)[-1:] == ["additionalProperties"] and isinstance(here, dict):
                 return [((*path, key), UNKNOWN_PROPERTY) for key in here]
             return [(path, "the schema allows no value here")]
-    return [(path, shorten(error.message))]
+    return [(path, shorten(error.message, MESSAGE_CHARS_MAX))]
 
 
 def _exact(error: jsonschema_rs.ValidationError, data: Json) -> tuple[Path, Json]:

@@ -14,9 +14,10 @@ from typing import Final
 
 import msgspec
 
+from unisono.display import shorten
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.partition import PartitionState
-from unisono.model.registry import shorten
+from unisono.model.registry import MESSAGE_CHARS_MAX
 from unisono.model.schema import EVENT_TYPE
 from unisono.vocabulary import JsonObject
 
@@ -220,7 +221,7 @@ class Reviewer:
         if any(example.committed_id == committed_id for example in examples):
             return
         assert self._partition is not None, "a partition comes before its events"
-        examples.append(ReplayExample(committed_id, self._partition, shorten(reason)))
+        examples.append(ReplayExample(committed_id, self._partition, shorten(reason, MESSAGE_CHARS_MAX)))
         examples.sort(key=lambda example: example.committed_id)
         del examples[EXAMPLES_MAX:]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from time import thread_time
 
+from unisono.display import shorten
 from unisono.model.journal import Journal, plain, track
-from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry, shorten
+from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry
 from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, RuleWatch
 from unisono.model.rules import Rules
 from unisono.vocabulary import FieldError, Json, JsonObject

@@ -32,9 +32,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from unisono.display import shorten
 from unisono.model.forest import ROOT, Forest, Malformed
 from unisono.model.policy import TreePolicy
-from unisono.model.registry import shorten
 from unisono.model.tree_actions import (
     ACTIONS,
     Action,

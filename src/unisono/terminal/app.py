@@ -18,11 +18,12 @@ from textual.widgets import Static
 
 from unisono.client import ClientError, InvalidEvent, SyncClient
 from unisono.client.ids import new_id
+from unisono.display import blank_controls
 from unisono.terminal import edits
 from unisono.terminal.outline import Outline, read
 from unisono.terminal.outline_view import OutlineView
 from unisono.terminal.panels import Confirm, KeyLine, RejectedPanel, TitleLine
-from unisono.terminal.status_text import plain, quoted, status_line
+from unisono.terminal.status_text import quoted, status_line
 from unisono.vocabulary import JsonObject
 
 Edit: TypeAlias = Callable[[Outline, str], JsonObject | None]
@@ -53,7 +54,7 @@ class OutlineApp(App[None]):
         self.client = client
         self.partition = partition
         self.target = target
-        self.title = plain(f"unisono · {partition} · {target} · {client_id}")
+        self.title = blank_controls(f"unisono · {partition} · {target} · {client_id}")
         self.paused = False
         self._news = asyncio.Event()
         self.outline_view = OutlineView()
@@ -141,14 +142,14 @@ class OutlineApp(App[None]):
         row = self.outline_view.row
         if row is not None:
             question = f"rename {quoted(row.title)}"
-            self._title_line.ask(question, plain(row.title), partial(self._rename, row.id))
+            self._title_line.ask(question, blank_controls(row.title), partial(self._rename, row.id))
 
     async def _rename(self, id: str, title: str) -> None:
         outline = self.outline_view.outline
         row, event = outline.find(id), edits.rename(outline, id, title)
         if row is None:
             self._say("this item was deleted meanwhile")
-        elif event is not None and title != plain(row.title).strip():
+        elif event is not None and title != blank_controls(row.title).strip():
             await self._submit(event)
 
     async def action_delete(self) -> None:
@@ -255,4 +256,6 @@ class OutlineApp(App[None]):
             self._say("its place is gone: added at the end")
 
     def _say(self, message: str, *, wrong: bool = False) -> None:
-        self.notify(plain(message), severity="error" if wrong else "information", timeout=4, markup=False)
+        self.notify(
+            blank_controls(message), severity="error" if wrong else "information", timeout=4, markup=False
+        )

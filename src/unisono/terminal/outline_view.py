@@ -13,8 +13,8 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from unisono.display import blank_controls
 from unisono.terminal.outline import Outline, OutlineRow, nearest, visible
-from unisono.terminal.status_text import plain
 
 INDENT: Final = 2
 PENDING_MARK: Final = " ○"
@@ -137,7 +137,7 @@ class OutlineView(ScrollView, can_focus=True):
         mark = "•" if not row.below else "▸" if folded else "▾"
         indent = min(row.depth * INDENT, width // 2)
         end = (f" ({row.below})" if folded else "") + (PENDING_MARK if pending else "")
-        title = Text(plain(row.title), self._style("pending") if pending else "")
+        title = Text(blank_controls(row.title), self._style("pending") if pending else "")
         title.truncate(max(1, width - indent - 2 - len(end)), overflow="ellipsis")
         line = Text.assemble(
             " " * indent, (f"{mark} ", self._style("mark")), title, (end, self._style("mark"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import unicodedata
 from typing import Final
 
 from rich.text import Text
 
 from unisono.client import Phase, Problem, Rejected, Status
+from unisono.display import blank_controls, shorten
 from unisono.terminal.edits import touched
 from unisono.terminal.outline import Outline
 from unisono.vocabulary import Json, JsonObject
@@ -19,18 +19,6 @@ TONES: Final = {
     Phase.SYNCING: "bold cyan",
     Phase.LIVE: "bold green",
 }
-
-_VISIBLE_FORMATS: Final = "\u200c\u200d"
-"""Joiners: formats that scripts and emoji need. All others could turn the rest of the line around."""
-
-
-def plain(text: str) -> str:
-    """A text that stays in its line and cannot command the terminal, whoever wrote it."""
-    return "".join(
-        " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in _VISIBLE_FORMATS
-        else char
-        for char in text
-    )  # fmt: skip
 
 
 def status_line(status: Status, partition: str, paused: bool) -> Text:
@@ -54,9 +42,11 @@ def status_line(status: Status, partition: str, paused: bool) -> Text:
 
 def _trouble(status: Status, partition: str) -> Text | None:
     if status.stopped is not None:
-        return Text(f"stopped: {plain(status.stopped)}; o tries again", "red")
+        return Text(f"stopped: {blank_controls(status.stopped)}; o tries again", "red")
     if partition in status.set_aside:
-        return Text(f"the server refuses this partition: {plain(status.set_aside[partition])}", "red")
+        return Text(
+            f"the server refuses this partition: {blank_controls(status.set_aside[partition])}", "red"
+        )
     if status.last_error is not None:
         return Text(_told(status.last_error), "dim" if status.phase is Phase.LIVE else "red")
     return None
@@ -64,7 +54,7 @@ def _trouble(status: Status, partition: str) -> Text | None:
 
 def _told(problem: Problem) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(problem.at_ms / 1000))
-    return f"last error {at} {problem.code}: {plain(problem.message)}"
+    return f"last error {at} {problem.code}: {blank_controls(problem.message)}"
 
 
 def wish(event: JsonObject, outline: Outline) -> str:
@@ -72,7 +62,7 @@ def wish(event: JsonObject, outline: Outline) -> str:
     id = touched(event, outline.target)
     payload = event.get("payload")
     if id is None or not isinstance(payload, dict):
-        return f"{plain(str(event.get('type')))} {plain(_target(payload))}".rstrip()
+        return f"{blank_controls(str(event.get('type')))} {blank_controls(_target(payload))}".rstrip()
     row = outline.find(id)
     item = "an item that is gone" if row is None else quoted(row.title)
     given = _given(payload.get("value"))
@@ -92,9 +82,9 @@ def rejection(rejected: Rejected, outline: Outline) -> Text:
     """A refused draft with the server's reasons, a line each."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(wish(rejected.event, outline), "bold")
-    text.append(f"  {plain(rejected.reason)}", "red")
+    text.append(f"  {blank_controls(rejected.reason)}", "red")
     for error in rejected.errors:
-        text.append(f"\n  {plain(error.field)}: {plain(error.message)}", "dim")
+        text.append(f"\n  {blank_controls(error.field)}: {blank_controls(error.message)}", "dim")
     return text
 
 
@@ -110,5 +100,4 @@ def _given(value: Json) -> str | None:
 
 def quoted(title: str, length_max: int = 40) -> str:
     """A title within a sentence, shortened."""
-    text = plain(title)
-    return f"“{text if len(text) <= length_max else text[: length_max - 1] + '…'}”"
+    return f"“{shorten(blank_controls(title), length_max)}”"
