@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
 from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, PRUNE_S
-from unisono.authority.parked_requests import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
+from unisono.authority.states.load import FOLD_BUDGET_EVENTS
 from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
-from unisono.authority.states.resident import FIRST_SLICES_EVENTS, SNAPSHOT_WEIGHT_MAX
+from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
 from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
 from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
@@ -65,7 +66,7 @@ FIXED: Final = (
     "| the canonical form of an event, and of all events of a request | `max_message_bytes` |",
     f"| an event's bytes times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
     f"| events of one state folded at a time while it loads | {SLICE_EVENTS}, or {size(SLICE_BYTES)} |",
-    f"| events folded between two groups, of all states that load | {FIRST_SLICES_EVENTS}, and",
+    f"| events folded between two groups, of all states that load | {FOLD_BUDGET_EVENTS}, and",
     f"| the write-ahead log | {size(CAP_FRAMES * PAGE_BYTES)} between groups |",
     f"| one frame between processes | {size(FRAME_BYTES_MAX)} |",
     f"| bytes that a front has for authority or reader, which take nothing | {size(UNSENT_BYTES_MAX)} |",
