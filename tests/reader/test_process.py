@@ -100,7 +100,9 @@ class Served:
             self._log,
             node_end,
             [front_end, other_end],
-            lambda: ArchivedReader(SqliteReader.open(place / "data"), self.archive),
+            lambda cold_watermarks: ArchivedReader(
+                SqliteReader.open(place / "data"), self.archive, cold_watermarks
+            ),
         )
         self._thread = threading.Thread(target=serving.run)
         self._thread.start()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.behaviour.server.planting import history, plant, record, snapshot_of
 from unisono.ipc.messages import AskPage, SnapshotStart
 from unisono.model.pack import pack, unpack
-from unisono.reader.process import page_of
-from unisono.reader.snapshot_start import sound, starting_points
+from unisono.reader.read_page import read_page
+from unisono.reader.snapshot_start import is_sound, starting_snapshots
 from unisono.store.port import Record, Snapshot
 from unisono.store.sqlite.log import SqliteReader
 from unisono.vocabulary import Json, JsonObject
@@ -52,7 +52,7 @@ ids = st.integers(0, EVENTS + 3)
     asked=st.sets(st.sampled_from((*PARTITIONS, "unknown")), min_size=1).map(
         lambda names: tuple(sorted(names))
     ),
-    floors=st.dictionaries(st.sampled_from(PARTITIONS), ids),
+    snapshot_starts=st.dictionaries(st.sampled_from(PARTITIONS), ids),
     since=ids,
     upto=st.integers(0, EVENTS),
     limit=st.integers(1, 30),
@@ -88,7 +88,7 @@ def test_pages_hold_what_is_above_the_floors(
 def chosen(directory: Path, upto: int = EVENTS, bytes_max: int = 10**6, version: int = 0) -> dict[str, int]:
     opened = SqliteReader.open(directory)
     try:
-        found = starting_points(opened, PARTITIONS, version, upto, bytes_max)
+        found = starting_snapshots(opened, PARTITIONS, version, upto, bytes_max)
     finally:
         opened.close()
     return {each.partition: each.committed_id for each in found}
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_only_json_is_put_into_a_message(state: bytes, good: bool) -> None:
-    assert sound(state) is good
+    assert is_sound(state) is good
 
 
 @pytest.mark.req("SYNC-12", "TREE-12")
@@ -151,9 +151,9 @@ def test_states_of_any_depth() -> None:
             deep = {"a": deep}
         state: JsonObject = {"tree": {"deep": deep}, "data": {}}
         packed = pack(state)
-        if sound(packed):
+        if is_sound(packed):
             message = b'{"payload":{"snapshots":[{"state":' + packed + b"}]}}"
-            assert sound(message)
+            assert is_sound(message)
             assert pack(unpack(packed)) == packed
         else:
             assert 850 < levels < 1100, "only those that an encoder just manages"
@@ -168,7 +168,7 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
     plant(tmp_path, records, [Snapshot("a", 10, 0, of_size("a", 3000).state, 1)])
     opened = SqliteReader.open(tmp_path)
     ask = AskPage(1, ("a", "b"), 0, 40, 100, 100_000, {}, SnapshotStart(None, 5000, 5000))
-    page = page_of(opened, ask)
+    page = read_page(opened, ask)
     (snapshot,) = page.snapshots
     assert snapshot.startswith(b'{"partition":"a","committed_id":10,"model_version":null,"state":{"tree"')
     assert page.floors == {"a": 10}
@@ -176,7 +176,7 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
     assert 0 < size <= 5000 - len(snapshot)
     assert page.has_more
     assert page.last == 10 + len(page.events)
-    rest = page_of(opened, AskPage(2, ("a", "b"), page.last, 40, 100, 100_000, page.floors))
+    rest = read_page(opened, AskPage(2, ("a", "b"), page.last, 40, 100, 100_000, page.floors))
     assert (len(rest.events), rest.has_more, rest.snapshots) == (30 - len(page.events), False, ())
     opened.close()
 
@@ -185,7 +185,7 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
 def test_a_page_after_large_snapshots_still_moves_on(tmp_path: Path) -> None:
     plant(tmp_path, RECORDS, [Snapshot("a", 1, 0, of_size("a", 3000).state, 1)])
     opened = SqliteReader.open(tmp_path)
-    page = page_of(
+    page = read_page(
         opened, AskPage(1, PARTITIONS, 0, EVENTS, 100, 100_000, {}, SnapshotStart(None, 3000, 3000))
     )
     opened.close()

@@ -256,7 +256,7 @@ def run_reader(settings: Settings, control: socket.socket, fronts: Sequence[sock
         log_reader,
         Channel(control, "node", settings.stall_timeout_s),
         channels_to_fronts(settings, fronts),
-        lambda: ArchivedReader(open_reader(settings), archive),
+        lambda cold_watermarks: ArchivedReader(open_reader(settings), archive, cold_watermarks),
     ).run()
     log_reader.close()
     return 0

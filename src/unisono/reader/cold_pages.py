@@ -1,9 +1,8 @@
-"""Pages that need the archive, read in a thread beside the reader's loop, so that others' pages do not wait for them.
+"""Pages that need the archive, read in a thread, so that pages of the hot log do not wait for them.
 
-An archive can be far away and slow. The thread has a log of its own, reads one page at a time, and rings when one
-is done; only the loop talks to fronts. What waits here is bounded by what fronts may ask: a connection has one page
-under way at a time, a front asks for so many bytes of them (`max_sync_queue_bytes`), and a page whose connection is
-gone is cancelled.
+An archive can be remote and slow. The thread has a log reader of its own and reads one page at a time; only the loop
+of the process sends to fronts. The queue is bounded by what fronts may ask: each connection has one page under way,
+a front limits their bytes (`max_sync_queue_bytes`), and the pages of a closed connection are cancelled.
 """
 
 from __future__ import annotations
@@ -15,110 +14,102 @@ from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
 from unisono.ipc.messages import AskPage, PageFailed, PageResult
-from unisono.lake.cold.archive import ColdWatermarks
 
-RINGS_READ_MAX: Final = 4_096
-"""Several rings are as good as one; what is not read now rings again."""
+WAKEUP_BYTES_MAX: Final = 4_096
+"""Wakeup bytes read at once; several mean the same as one, and bytes left over wake the loop again."""
 
-Answer = PageResult | PageFailed
-Whose = TypeVar("Whose")
+PageAnswer = PageResult | PageFailed
+Asker = TypeVar("Asker")
 
 
-class Answering(Protocol):
-    """Who reads the pages."""
+class PageSource(Protocol):
+    """Reads the pages; only called in the thread."""
 
-    def __call__(self, ask: AskPage) -> Answer: ...
+    def __call__(self, ask: AskPage) -> PageAnswer: ...
 
     def close(self) -> None: ...
 
 
-class ColdPages(Generic[Whose]):
-    """Takes questions with whose they are and gives back answers likewise; readable when there are some.
+class ColdPages(Generic[Asker]):
+    """A queue of pages to read, answered in order. Its `fileno` is readable when there are answers.
 
-    `answer` is only ever called in the thread. Questions are answered in the order they came.
+    An asker is whoever gets the answer, such as a channel.
     """
 
-    def __init__(self, answer: Answering) -> None:
-        self._answer = answer
-        self._asked: OrderedDict[tuple[Whose, int], AskPage] = OrderedDict()
+    def __init__(self, source: PageSource) -> None:
+        self._source = source
+        self._queue: OrderedDict[tuple[Asker, int], AskPage] = OrderedDict()
         self._changed = threading.Condition()
         self._closed = False
-        self._answered: deque[tuple[Whose, Answer]] = deque()
+        self._answers: deque[tuple[Asker, PageAnswer]] = deque()
         self._failure: BaseException | None = None
-        self._sets = ColdWatermarks()
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
+        self._wakeup_receiver, self._wakeup_sender = socket.socketpair()
+        self._wakeup_receiver.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="cold pages", daemon=True)
         self._thread.start()
 
     @property
-    def waiting(self) -> int:
-        """How many wait for their turn."""
-        return len(self._asked)
+    def queued(self) -> int:
+        """The number of pages that are not being read yet."""
+        return len(self._queue)
 
     def fileno(self) -> int:
-        return self._bell.fileno()
+        return self._wakeup_receiver.fileno()
 
-    def wants(self, ask: AskPage) -> bool:
-        """Whether this history was read from the archive last and is still likely to be."""
-        return ask.since < self._sets.upto(ask.partitions)
-
-    def note(self, ask: AskPage, pruned_to: int) -> None:
-        self._sets.note(ask.partitions, pruned_to)
-
-    def ask(self, whose: Whose, ask: AskPage) -> None:
+    def ask(self, asker: Asker, ask: AskPage) -> None:
         with self._changed:
-            self._asked[whose, ask.ticket] = ask
+            self._queue[asker, ask.ticket] = ask
             self._changed.notify()
 
-    def cancel(self, whose: Whose, ticket: int) -> bool:
-        """True when the question still waited, and is not answered any more."""
+    def cancel(self, asker: Asker, ticket: int) -> bool:
+        """Whether the page was still queued; it is not answered then."""
         with self._changed:
-            return self._asked.pop((whose, ticket), None) is not None
+            return self._queue.pop((asker, ticket), None) is not None
 
-    def forget(self, whose: Whose) -> None:
-        """Nobody is there to be told of any of these."""
+    def cancel_all(self, asker: Asker) -> None:
+        """Cancel the queued pages of an asker that is gone."""
         with self._changed:
-            for key in [key for key in self._asked if key[0] is whose]:
-                del self._asked[key]
+            for key in [key for key in self._queue if key[0] is asker]:
+                del self._queue[key]
 
-    def answers(self) -> list[tuple[Whose, Answer]]:
-        """Those that are ready; raises what ended the thread."""
+    def take_answers(self) -> list[tuple[Asker, PageAnswer]]:
+        """The answers that are ready; raises what ended the thread."""
         with contextlib.suppress(BlockingIOError):
-            self._bell.recv(RINGS_READ_MAX)
+            self._wakeup_receiver.recv(WAKEUP_BYTES_MAX)
         if self._failure is not None:
             raise self._failure
         ready = []
-        while self._answered:
-            ready.append(self._answered.popleft())
+        while self._answers:
+            ready.append(self._answers.popleft())
         return ready
 
     def close(self) -> None:
-        """Ends the thread after the page it is reading, without waiting for it."""
+        """End the thread after the page it is reading, without waiting for it."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._bell.close()
+        self._wakeup_receiver.close()
 
-    def _next(self) -> tuple[Whose, AskPage] | None:
+    def _next(self) -> tuple[Asker, AskPage] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._asked or self._closed)
+            self._changed.wait_for(lambda: self._queue or self._closed)
             if self._closed:
                 return None
-            (whose, _), ask = self._asked.popitem(last=False)
-            return whose, ask
+            (asker, _), ask = self._queue.popitem(last=False)
+            return asker, ask
 
     def _run(self) -> None:
-        with self._rope:
+        with self._wakeup_sender:
             try:
-                while (asked := self._next()) is not None:
-                    self._answered.append((asked[0], self._answer(asked[1])))
-                    self._ring()
-                self._answer.close()
+                while (queued := self._next()) is not None:
+                    asker, ask = queued
+                    self._answers.append((asker, self._source(ask)))
+                    self._wake_loop()
+                self._source.close()
             except BaseException as error:
                 self._failure = error
-                self._ring()
+                self._wake_loop()
 
-    def _ring(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody waits any more
-            self._rope.send(b"!")
+    def _wake_loop(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the loop has ended
+            self._wakeup_sender.send(b"!")

@@ -177,20 +177,22 @@ class Archive:
 class ColdWatermarks:
     """Up to which id the history of a set of partitions was found pruned; an LRU cache.
 
-    The next page of such a history is read from the archive without trying the log first.
+    The next page of such a history is read from the archive without trying the log first. May be shared by threads.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._upto: OrderedDict[tuple[str, ...], int] = OrderedDict()
         self._names = 0
 
     def note(self, names: tuple[str, ...], upto: int) -> None:
-        if names not in self._upto:
-            self._names += len(names)
-        self._upto[names] = upto
-        self._upto.move_to_end(names)
-        while len(self._upto) > COLD_SETS_MAX or self._names > COLD_NAMES_MAX:
-            self._names -= len(self._upto.popitem(last=False)[0])
+        with self._lock:
+            if names not in self._upto:
+                self._names += len(names)
+            self._upto[names] = upto
+            self._upto.move_to_end(names)
+            while len(self._upto) > COLD_SETS_MAX or self._names > COLD_NAMES_MAX:
+                self._names -= len(self._upto.popitem(last=False)[0])
 
     def upto(self, names: tuple[str, ...]) -> int:
         return self._upto.get(names, 0)
@@ -202,11 +204,14 @@ class ArchivedReader:
     Invariant: everything up to `_extent.pruned_to` is pruned; more may have been pruned since.
     """
 
-    def __init__(self, log: LogReader, archive: Archive) -> None:
+    def __init__(
+        self, log: LogReader, archive: Archive, cold_watermarks: ColdWatermarks | None = None
+    ) -> None:
+        """`cold_watermarks`: shared with a caller that has tried the log before."""
         self._log = log
         self._archive = archive
         self._extent = LogExtent(0, 0)
-        self._cold = ColdWatermarks()
+        self._cold = cold_watermarks or ColdWatermarks()
 
     def head(self) -> int:
         return self._log.head()
@@ -303,6 +308,8 @@ class ArchivedReader:
                 self._cold.note(names, cold)
             else:
                 return page, upto
+        elif cold > self._extent.pruned_to:
+            self._read_extent(cold)
         end = min(upto, cold)
         try:
             page = self._archive.page(
