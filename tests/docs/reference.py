@@ -14,8 +14,8 @@ from msgspec import Meta
 from unisono.cli.main import main
 from unisono.cli.settings import OLD_NAMES
 from unisono.config import FIELDS, Settings, section_and_help
-from unisono.ipc import pipeline_file as pipelines
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
+from unisono.node import pipeline_metrics
 from unisono.node.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from unisono.node.supervisor import STATS_TIMEOUT_S
 
@@ -124,14 +124,16 @@ def metrics_page() -> str:
         "| metric | tells |",
         "| --- | --- |",
     ]
-    lines += [f"| `unisono_pipeline_{name}` | {_cell(text)} |" for name, text in pipelines.GAUGES.items()]
+    lines += [
+        f"| `unisono_pipeline_{name}` | {_cell(text)} |" for name, text in pipeline_metrics.GAUGES.items()
+    ]
     lines += [
         f"| `unisono_pipeline_stage_{name}_total` | {_cell(text)} |"
-        for name, text in pipelines.STAGE_COUNTERS.items()
+        for name, text in pipeline_metrics.STAGE_COUNTERS.items()
     ]
     lines += [
         f"| `unisono_pipeline_stage_{name}` | {_cell(text)} |"
-        for name, text in pipelines.STAGE_GAUGES.items()
+        for name, text in pipeline_metrics.STAGE_GAUGES.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -18,10 +18,11 @@ import click
 from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import needing_driver, telling
 from unisono.config import Settings
+from unisono.ipc.files import ADMIN_FILE, read_admin_file
 from unisono.model.pack import pack
 from unisono.node.model_review import ReviewProgress
 from unisono.node.open_log import open_reader
-from unisono.node.supervisor import ADMIN_FILE, ORDER_TIMEOUT_S
+from unisono.node.supervisor import ORDER_TIMEOUT_S
 
 ANSWER_LINE_BYTES_MAX: Final = 16 << 20
 """One line of an answer: the history of a log with many kinds of events."""
@@ -238,13 +239,13 @@ def _order(
     data: Path, command: str, arguments: dict[str, str], follow: Callable[[dict[str, Any]], None] | None
 ) -> dict[str, Any]:
     try:
-        admin = json.loads((data / ADMIN_FILE).read_text())
+        admin = read_admin_file(data)
     except FileNotFoundError:
         raise click.ClickException(f"no server runs on {data} (there is no {ADMIN_FILE} in it)") from None
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{data / ADMIN_FILE} cannot be read: {error}") from None
     try:
-        return asyncio.run(_post(admin["url"], admin["token"], command, arguments, follow))
+        return asyncio.run(_post(admin.url, admin.token, command, arguments, follow))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(f"the server's admin port does not answer: {error}") from None
 

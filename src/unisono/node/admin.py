@@ -16,13 +16,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from unisono.ipc.files import STATUS_FILE, read_pipeline_status, read_status_text
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, CommandResult
-from unisono.ipc.pipeline_file import PipelineCollector, read_status, read_text
 from unisono.ipc.stats import CounterValues
 from unisono.model.replay import Review
 from unisono.node.metrics import NodeCollector
 from unisono.node.model_reload import ReloadWish, Tell, described
 from unisono.node.model_review import ReviewProgress
+from unisono.node.pipeline_metrics import PipelineCollector
 
 log = logging.getLogger("unisono.admin")
 
@@ -55,7 +56,7 @@ class AdminServer:
 
     def __init__(self, host: AdminHost, data: Path) -> None:
         self._host = host
-        self._data = data
+        self._status_file = data / STATUS_FILE
         app = web.Application(client_max_size=64 * 1024)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -88,11 +89,12 @@ class AdminServer:
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         registry = CollectorRegistry(auto_describe=False)
         registry.register(NodeCollector(await self._host.stats()))
-        registry.register(PipelineCollector(await asyncio.to_thread(read_status, self._data)))
+        status = await asyncio.to_thread(read_pipeline_status, self._status_file)
+        registry.register(PipelineCollector(status))
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _pipeline(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        text = await asyncio.to_thread(read_text, self._data)
+        text = await asyncio.to_thread(read_status_text, self._status_file)
         if text is None:
             return web.json_response({"error": "no pipeline keeps its status here"}, status=404)
         return web.Response(body=text, content_type="application/json")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -29,6 +28,7 @@ from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
+from unisono.ipc.files import ADMIN_FILE, AdminFile, write_admin_file
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
@@ -57,9 +57,6 @@ from unisono.node.processes import (
 )
 
 log = logging.getLogger("unisono.node")
-
-ADMIN_FILE: Final = "admin.json"
-"""In the data directory, readable by its owner only: where the admin port is and the token for orders."""
 
 STATS_TIMEOUT_S: Final = 2.0
 """A process that cannot send its counters within this is left out of the scrape."""
@@ -138,7 +135,8 @@ class Supervisor:
         self._ready.update(("authority", "reader"))  # they said so before the fronts were started
         await self._until(lambda: self.ready or self._stopping)
         if self.ready:
-            self._write_admin_file()
+            admin_file = AdminFile(self._admin_url, self.order_token)
+            write_admin_file(Path(self._settings.data), admin_file)
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
         watching = loop.create_task(self._watch_rules())
         await self._until(lambda: self._stopping)
@@ -321,13 +319,6 @@ class Supervisor:
             await asyncio.wait_for(
                 self._until(lambda: not any(role in self._links for role in roles)), timeout_s
             )
-
-    def _write_admin_file(self) -> None:
-        path = Path(self._settings.data) / ADMIN_FILE
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"url": self._admin_url, "token": self.order_token}, file)
 
 
 def serve(

@@ -36,7 +36,7 @@ from tests.behaviour.server.killing import Gone, until_gone
 from tests.behaviour.server.test_model_reload import post
 from tests.store.postgres.server import Postgres
 from tests.waiting import PATIENCE_S, until
-from unisono.node.supervisor import ADMIN_FILE
+from unisono.ipc.files import ADMIN_FILE
 
 # The database
 

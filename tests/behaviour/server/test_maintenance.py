@@ -21,13 +21,13 @@ from tests.behaviour.server.harness import Server, item, running, set_event, tre
 from tests.behaviour.server.test_model_reload import run_reload, write_model
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
+from unisono.ipc.files import ADMIN_FILE
 from unisono.lake.lake import Lake
 from unisono.model.load import open_model
 from unisono.model.model import COMPATIBILITY
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
 from unisono.node import admin
-from unisono.node.supervisor import ADMIN_FILE
 from unisono.pipeline.maintain.embedded import EmbeddedLogMaintainer, MaintenanceFailed
 from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory

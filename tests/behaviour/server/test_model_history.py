@@ -21,11 +21,11 @@ from tests.behaviour.server.test_model_reload import post, run_reload, told_vers
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
 from unisono.config import Settings
+from unisono.ipc.files import ADMIN_FILE
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.lake.lake import Lake
 from unisono.model.model import open_model
 from unisono.node.model_review import ReviewProgress, ReviewWatch, review_log
-from unisono.node.supervisor import ADMIN_FILE
 from unisono.protocol.tombstones import tombstone
 from unisono.store.sqlite.log import SqliteLog
 

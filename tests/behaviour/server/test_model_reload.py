@@ -17,7 +17,7 @@ import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, running, set_event
 from tests.waiting import PATIENCE_S, until
-from unisono.node.supervisor import ADMIN_FILE
+from unisono.ipc.files import ADMIN_FILE
 
 LIMITED = """
 from unisono.model.rules import Event, Rules, refuse

@@ -12,13 +12,13 @@ import pytest
 from tests.pipeline.beside import run_beside
 from tests.pipeline.history import make_store
 from tests.pipeline.processes import run, wait_until
+from unisono.ipc.files import read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.service import run as services
 from unisono.pipeline.service.lease import Lease
 from unisono.pipeline.service.run import FAILED_IN_A_ROW_MAX, Service, ServiceStage, StageResult
-from unisono.pipeline.service.status import read, write
 from unisono.store.sqlite.log import SqliteLog
 
 
@@ -80,7 +80,7 @@ def test_a_cycle_does_every_stage_in_order(bench: Bench) -> None:
     service = bench.service(bench.stage("export"), bench.stage("audit", 3_600), bench.stage("retain"))
     assert service.run(threading.Event(), cycles=2)
     assert bench.done == ["export", "audit", "retain", "export", "retain"]
-    told = read(bench.file)
+    told = read_pipeline_status(bench.file)
     assert told is not None
     assert (told.cycles, told.running, told.stages["export"].runs, told.stages["export"].items) == (
         2,
@@ -95,10 +95,10 @@ def test_what_is_done_now_and_then_is_remembered(bench: Bench) -> None:
     service = bench.service(bench.stage("audit", 3_600))
     service.run(threading.Event(), cycles=1)
     assert bench.done == ["audit"]
-    told = read(bench.file)
+    told = read_pipeline_status(bench.file)
     assert told is not None
     told.stages["audit"].last_done_ms -= 3_600_001
-    write(bench.file, told)
+    write_pipeline_status(bench.file, told)
     bench.service(bench.stage("audit", 3_600)).run(threading.Event(), cycles=1)
     assert bench.done == ["audit", "audit"]
 
@@ -177,10 +177,12 @@ def test_trouble_with_the_status_or_the_log_keeps_no_stage(bench: Bench) -> None
 
 def test_the_status_stays_fresh_during_a_long_stage(bench: Bench) -> None:
     def wait() -> None:
-        first = read(bench.file)
+        first = read_pipeline_status(bench.file)
         assert first is not None
         assert first.at_work == "audit"
-        assert wait_until(lambda: (now := read(bench.file)) and now.updated_ms > first.updated_ms)
+        assert wait_until(
+            lambda: (now := read_pipeline_status(bench.file)) and now.updated_ms > first.updated_ms
+        )
 
     assert bench.service(bench.stage("audit", then=wait), beat_s=0.01).run(threading.Event(), cycles=1)
 
@@ -208,9 +210,9 @@ def test_it_ends_when_the_lease_is_lost_or_spark_is_gone(bench: Bench) -> None:
 
 def test_a_status_file_that_cannot_be_read_is_as_good_as_none(bench: Bench) -> None:
     bench.file.write_text("{")
-    assert read(bench.file) is None
+    assert read_pipeline_status(bench.file) is None
     assert bench.service(bench.stage("export")).run(threading.Event(), cycles=1)
-    assert read(bench.file) is not None
+    assert read_pipeline_status(bench.file) is not None
 
 
 @pytest.mark.timeout(240)
@@ -223,7 +225,7 @@ def test_all_stages_and_a_second_service(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "the log holds 2001 to 2500, the lake 1 to 2500" in done.stdout
-    told = read(tmp_path / "data" / "pipeline.json")
+    told = read_pipeline_status(tmp_path / "data" / "pipeline.json")
     assert told is not None
     names = ["export", "snapshot", "publish", "retain", "compact", "audit", "report"]
     assert list(told.stages) == names

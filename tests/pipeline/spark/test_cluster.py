@@ -21,10 +21,10 @@ from tests.pipeline.cluster import Cluster, running_cluster
 from tests.pipeline.history import make_store, require_exact
 from tests.pipeline.legacy import Legacy
 from tests.pipeline.processes import run, start, wait_until
+from unisono.ipc.files import read_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION
 from unisono.pipeline.jobs.snapshot.job import latest
-from unisono.pipeline.service.status import read
 from unisono.pipeline.spark.packing import pack
 from unisono.samples import sample_model
 from unisono.store.sqlite.log import SqliteLog
@@ -117,7 +117,7 @@ def test_the_whole_pipeline_in_one_application(cluster: Cluster, tmp_path: Path)
         ["audit", *place, "--full"],
     )
     assert codes == {"run": 0, "import": 0, "erase": 0, "compact": 0, "revalidate": 1, "audit": 0}, said
-    told = read(tmp_path / "data" / "pipeline.json")
+    told = read_pipeline_status(tmp_path / "data" / "pipeline.json")
     assert told is not None
     assert {name: stage.error for name, stage in told.stages.items() if stage.error} == {}
     assert told.stages["audit"].items == told.stages["report"].items == 1_200

@@ -101,10 +101,11 @@ def run_(
     works on a lake. Ends on SIGTERM or ctrl-c after the stage at work, on a second one at once; killed anywhere,
     start it again.
     """
+    from unisono.ipc.files import STATUS_FILE
     from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy
     from unisono.pipeline.open_log import extent, sqlite_directory
     from unisono.pipeline.service.stages import ServiceOptions
-    from unisono.pipeline.service.status import STATUS_FILE, require_writable
+    from unisono.pipeline.service.status import require_writable
 
     if keep is None and keep_events is None and keep_newest is not None:
         raise click.UsageError(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-ADMIN_FILE: Final = "admin.json"
+from unisono.ipc.files import read_admin_file
 
 ANSWER_S: Final = 120.0
 """For one command: a step takes milliseconds, but it may have to wait for its turn."""
@@ -29,18 +29,6 @@ class AdminRefused(Exception):
     """The server refused a command; the text is the server's."""
 
 
-class Admin(msgspec.Struct):
-    """The address of a server's admin port, and the token for commands."""
-
-    url: str
-    token: str
-
-
-def admin_of(directory: Path) -> Admin:
-    """The admin port of the server on a data directory; FileNotFoundError where none has run."""
-    return msgspec.json.decode((directory / ADMIN_FILE).read_bytes(), type=Admin)
-
-
 class AdminPort:
     """One connection to the admin port of the server on a data directory; opened again after it breaks."""
 
@@ -50,7 +38,7 @@ class AdminPort:
         self._token = ""
 
     def execute(self, command: str, argument: object = None) -> dict[str, Any]:
-        """Run one command of `ipc.channel.KEEPING`, with its argument as MessagePack; the server's answer."""
+        """Run one of the maintenance commands, with its argument as MessagePack; return the server's answer."""
         try:
             status, answer = self._exchange(command, b"" if argument is None else _encode(argument))
             result: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
@@ -79,7 +67,7 @@ class AdminPort:
         return response.status, response.read()
 
     def _connect(self) -> http.client.HTTPConnection:
-        admin = admin_of(self._directory)
+        admin = read_admin_file(self._directory)
         self._token = admin.token
         parts = urlsplit(admin.url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)

@@ -18,12 +18,12 @@ from typing import Final
 
 import msgspec
 
+from unisono.ipc.files import PipelineStatus, StageStatus, read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import brief
 from unisono.pipeline.open_log import extent, shown
 from unisono.pipeline.service.lease import Lease
-from unisono.pipeline.service.status import ServiceStatus, StageStatus, read, write
 
 FAILED_IN_A_ROW_MAX: Final = 20
 """Failures of every stage of the cycle, after which a new process may do better: some three hours of trying."""
@@ -163,10 +163,10 @@ class Service:
 
     # -- the status ----------------------------------------------------------------------------------------
 
-    def _first_status(self) -> ServiceStatus:
-        before = None if self._file is None else read(self._file)
+    def _first_status(self) -> PipelineStatus:
+        before = None if self._file is None else read_pipeline_status(self._file)
         location, store = self._lake.storage.location, shown(self._store)
-        status = ServiceStatus(location, store, socket.gethostname(), os.getpid(), now_ms())
+        status = PipelineStatus(location, store, socket.gethostname(), os.getpid(), now_ms())
         status.stages = {stage.name: StageStatus() for stage in self._stages}
         if before is not None and (before.lake, before.store) == (location, store):
             for name, told in before.stages.items():
@@ -213,7 +213,7 @@ class Service:
         with self._writing:
             self.status.updated_ms = now_ms()
             try:
-                write(self._file, self.status)
+                write_pipeline_status(self._file, self.status)
             except OSError as error:
                 self._trouble("the status cannot be written", brief(error))
             else:

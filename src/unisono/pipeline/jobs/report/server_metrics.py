@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from unisono.ipc.files import read_admin_file
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.report.tables import Rejections, ServerCounts
-from unisono.pipeline.maintain.admin_http import admin_of
 from unisono.pipeline.open_log import sqlite_directory
 
 TIMEOUT_S: Final = 5.0
@@ -48,7 +48,7 @@ def counts_beside(store: str | None, say: Callable[[str], None] | None = None) -
     if directory is None:
         return None
     try:
-        return server_counts([admin_of(directory).url])
+        return server_counts([read_admin_file(directory).url])
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, PipelineError) as error:
