@@ -226,7 +226,7 @@ class PageFailed(ChannelStruct, frozen=True):
     ticket: int
 
 
-# -- node ⇄ everybody ----------------------------------------------------------------------------------------
+# -- node ⇄ all processes -------------------------------------------------------------------------------------
 
 
 class AskStats(ChannelStruct, frozen=True):
