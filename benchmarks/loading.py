@@ -50,10 +50,10 @@ def build(data: Path, events: int) -> None:
 @contextmanager
 def authority(data: Path) -> Iterator[tuple[End, FrontEnd]]:
     """An authority process as a node starts it, with the node's and one front's end."""
-    nursery = ChildProcesses()
+    processes = ChildProcesses()
     outside, inside = socket_pair()
     settings = Settings(data=str(data), snapshot_every_events=0)
-    child = nursery.fork(
+    child = processes.fork(
         "authority", [inside], lambda control: run_authority(settings, no_model(), control, [inside])
     )
     inside.close()

@@ -137,9 +137,9 @@ def test_a_module_that_never_returns_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(reviewing, "LOAD_TIMEOUT_S", 0.2)
     said: SimpleQueue[str] = SimpleQueue()
     watch = reviewing.ReviewWatch(said.put, 0.1)
-    watch.loading()
+    watch.start_loading()
     assert said.get(timeout=PATIENCE_S) == "the model could not be loaded within 0.2 s"
-    watch.rest()
+    watch.idle()
 
 
 def test_a_rule_may_print_and_events_may_come_by_a_pipe(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from unisono.lake.cold.merge import CURSORS_KEPT_MAX
 from unisono.model.registry import ERRORS_MAX
 from unisono.node.admin import MAX_COMMAND_BODY_BYTES
 from unisono.node.model_review import EVENT_TIMEOUT_S
-from unisono.node.supervisor import ORDER_TIMEOUT_S, STATS_TIMEOUT_S
+from unisono.node.supervisor import COMMAND_TIMEOUT_S, STATS_TIMEOUT_S
 from unisono.protocol.identities import CLIENT_ID_BYTES_MAX
 from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, SENT_NAME_BYTES_MAX
 from unisono.store.check import FINDINGS_KEPT_MAX
@@ -81,7 +81,7 @@ FIXED: Final = (
     f"| errors of schemas and rules reported for one event | {ERRORS_MAX} |",
     f"| findings listed by `unisono check` | {FINDINGS_KEPT_MAX} |",
     f"| counters of a process, for metrics | {STATS_TIMEOUT_S:g} s |",
-    f"| an order, on the admin port | {ORDER_TIMEOUT_S:g} s |",
+    f"| an order, on the admin port | {COMMAND_TIMEOUT_S:g} s |",
     f"| what an order carries | {size(MAX_COMMAND_BODY_BYTES)} |",
     f"| events that leave the log at a time | as many as take about {PRUNE_S * 1000:g} ms,"
     f" {PRUNE_EVENTS_MIN} to {PRUNE_EVENTS_MAX}; {size(PRUNE_BYTES_MAX)} |",

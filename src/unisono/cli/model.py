@@ -22,7 +22,7 @@ from unisono.ipc.files import ADMIN_FILE, read_admin_file
 from unisono.model.pack import pack
 from unisono.node.model_review import ReviewProgress
 from unisono.node.open_log import open_reader
-from unisono.node.supervisor import ORDER_TIMEOUT_S
+from unisono.node.supervisor import COMMAND_TIMEOUT_S
 
 ANSWER_LINE_BYTES_MAX: Final = 16 << 20
 """One line of an answer: the history of a log with many kinds of events."""
@@ -259,7 +259,7 @@ async def _post(
 ) -> dict[str, Any]:
     """Give an order; with `follow` the answer comes in lines, and only its silence is limited."""
     headers = {"Authorization": f"Bearer {token}"}
-    limit_s = ORDER_TIMEOUT_S + 10
+    limit_s = COMMAND_TIMEOUT_S + 10
     timeout = aiohttp.ClientTimeout(total=limit_s if follow is None else None, sock_read=limit_s)
     parameters = arguments if follow is None else {**arguments, "progress": "1"}
     async with (

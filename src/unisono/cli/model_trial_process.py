@@ -76,7 +76,7 @@ class Digests:
         self._said = hashlib.sha256()
         self._last: tuple[str, tuple[str | None, ...]] = "", ()
 
-    def took(
+    def on_event(
         self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
     ) -> None:
         self._place += 1
@@ -86,7 +86,7 @@ class Digests:
             kind = f"event {record.committed_id} in {partition!r}"
             self.marks.append(self._mark(partition, state, kind, said))
 
-    def left(self, partition: str, state: PartitionState) -> None:
+    def on_partition_end(self, partition: str, state: PartitionState) -> None:
         mark = self._mark(partition, state, "", ())
         if self._file is not None:
             line = [partition, self._place, mark.digest]
@@ -109,7 +109,7 @@ def run(request: TrialRequest, tell: Any, watch: ReviewWatch) -> TrialAnswer:
         os.chdir("/")
     if request.shift_s:
         shift_clock(request.shift_s)
-    watch.loading()
+    watch.start_loading()
     if request.log is None:
         with ExitStack() as stack:
             stories: Mapping[str, BinaryIO] = {
@@ -120,7 +120,7 @@ def run(request: TrialRequest, tell: Any, watch: ReviewWatch) -> TrialAnswer:
             )
     log = request.log
     model = load_model(Path(request.model), accept_init=log.settings.accept_init)
-    watch.rest()
+    watch.idle()
     with ExitStack() as stack:
         file = stack.enter_context(Path(log.digests).open("w")) if log.digests else None
         digests = Digests(file, request.probe)

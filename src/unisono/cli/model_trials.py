@@ -21,7 +21,7 @@ from unisono.model.lint import ModelCheckReport
 from unisono.model.registry import ModelProblem
 from unisono.model.replay import Review
 from unisono.model.trials import Mark, Probe, TrialRun, place
-from unisono.node.model_review import ReviewFailed, ReviewProgress, lines_of
+from unisono.node.model_review import ReviewFailed, ReviewProgress, process_lines
 
 SEEDS: Final = ("1", "2", "3")
 """Of runs over example events, beside the first with 0: a set of two strings keeps its order in half of them."""
@@ -72,7 +72,7 @@ class Trials:
         silence_s = self._timeout_s + SILENCE_S
         try:
             async with contextlib.aclosing(
-                lines_of(RUN, msgspec.json.encode(request), silence_s, **environment)
+                process_lines(RUN, msgspec.json.encode(request), silence_s, **environment)
             ) as lines:
                 async for line in lines:
                     answer = decode(line)

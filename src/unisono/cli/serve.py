@@ -1,4 +1,4 @@
-"""`unisono serve`: settings from all places, everything checked, then a node."""
+"""`unisono serve`: load and check the settings, then run a node."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _option_name(setting: str) -> str:
 def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     _, text = section_and_help(name)
     default = FIELDS[name].default
-    shown = ",".join(default) if is_list(name) and default is not None else default
+    default_text = ",".join(default) if is_list(name) and default is not None else default
     if is_flag(name):
         return click.option(
             f"{_option_name(name)}/--no-{name.replace('_', '-')}",
@@ -79,7 +79,7 @@ def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             default=None,
             help=f"{text} [default: {'on' if default else 'off'}]",
         )
-    note = "" if shown is None else f" [default: {shown}]"
+    note = "" if default_text is None else f" [default: {default_text}]"
     return click.option(_option_name(name), name, metavar="VALUE", help=text + note)
 
 
@@ -114,7 +114,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
             settings = _with_dev_secret(settings)
         logs.set_up(settings.log_format, settings.log_level, secrets_of(settings))
         keys = _keys(settings)
-        # Made once here so that a wrong key or algorithm is an error now, not at the first client.
+        # Tried here, so that a wrong key or algorithm is an error now and not at the first client.
         asyncio.run(_try_keys(settings, keys))
         access = Access(Acl.load(settings.acl) if settings.acl else None, settings.access_default)
         model = _model(settings)
@@ -185,12 +185,12 @@ def _announce(line: str) -> None:
 
 
 def _dev_defaults() -> dict[str, Any]:
-    """What a newcomer needs where nothing else is given."""
+    """Defaults of `--dev`; other settings override them."""
     return {"access_default": "allow", "model": str(sample_model()), "allow_model_edits": True}
 
 
 def _with_dev_secret(settings: Settings) -> Settings:
-    """The secret is kept in the data directory, so tokens outlive a restart."""
+    """The secret is in the data directory, so that tokens stay valid after a restart."""
     if settings.jwt_secret_file or settings.jwt_public_key or settings.jwks:
         return settings
     return msgspec.structs.replace(settings, jwt_secret_file=str(_dev_secret(Path(settings.data))))
@@ -207,7 +207,7 @@ def _dev_secret(data: Path) -> Path:
 
 
 def _program() -> str:
-    """How to call this program again from the directory it was started in."""
+    """The command that starts this program again from the current directory."""
     command = Path(sys.argv[0])
     if command.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m unisono"

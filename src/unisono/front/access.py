@@ -1,8 +1,8 @@
-"""Identity to partitions: which of them a client may touch (AUTHZ).
+"""Access: which partitions an identity may use (AUTHZ).
 
-Two sources can grant a partition, the claims of the token and the operator's ACL, and either is enough
-(AUTHZ-01). Where both are silent about a client, the configured default answers (AUTHZ-02). Names are
-compared in NFC: claims and ACL are normalised when read, and callers pass normalised partitions.
+A partition is granted by the claims of the token or by the operator's ACL; either is enough (AUTHZ-01). Where neither
+mentions the client, the configured default decides (AUTHZ-02). Names are compared in NFC: claims and ACL are
+normalised when read, and callers pass normalised partitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, partitions: Iterable[str] = (), prefixes: Iterable[str] = ()) -> Grant:
-        """What no partition can be called is left out."""
+        """Names that no partition can have are left out."""
         return cls(frozenset(_normal(partitions)), tuple(dict.fromkeys(_normal(prefixes))))
 
     def joined(self, other: Grant) -> Grant:
@@ -41,7 +41,7 @@ class Grant(msgspec.Struct, frozen=True):
 class Acl:
     """What the operator grants, per client and to everyone.
 
-    Invariant: the grant of a named client contains what everyone has, so one lookup is the whole answer.
+    Invariant: the grant of a named client includes the grant of everyone, so one lookup is enough.
     """
 
     def __init__(self, clients: Mapping[str, Grant], everyone: Grant | None = None) -> None:
@@ -52,7 +52,7 @@ class Acl:
         }
 
     def grant(self, client_id: str) -> Grant | None:
-        """What applies to a client; `None` when the ACL does not speak of it."""
+        """The grant of a client; `None` when the ACL does not mention it."""
         return self._clients.get(client_id, self._everyone)
 
     @classmethod
@@ -69,14 +69,14 @@ class Acl:
 
 
 class Access:
-    """Decides which partitions an identity may touch."""
+    """Decides which partitions an identity may use."""
 
     def __init__(self, acl: Acl | None = None, default: Literal["deny", "allow"] = "deny") -> None:
         self._acl = acl
         self._allow_by_default = default == "allow"
 
     def denied(self, identity: Identity, partitions: Sequence[str]) -> list[str]:
-        """Those of `partitions`, already in NFC, that the identity may not touch, in their order."""
+        """Those of `partitions`, already in NFC, that the identity may not use, in their order."""
         grant = self._acl.grant(identity.client_id) if self._acl is not None else None
         if grant is None:
             if not identity.has_scope:
@@ -121,7 +121,7 @@ def _document(path: Path) -> object:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """JSON lets a key come twice and the last one win; in an ACL that would lose a grant unseen."""
+    """JSON lets a key occur twice and the last one win; in an ACL that would silently lose a grant."""
     table = dict(pairs)
     if len(table) < len(pairs):
         repeated = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))

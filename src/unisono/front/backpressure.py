@@ -1,4 +1,4 @@
-"""What a front has handed to the authority and what waits there for judgement (LIM-05)."""
+"""Counts the requests that a front has sent to the authority and that are not answered yet (LIM-05)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from unisono.protocol.errors import RateLimited
 
 RETRY_MS = 250
-"""A group takes milliseconds; a quarter of a second later the queue has moved."""
+"""Retry after: a group takes milliseconds, so a quarter of a second later the queue has moved."""
 
 
 class Queued:
     """Items and bytes of requests that the authority has not answered.
 
-    A request counts until its answer comes, also when its connection is gone: closing a connection makes no room.
-    The authority answers each request once and those of a connection in their order.
+    A request counts until it is answered, also when its connection is gone: closing a connection makes no room. The
+    authority answers each request once, and those of a connection in order.
     """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
@@ -35,7 +35,7 @@ class Queued:
         self.bytes += size
 
     def answered(self, conn: int) -> None:
-        """The oldest request of this connection is done with; unknown when everything asked became void."""
+        """The oldest request of this connection is answered; ignored when all requests were dropped before."""
         requests = self._requests.get(conn)
         if requests is None:
             return
@@ -46,6 +46,6 @@ class Queued:
             del self._requests[conn]
 
     def void(self) -> None:
-        """The authority has forgotten everything it was asked."""
+        """The authority has dropped every request."""
         self._requests.clear()
         self.items = self.bytes = 0

@@ -1,8 +1,8 @@
-"""Sync cycles: paged history with a watermark that holds still, and the seam to live events (SYNC-*).
+"""Sync cycles: paged history up to a fixed watermark, and the transition to live events (SYNC-*).
 
-A cycle starts with the head, asked through the authority's first-in-first-out channel. When the answer comes,
-every group up to it has passed this front, so subscriptions set at that moment give the connection each event
-up to the head by pages and each later one by broadcast: none twice, none lost (SYNC-06).
+A cycle starts by asking the authority for the head, through its first-in-first-out channel. When the answer arrives,
+this front has received every group up to the head. Subscriptions set at that moment give the connection each event up
+to the head in pages and each later one as a broadcast: none twice, none lost (SYNC-06).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import FieldError, LogIdentity
 
 LIMIT_DEFAULT = 500
-"""Events of a page when the client names no limit (SYNC-02)."""
+"""Events of a page when the client gives no limit (SYNC-02)."""
 
 SYNC_BYTES = 512
 NAME_BYTES = 64
-"""What a sync that waits takes in memory, about, and each name in it beside its text."""
+"""Estimated memory of a waiting sync, and of each name in it beside its text."""
 
 MAX_WAITING_SYNC_BYTES = 512 * 1024
-"""Memory of the syncs of one connection that wait for their turn: some of ordinary size, or one of the largest."""
+"""Memory of the waiting syncs of one connection: several of ordinary size, or one of the largest."""
 
 RETRY_MS = 200
-"""A page takes far less; by then the queue of syncs has moved."""
+"""Retry after: a page takes far less, so by then the queue of syncs has moved."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -48,16 +48,16 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Memory it takes until it is answered, about."""
+        """Estimated memory until it is answered."""
         return SYNC_BYTES + sum(
             NAME_BYTES + len(name) for names in (self.partitions, self.subscriptions or ()) for name in names
         )
 
 
 class OpenCycle(msgspec.Struct, frozen=True):
-    """A cycle with more pages to come: how the next request must look to continue it (SYNC-04).
+    """A cycle with more pages: what the next request must ask for to continue it (SYNC-04).
 
-    `floors` are where the histories of its partitions started from snapshots (SYNC-12).
+    `floors`: where the histories of its partitions start after their snapshots (SYNC-12).
     """
 
     partitions: tuple[str, ...]
@@ -67,7 +67,7 @@ class OpenCycle(msgspec.Struct, frozen=True):
 
 
 class CatchUpHost(Protocol):
-    """What a catch-up needs of its connection."""
+    """What a catch-up needs from its connection."""
 
     @property
     def subscriptions(self) -> tuple[str, ...]: ...
@@ -80,15 +80,15 @@ class CatchUpHost(Protocol):
     def subscribe(self, partitions: tuple[str, ...]) -> None: ...
 
     def admit_sync(self, size: int) -> None:
-        """Count a sync among those under way; RateLimited when there are too many."""
+        """Count a sync among those in progress; RateLimited when there are too many."""
         ...
 
     def settle_sync(self, size: int) -> None:
-        """It is answered, or was given up before anything was asked for it."""
+        """The sync is answered, or dropped before anything was requested for it."""
         ...
 
     def cancel_sync(self, size: int) -> None:
-        """Nobody waits for what was asked last."""
+        """Cancel the last head or page that was asked for."""
         ...
 
     def ask_head(self, then: Callable[[int], None]) -> None: ...
@@ -96,7 +96,7 @@ class CatchUpHost(Protocol):
     def ask_page(
         self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
-        """`floors` of the cycle; None where the page chooses them, because histories start from snapshots."""
+        """`floors` of the cycle; None where the reader chooses them, because histories start from snapshots."""
         ...
 
     def answer_sync(self, payload: bytes) -> None: ...
@@ -109,9 +109,9 @@ class CatchUpHost(Protocol):
 
 
 class CatchUp:
-    """The syncs of one connection, one at a time, in the order they came.
+    """The syncs of one connection, answered one at a time, in order.
 
-    Invariant: `_cycle` is set exactly when the last answer said `has_more`.
+    Invariant: `_cycle` is set exactly when the last answer had `has_more`.
     """
 
     __slots__ = ("_current", "_cycle", "_host", "_settings", "_waiting")
@@ -128,7 +128,7 @@ class CatchUp:
         return self._current is not None
 
     def start(self, sync: Sync) -> None:
-        """Check the request whole before anything of it takes effect (AUTHZ-04), then answer it in turn."""
+        """Check the whole request before any of it takes effect (AUTHZ-04), then answer it in turn."""
         ask = self._checked(sync)
         if self._current is not None:
             waiting = sum(each.size for each in self._waiting)
@@ -144,7 +144,7 @@ class CatchUp:
             self._waiting.append(ask)
 
     def give_up(self) -> None:
-        """The connection ends: what waits is dropped, and what was asked for is cancelled."""
+        """The connection ends: drop the waiting syncs and cancel the current one."""
         for ask in self._waiting:
             self._host.settle_sync(ask.size)
         self._waiting.clear()
@@ -181,7 +181,7 @@ class CatchUp:
         return Ask(partitions, subscriptions, sync.since_committed_id, limit, from_snapshots)
 
     def _check_room(self, added: tuple[str, ...]) -> None:
-        """SYNC-11 adds to the set sync by sync; it has the bound of a set that is sent whole (LIM-05)."""
+        """SYNC-11 adds subscriptions with each sync; together they have the bound of a set sent at once (LIM-05)."""
         room = self._settings.max_subscriptions
         if len({*self._host.subscriptions, *added}) > room:
             says = f"would be more than {room} subscriptions; send subscription_partitions to drop some"
@@ -210,8 +210,8 @@ class CatchUp:
     def _continues(self, ask: Ask, cycle: OpenCycle) -> bool:
         """Same partitions from where the last page ended.
 
-        A request that adds subscriptions starts anew: between this cycle's watermark and now, events of the
-        added partitions went unheard, and only a newer watermark covers them (SYNC-06).
+        A request that adds subscriptions starts a new cycle: events of the added partitions between this cycle's
+        watermark and now were not broadcast, and only a newer watermark covers them (SYNC-06).
         """
         if ask.partitions != cycle.partitions or ask.since != cycle.next_since:
             return False
@@ -230,7 +230,7 @@ class CatchUp:
     def _from_head(self, ask: Ask, head: int) -> None:
         self._set_subscriptions(ask)
         if ask.since >= head:
-            # SYNC-07: a cursor from another life of the server gets the real maximum, and no events.
+            # SYNC-07: a cursor ahead of the log gets the real head, and no events.
             self._answer(ask, head, PageResult(0, (), head, False))
         else:
             self._ask_first(ask, head)
@@ -240,7 +240,7 @@ class CatchUp:
 
         def answered(page: PageResult) -> None:
             if page.snapshots and self._host.model() != model:
-                self._ask_first(ask, head)  # another model is in force by now, with snapshots of its own
+                self._ask_first(ask, head)  # the model changed meanwhile, and has snapshots of its own
             else:
                 self._answer(ask, head, page)
 
@@ -265,7 +265,7 @@ class CatchUp:
             )
         )
         if self._current is None:
-            return  # given up meanwhile
+            return  # the connection ended meanwhile
         self._current = None
         self._host.settle_sync(ask.size)
         if self._waiting:

@@ -1,4 +1,4 @@
-"""Who listens to what: an index from partition to connections, and the fan-out over it.
+"""Subscriptions: an index from partition to connections, and the broadcast of events over it.
 
 Publishing an event costs in proportion to the connections that get it, not to those that exist.
 """
@@ -13,7 +13,7 @@ from unisono.protocol.codec import encode
 
 
 def text_frame(payload: bytes) -> bytes:
-    """A server's WebSocket text frame: never masked, so one and the same for every receiver (RFC 6455)."""
+    """A server's WebSocket text frame: never masked, so the same bytes for every receiver (RFC 6455)."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
@@ -23,7 +23,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class Subscriber(Protocol):
-    """A connection, as far as the hub is concerned."""
+    """A connection, as the hub sees it."""
 
     number: int
     subscriptions: tuple[str, ...]
@@ -34,28 +34,28 @@ class Subscriber(Protocol):
 class Hub:
     """The subscription index.
 
-    Invariant: a connection stands under partition P exactly while P is in its `subscriptions`.
+    Invariant: a connection is listed under partition P exactly while P is in its `subscriptions`.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._listeners: dict[str, dict[int, Subscriber]] = {}
+        self._subscribers: dict[str, dict[int, Subscriber]] = {}
 
-    def subscribe(self, listener: Subscriber, partitions: tuple[str, ...]) -> None:
+    def subscribe(self, subscriber: Subscriber, partitions: tuple[str, ...]) -> None:
         """Replace the whole set at once (SYNC-05); `partitions` is normalised."""
-        before = set(listener.subscriptions)
+        before = set(subscriber.subscriptions)
         after = set(partitions)
         for name in before - after:
-            group = self._listeners[name]
-            del group[listener.number]
+            group = self._subscribers[name]
+            del group[subscriber.number]
             if not group:
-                del self._listeners[name]
+                del self._subscribers[name]
         for name in after - before:
-            self._listeners.setdefault(name, {})[listener.number] = listener
-        listener.subscriptions = partitions
+            self._subscribers.setdefault(name, {})[subscriber.number] = subscriber
+        subscriber.subscriptions = partitions
 
     def publish(self, committed: EventCommitted) -> int:
-        """Send to every listener of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
+        """Send to every subscriber of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
         receivers = self._receivers(committed.partitions)
         if not receivers:
             return 0
@@ -63,14 +63,14 @@ class Hub:
             encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
         )
         sent = 0
-        for listener in receivers:
-            if listener.number != committed.origin:
-                listener.send(frame)
+        for subscriber in receivers:
+            if subscriber.number != committed.origin:
+                subscriber.send(frame)
                 sent += 1
         return sent
 
     def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Subscriber]:
-        groups = [group for name in partitions if (group := self._listeners.get(name))]
+        groups = [group for name in partitions if (group := self._subscribers.get(name))]
         if not groups:
             return ()
         if len(groups) == 1:
@@ -82,5 +82,5 @@ class Hub:
 
     @property
     def partitions(self) -> int:
-        """How many partitions somebody listens to."""
-        return len(self._listeners)
+        """Number of partitions with at least one subscriber."""
+        return len(self._subscribers)

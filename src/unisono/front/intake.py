@@ -1,7 +1,7 @@
-"""A submitted request → what the authority is asked: shape, partitions, access, canonical form.
+"""Prepares a submitted request for the authority: shape, partitions, access, canonical form.
 
-A fault of the request's shape refuses it whole (SUBMIT-01). A fault of one item makes that item `RefusedItem`; it
-still travels, so that the answer has one entry per item, in order (SUBMIT-04).
+An error in the request's shape refuses the whole request (SUBMIT-01). An error in one item makes it a `RefusedItem`,
+which is still sent to the authority, so that the answer has one entry per item, in order (SUBMIT-04).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ MAX_ID_BYTES = 128
 """UTF-8 bytes of an event id (SUBMIT-10)."""
 
 MAX_SPREAD = 2
-"""An event's bytes times its partitions, in messages of the largest size. Every partition has the event in its state,
-its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to keep, and to load again, from one message."""
+"""Bound on an event's bytes times its partitions, in units of max_message_bytes. Every partition has the event in
+its state, its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to store and to load, from one message."""
 
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-"""The one way a UUID is written (RFC 9562); other spellings would make one UUID several ids."""
+"""The standard text form of a UUID (RFC 9562); with other spellings one UUID would be several ids."""
 
 
 def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> None:
-    """Everything that must hold of the request before any item is looked at (SUBMIT-01)."""
+    """Check what must hold for the whole request before its items (SUBMIT-01)."""
     if not items:
         raise BadRequest("events must not be empty")
     if len(items) > settings.max_batch_size:
@@ -63,7 +63,7 @@ def _check_id(id: str, where: str, settings: Settings) -> None:
 def named_partitions(
     partitions: list[str] | UnsetType, partition: str | UnsetType, settings: Settings
 ) -> list[str]:
-    """The partitions a request names, with the legacy field settled (PART-05)."""
+    """The partitions of a request, from `partitions` or the legacy field `partition` (PART-05)."""
     if partitions is UNSET:
         if partition is UNSET:
             raise BadRequest("partitions is required")
@@ -76,7 +76,7 @@ def named_partitions(
 
 
 def _same(partitions: list[str], partition: str) -> bool:
-    """Only spellings that differ are normalised: all names are, once more, when their item is looked at."""
+    """Normalises only spellings that differ; all names are normalised again with their item."""
     others = {name for name in partitions if name != partition}
     if not others:
         return bool(partitions)
@@ -90,7 +90,7 @@ def _same(partitions: list[str], partition: str) -> bool:
 def prepare(
     item: Item, named: list[str], identity: Identity, access: Access, max_bytes: int
 ) -> Candidate | RefusedItem:
-    """One item, as far as it can be judged without the log and the model."""
+    """Check one item as far as possible without the log and the model."""
     try:
         partitions = normalise(named)
     except PartitionError as error:

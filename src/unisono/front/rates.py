@@ -1,4 +1,4 @@
-"""Events per second of each client, as a bucket that fills with time (LIM-04)."""
+"""Rate limit: a token bucket of events per client (LIM-04)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Final
 
 MAX_CLIENTS: Final = 100_000
-"""Clients remembered; the one that was quiet longest is forgotten, and its bucket was full again anyway."""
+"""Buckets in memory; the one idle longest is dropped, and is most likely full again by then."""
 
 
 class RateLimiter:
@@ -20,8 +20,8 @@ class RateLimiter:
     def take(self, client_id: str, events: int, now: float) -> float:
         """0 when the events may pass, else the seconds until they could.
 
-        A request larger than the whole bucket passes when the bucket is full and leaves it in debt, so that
-        no request has to wait for ever.
+        A request larger than the whole bucket passes when the bucket is full and makes it negative, so that no
+        request has to wait for ever.
         """
         if not self._per_s:
             return 0.0

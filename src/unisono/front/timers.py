@@ -12,7 +12,7 @@ from typing import Final
 log = logging.getLogger("unisono.front")
 
 MAX_CANCELLED: Final = 64
-"""Cancelled entries that the heap may hold whatever its size; above, at most as many as live ones."""
+"""Cancelled entries that may stay in the heap whatever its size; more than that, at most as many as live ones."""
 
 
 class Timer:
@@ -25,10 +25,10 @@ class Timer:
 
 
 class Timers:
-    """Calls back at a time, or later if the callback asks for more.
+    """Calls each callback at its time.
 
-    A callback gets the time and returns None when it is done, or its next time: a heartbeat only moves a
-    number, and the heap learns of it when the old entry comes up. A cancelled timer holds its callback no longer.
+    A callback gets the time and returns None when it is done, or its next time: a heartbeat only changes a number,
+    and the heap is updated when the old entry is due. A cancelled timer has no reference to its callback.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,11 +80,11 @@ class Timers:
                 continue
             try:
                 again = call(now)
-            except Exception:  # one connection's trouble must not stop everybody's timers (ERR-03)
+            except Exception:  # one connection's error must not stop the timers of the others (ERR-03)
                 log.exception("timer callback failed")
                 again = None
             if timer.call is None:
-                self._cancelled -= 1  # cancelled by what it did itself
+                self._cancelled -= 1  # it cancelled itself
             elif again is None:
                 timer.call = None
             else:

@@ -101,8 +101,8 @@ def check_model(
     if model.canonical is not None:
         model.canonical.measure_cpu_time()
     if watch is not None:
-        watch.rest()
-        watch.of(model)
+        watch.idle()
+        watch.watch_models(model)
     for name, lines in told.items():
         trial = Trial(model, name, report.tally, probe or Probe(), watch)
         trial.run(lines)

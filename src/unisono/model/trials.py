@@ -91,13 +91,13 @@ class TrialRun(msgspec.Struct):
 
 
 class TrialObserver(Protocol):
-    """Whoever has to know what is being run, in case it does not return."""
+    """Is notified of what runs, in case it does not return."""
 
-    def of(self, *models: Model | None) -> None: ...
+    def watch_models(self, *models: Model | None) -> None: ...
 
-    def at(self, where: str, number: int) -> None: ...
+    def start_event(self, where: str, number: int) -> None: ...
 
-    def rest(self) -> None: ...
+    def idle(self) -> None: ...
 
 
 class Trial:
@@ -126,14 +126,14 @@ class Trial:
                 self._tally.problems.append(ModelProblem(name, f"line {number}", str(error)))
                 continue
             if self._watch is not None:
-                self._watch.at(self.story.name, number)
+                self._watch.start_event(self.story.name, number)
             errors = self._submit(event, partitions)
             kind = kind_name(event)
             self._count(kind, number, errors)
             if self._probe.due(number):
                 self.story.marks.append(self._mark(number, kind, errors))
         if self._watch is not None:
-            self._watch.rest()
+            self._watch.idle()
         self.story.marks.append(self._mark(number, kind, errors))
         self.story.states = {name: state.dump() for name, state in sorted(self._states.items())}
 

@@ -1,4 +1,4 @@
-"""The admin port: health, readiness, metrics, and an operator's orders."""
+"""The admin port: health, readiness, metrics, and admin commands (`/orders/…`)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from unisono.ipc.messages import MAINTENANCE_COMMANDS, CommandResult
 from unisono.ipc.stats import CounterValues
 from unisono.model.replay import Review
 from unisono.node.metrics import NodeCollector
-from unisono.node.model_reload import ReloadWish, Tell, described
+from unisono.node.model_reload import OnProgress, ReloadRequest, review_summary
 from unisono.node.model_review import ReviewProgress
 from unisono.node.pipeline_metrics import PipelineCollector
 
 log = logging.getLogger("unisono.admin")
 
 MAX_COMMAND_BODY_BYTES: Final = 128 << 20
+"""The pipeline sends about a megabyte at a time; a snapshot is sent whole, and a state can be large."""
 
 MAX_PROGRESS_LINES: Final = 16
-"""Lines of a reload's progress that wait to be read."""
-"""The pipeline sends about a megabyte at a time; one snapshot goes whole, and a state can be large."""
+"""Lines of a reload's progress that wait to be sent; more are left out."""
 
 
 class AdminHost(Protocol):
-    """What the admin port needs of its node."""
+    """What the admin port needs from its node."""
 
     order_token: str
 
@@ -44,15 +44,17 @@ class AdminHost(Protocol):
 
     async def stats(self) -> dict[str, CounterValues]: ...
 
-    async def silent(self) -> list[str]: ...
+    async def unresponsive(self) -> list[str]: ...
 
-    async def order(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult: ...
+    async def execute(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult: ...
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult: ...
+    async def reload(
+        self, request: ReloadRequest, on_progress: OnProgress | None = None
+    ) -> CommandResult: ...
 
 
 class AdminServer:
-    """Small pages for machines; anything that changes the server asks for the order token."""
+    """HTTP endpoints for machines; anything that changes the server needs the admin token."""
 
     def __init__(self, host: AdminHost, data: Path) -> None:
         self._host = host
@@ -65,7 +67,7 @@ class AdminServer:
         app.router.add_post("/orders/reload", self._guarded(self._reload))
         app.router.add_post("/orders/snapshot", self._guarded(self._snapshot))
         for command in MAINTENANCE_COMMANDS:
-            app.router.add_post(f"/orders/{command}", self._guarded(partial(self._keep, command)))
+            app.router.add_post(f"/orders/{command}", self._guarded(partial(self._maintain, command)))
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, sock: socket.socket) -> None:
@@ -81,9 +83,9 @@ class AdminServer:
     async def _readyz(self, request: web.Request) -> web.Response:  # noqa: ARG002
         if not self._host.ready:
             return web.Response(text="not ready\n", status=503)
-        silent = await self._host.silent()
-        if silent:
-            return web.Response(text=f"not ready: no answer from {', '.join(silent)}\n", status=503)
+        unresponsive = await self._host.unresponsive()
+        if unresponsive:
+            return web.Response(text=f"not ready: no answer from {', '.join(unresponsive)}\n", status=503)
         return web.Response(text="ready\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -111,29 +113,29 @@ class AdminServer:
         return guarded
 
     async def _reload(self, request: web.Request) -> web.StreamResponse:
-        """The answer is one object. With `progress` it is lines: how far the log is read, what came of that before
-        anything switches, and at last the answer with its status.
+        """Answers with one object. With `progress` it answers with lines of JSON: the progress of the review, its
+        result before the switch, and at last the answer with its status.
         """
         flags = {
             name: request.query.get(name, "") in ("1", "true")
             for name in ("dry_run", "strict", "skip_history")
         }
-        wish = ReloadWish(request.query.get("model", ""), **flags)
+        reload = ReloadRequest(request.query.get("model", ""), **flags)
         if request.query.get("progress", "") not in ("1", "true"):
-            return await self._answered(self._host.reload(wish))
+            return await self._answered(self._host.reload(reload))
         stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await stream.prepare(request)
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
 
         async def work() -> web.Response:
-            def tell(told: ReviewProgress | Review) -> None:
-                if isinstance(told, ReviewProgress) and lines.qsize() >= MAX_PROGRESS_LINES:
-                    return  # whoever does not read learns of the rest later
-                line = told if isinstance(told, ReviewProgress) else {"history": described(told)}
+            def on_progress(news: ReviewProgress | Review) -> None:
+                if isinstance(news, ReviewProgress) and lines.qsize() >= MAX_PROGRESS_LINES:
+                    return  # a slow reader gets fewer lines of progress
+                line = news if isinstance(news, ReviewProgress) else {"history": review_summary(news)}
                 lines.put_nowait(msgspec.json.encode(line) + b"\n")
 
             try:
-                return await self._answered(self._host.reload(wish, tell))
+                return await self._answered(self._host.reload(reload, on_progress))
             finally:
                 lines.put_nowait(None)
 
@@ -153,10 +155,10 @@ class AdminServer:
         partition = request.query.get("partition", "")
         if not partition:
             return web.json_response({"error": "partition is required"}, status=400)
-        return await self._ordered("snapshot", partition)
+        return await self._execute("snapshot", partition)
 
-    async def _keep(self, command: str, request: web.Request) -> web.Response:
-        """An order of the pipeline; what it carries is in the body."""
+    async def _maintain(self, command: str, request: web.Request) -> web.Response:
+        """A maintenance command of the pipeline, with its data in the body."""
         body = bytearray()
         size = request.content_length or 0
         while size <= MAX_COMMAND_BODY_BYTES and (chunk := await request.content.readany()):
@@ -165,16 +167,16 @@ class AdminServer:
         if size > MAX_COMMAND_BODY_BYTES:
             error = f"an order carries at most {MAX_COMMAND_BODY_BYTES} bytes"
             return web.json_response({"error": error}, status=413)
-        return await self._ordered(command, body=bytes(body))
+        return await self._execute(command, body=bytes(body))
 
-    async def _ordered(self, command: str, argument: str = "", body: bytes = b"") -> web.Response:
-        return await self._answered(self._host.order(command, argument, body))
+    async def _execute(self, command: str, argument: str = "", body: bytes = b"") -> web.Response:
+        return await self._answered(self._host.execute(command, argument, body))
 
-    async def _answered(self, ordered: Awaitable[CommandResult]) -> web.Response:
+    async def _answered(self, executing: Awaitable[CommandResult]) -> web.Response:
         try:
-            report = await ordered
+            result = await executing
         except (TimeoutError, ConnectionError) as error:
             return web.json_response({"error": f"no answer from the authority: {error}"}, status=503)
         return web.Response(
-            body=report.body, status=200 if report.ok else 409, content_type="application/json"
+            body=result.body, status=200 if result.ok else 409, content_type="application/json"
         )

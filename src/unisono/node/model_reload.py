@@ -1,7 +1,7 @@
-"""Another model, step by step: can it be taken, what does it make of the log, and then the switch.
+"""Reloads the model in three steps: check it, review the log under it, then switch to it.
 
-The authority is asked twice, and works on for its clients in between: whether it would take the model, and to take
-exactly that content.
+The authority gets two commands and serves its clients in between: the first checks whether it would accept the model,
+the second switches to exactly that content.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import msgspec
 from unisono.config import Settings
 from unisono.ipc.messages import CommandResult
 from unisono.model.replay import Review
-from unisono.node.model_review import ReviewFailed, ReviewProgress, review_beside
+from unisono.node.model_review import ReviewFailed, ReviewProgress, review_in_process
 
-Tell = Callable[[ReviewProgress | Review], None]
-"""Hears how far the reading of the log is, and what came of it before anything switches."""
+OnProgress = Callable[[ReviewProgress | Review], None]
+"""Gets the progress of the review, and its result before the switch."""
 
 log = logging.getLogger("unisono.node")
 
 PROGRESS_LOG_S: Final = 10.0
-"""Between two lines of a server's log on how far a review is."""
+"""Between two log lines about the progress of a review."""
 
 
-class ReloadWish(msgspec.Struct, frozen=True):
-    """What is asked for.
+class ReloadRequest(msgspec.Struct, frozen=True):
+    """How to reload.
 
-    `model`: another directory than the server's own. `dry_run`: everything but the switch. `strict`: no switch if
-    events no longer apply. `skip_history`: without reading the log.
+    `model`: a directory other than the server's own. `dry_run`: everything but the switch. `strict`: no switch when
+    events no longer apply. `skip_history`: no review of the log.
     """
 
     model: str = ""
@@ -40,58 +40,59 @@ class ReloadWish(msgspec.Struct, frozen=True):
     skip_history: bool = False
 
 
-class Reloads:
-    """Reloads of one server, one at a time."""
+class ModelReloader:
+    """ModelReloader of one server, one at a time."""
 
     def __init__(
-        self, settings: Settings, order: Callable[[str, str, bytes], Awaitable[CommandResult]]
+        self, settings: Settings, execute: Callable[[str, str, bytes], Awaitable[CommandResult]]
     ) -> None:
+        """`execute` sends an admin command to the authority."""
         self._settings = settings
-        self._order = order
+        self._execute = execute
         self._lock = asyncio.Lock()
-        self._reading: asyncio.Task[tuple[Review, str]] | None = None
+        self._reviewing: asyncio.Task[tuple[Review, str]] | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """The server ends: no log is read any more."""
+        """The server ends: cancel the review."""
         self._stopped = True
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._reviewing is not None:
+            self._reviewing.cancel()
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult:
-        """What came of it, as an order's report: an object with what changed, or with the error."""
+    async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
+        """The result of the command: an object with what changed, or with the error."""
         async with self._lock:
-            checked = await self._order("reload", wish.model, b'{"dry_run":true}')
+            checked = await self._execute("reload", request.model, b'{"dry_run":true}')
             if not checked.ok:
                 return checked
-            told: dict[str, Any] = msgspec.json.decode(checked.body)
-            if not wish.skip_history:
+            report: dict[str, Any] = msgspec.json.decode(checked.body)
+            if not request.skip_history:
                 try:
-                    review = await self._review(wish, told["digest"], tell)
+                    review = await self._review(request, report["digest"], on_progress)
                 except ReviewFailed as failed:
                     return _refused(
                         checked.ticket, f"the log could not be read through the new model: {failed}"
                     )
-                told["history"] = described(review)
-                if tell is not None:
-                    tell(review)
-                if wish.strict and review.no_longer and not wish.dry_run:
-                    error = f"{review.no_longer} committed events no longer apply, and the order is strict"
-                    return _refused(checked.ticket, error, told["history"])
-            if wish.dry_run:
-                return CommandResult(checked.ticket, True, msgspec.json.encode(told))
-            terms = msgspec.json.encode({"digest": told["digest"]})
-            done = await self._order("reload", wish.model, terms)
-            if not done.ok or "history" not in told:
-                return done
-            body = msgspec.json.decode(done.body) | {"history": told["history"]}
-            return CommandResult(done.ticket, True, msgspec.json.encode(body))
+                report["history"] = review_summary(review)
+                if on_progress is not None:
+                    on_progress(review)
+                if request.strict and review.no_longer and not request.dry_run:
+                    error = f"{review.no_longer} committed events no longer apply, and the reload is strict"
+                    return _refused(checked.ticket, error, report["history"])
+            if request.dry_run:
+                return CommandResult(checked.ticket, True, msgspec.json.encode(report))
+            same_content = msgspec.json.encode({"digest": report["digest"]})
+            switched = await self._execute("reload", request.model, same_content)
+            if not switched.ok or "history" not in report:
+                return switched
+            body = msgspec.json.decode(switched.body) | {"history": report["history"]}
+            return CommandResult(switched.ticket, True, msgspec.json.encode(body))
 
-    async def _review(self, wish: ReloadWish, digest: str, tell: Tell | None) -> Review:
-        place = wish.model or self._settings.model or ""
+    async def _review(self, request: ReloadRequest, digest: str, on_progress: OnProgress | None) -> Review:
+        directory = request.model or self._settings.model or ""
         logged = asyncio.get_running_loop().time()
 
-        def heard(progress: ReviewProgress) -> None:
+        def forward(progress: ReviewProgress) -> None:
             nonlocal logged
             now = asyncio.get_running_loop().time()
             if now - logged > PROGRESS_LOG_S:
@@ -102,28 +103,28 @@ class Reloads:
                     progress.of,
                     extra={"events": progress.events, "total_events": progress.of},
                 )
-            if tell is not None:
-                tell(progress)
+            if on_progress is not None:
+                on_progress(progress)
 
         if self._stopped:
             raise ReviewFailed("the server is stopping")
-        self._reading = asyncio.create_task(review_beside(self._settings, place, heard))
+        self._reviewing = asyncio.create_task(review_in_process(self._settings, directory, forward))
         try:
-            review, read = await self._reading
+            review, reviewed_digest = await self._reviewing
         except asyncio.CancelledError:
-            self._reading.cancel()
+            self._reviewing.cancel()
             if not self._stopped:
                 raise
             raise ReviewFailed("the server is stopping") from None
-        if read != digest:
-            raise ReviewFailed("the files of the model changed meanwhile; try again")
+        if reviewed_digest != digest:
+            raise ReviewFailed("the files of the model changed during the review; try again")
         for line in review.lines():
             log.info("reload: %s", line, extra={"review": line})
         return review
 
 
-def described(review: Review) -> dict[str, Any]:
-    """A review as part of an answer: the counts first, then kind by kind, then the text for a person."""
+def review_summary(review: Review) -> dict[str, Any]:
+    """A review as part of an answer: the counts, then each kind of change, then lines for people."""
     return {
         "no_longer": review.no_longer,
         "never": review.never,

@@ -1,10 +1,10 @@
-"""The log read through another model before it is put into force, in a process of its own beside the authority.
+"""Reviews the log under another model before the switch to it, in a process of its own.
 
-Commits go on meanwhile: the process reads the log as a reader does, one partition after the other, and events that
-have left the log from their archive. It runs the operator's rules, so it watches itself: a rule that does not return
-ends the review and is named.
+The authority commits meanwhile: the process reads the log as a reader does, partition by partition, and pruned events
+from the archive. It runs the operator's rules, so it watches itself: a rule that does not return ends the review and
+is named.
 
-A `ReviewRequest` goes in on standard input; lines of JSON come out, `ReviewProgress` and at the end `ReviewOutcome`.
+Input: a `ReviewRequest` on standard input. Output: lines of JSON, `ReviewProgress` and at the end `ReviewOutcome`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogReader, Record, StorageError, StoreUnusable
 
 EVENT_TIMEOUT_S: Final = 10.0
-"""One event under one model. Far more than any rule may take, so that a busy machine is not mistaken for a loop."""
+"""For one event under one model. Far more than any rule may take, so that a busy machine is not taken for a loop."""
 
 LOAD_TIMEOUT_S: Final = 60.0
-"""Reading a model: a schema of a hundred thousand properties takes some seconds."""
+"""For loading a model: a schema of a hundred thousand properties takes some seconds."""
 
 LOADING: Final = -1
-"""In the place of an event's number."""
+"""Instead of an event's number."""
 
 MAX_SILENCE_S: Final = 120.0
-"""Without a word for so long the process is taken for stuck where it cannot watch itself."""
+"""A process that writes nothing for this long is stuck where it cannot watch itself, and is killed."""
 
 PROGRESS_S: Final = 0.5
 NICENESS: Final = 10
-"""Whoever commits comes first."""
+"""The authority's commits have priority over a review."""
 
 PAGE_EVENTS: Final = 1_000
 PAGE_BYTES: Final = 4 << 20
@@ -71,14 +71,14 @@ class ReviewProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="is"
 
 
 class ReviewOutcome(msgspec.Struct, frozen=True, tag="outcome", tag_field="is"):
-    """The review and the content of the model it is of; or why there is none."""
+    """The review and the digest of the reviewed model, or the error."""
 
     review: Review | None = None
     digest: str = ""
     error: str = ""
 
 
-Told = ReviewProgress | ReviewOutcome
+ReviewLine = ReviewProgress | ReviewOutcome
 
 
 class ReviewFailed(Exception):
@@ -86,17 +86,17 @@ class ReviewFailed(Exception):
 
 
 class Observer(Protocol):
-    """Hears of every event that was taken, and of the state it left; and when the last of a partition was."""
+    """Is called after every reviewed event with the state after it, and after the last event of a partition."""
 
-    def took(
+    def on_event(
         self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
     ) -> None: ...
 
-    def left(self, partition: str, state: PartitionState) -> None: ...
+    def on_partition_end(self, partition: str, state: PartitionState) -> None: ...
 
 
 class NamedReader(LogReader, Protocol):
-    """A reader that knows its partitions, and which model its server judges by."""
+    """A reader that also lists the partitions of its log, and the model in force."""
 
     def partition_names(self) -> Iterator[str]: ...
 
@@ -107,7 +107,7 @@ class NamedReader(LogReader, Protocol):
 
 
 class ReviewWatch:
-    """Calls `overdue` from a thread when one event takes too long; `at` is to be told of every event."""
+    """Calls `overdue` from a thread when one event takes too long; `start_event` is called for every event."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ReviewWatch:
         named: Callable[[str, int], str] = lambda partition, id: f"event {id} in {partition!r}",
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`named`: what is said of a place. `alive` is called now and then, as long as threads get their turn."""
+        """`named` describes an event. `alive` is called regularly, as long as threads get to run."""
         self._overdue = overdue
         self._timeout_s = timeout_s
         self._named = named
@@ -126,18 +126,18 @@ class ReviewWatch:
         self._models: list[Model] = []
         threading.Thread(target=self._run, daemon=True).start()
 
-    def of(self, *models: Model | None) -> None:
+    def watch_models(self, *models: Model | None) -> None:
         self._models = [model for model in models if model is not None]
 
-    def at(self, where: str, number: int) -> None:
+    def start_event(self, where: str, number: int) -> None:
         self._at = time.monotonic(), where, number
 
-    def loading(self) -> None:
-        """The model is being read: its schemas may be large, and its module may never come to its end."""
+    def start_loading(self) -> None:
+        """A model is being loaded: its schemas may be large, and its module may never return."""
         self._at = time.monotonic() + max(0.0, LOAD_TIMEOUT_S - self._timeout_s), "", LOADING
 
-    def rest(self) -> None:
-        """No event is at work."""
+    def idle(self) -> None:
+        """Nothing of a model is running."""
         self._at = None
 
     def _run(self) -> None:
@@ -160,7 +160,7 @@ class ReviewWatch:
 def review_log(
     settings: Settings,
     model: Model,
-    tell: Callable[[ReviewProgress], None],
+    on_progress: Callable[[ReviewProgress], None],
     watch: ReviewWatch,
     *,
     compare: bool = True,
@@ -168,9 +168,9 @@ def review_log(
     partition: str | None = None,
     observer: Observer | None = None,
 ) -> Review:
-    """What a model makes of a log up to `upto`, or of one partition; with `compare`, beside the model in force there.
+    """Review a log up to `upto`, or one partition, under a model; with `compare`, against the model in force there.
 
-    Memory holds the states of one partition and a page of its events.
+    Memory: the states of one partition and a page of its events.
     """
     for_names, for_pages = _open(settings), _open(settings)
     archive = open_archive(settings, ARCHIVE_CACHE_BYTES)
@@ -180,18 +180,18 @@ def review_log(
         for each in (model, before):
             if each is not None and each.canonical is not None:
                 each.canonical.silence()
-        watch.of(model, before)
+        watch.watch_models(model, before)
         reviewer = Reviewer(model, before, for_names.head() if upto is None else upto)
         whole = ArchivedReader(for_pages, archive)
-        told = 0.0
+        reported_at = 0.0
         for name in for_names.partition_names() if partition is None else (partition,):
             for records in _pages(whole, name, reviewer.review.upto):
-                _take(reviewer, name, records, watch, observer)
-                if time.monotonic() - told > PROGRESS_S:
-                    told = time.monotonic()
-                    tell(ReviewProgress(reviewer.review.events, reviewer.review.upto))
+                _review_page(reviewer, name, records, watch, observer)
+                if time.monotonic() - reported_at > PROGRESS_S:
+                    reported_at = time.monotonic()
+                    on_progress(ReviewProgress(reviewer.review.events, reviewer.review.upto))
             if observer is not None and reviewer.partition == name:
-                observer.left(name, reviewer.state)
+                observer.on_partition_end(name, reviewer.state)
     finally:
         archive.close()
         for_pages.close()
@@ -215,7 +215,7 @@ def _pages(log: ArchivedReader, partition: str, upto: int) -> Iterator[list[Reco
         more = page.has_more
 
 
-def _take(
+def _review_page(
     reviewer: Reviewer, partition: str, records: list[Record], watch: ReviewWatch, observer: Observer | None
 ) -> None:
     reviewer.go_on(partition)
@@ -223,17 +223,17 @@ def _take(
         if is_tombstone(record.event):
             reviewer.skip(record.partitions)
             continue
-        watch.at(partition, record.committed_id)
+        watch.start_event(partition, record.committed_id)
         said = reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions)
         if observer is not None:
-            observer.took(partition, record, reviewer.state, said)
-    watch.rest()
+            observer.on_event(partition, record, reviewer.state, said)
+    watch.idle()
 
 
 class LineOutput:
-    """Standard output for this process alone, a line at a time: what a rule prints goes to standard error.
+    """Writes lines to standard output; what a rule prints goes to standard error instead.
 
-    Signals to the process group are left to the parent, which ends this process.
+    Signals to the process group are ignored: the parent ends this process.
     """
 
     def __init__(self) -> None:
@@ -250,60 +250,62 @@ class LineOutput:
 
 
 def main() -> None:
-    """The process: nothing but lines of JSON goes to its standard output, whatever a rule prints."""
+    """The process: its standard output has lines of JSON only, whatever a rule prints."""
     out = LineOutput()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
 
-    def tell(told: Told) -> None:
-        out.send(msgspec.json.encode(told))
+    def send(line: ReviewLine) -> None:
+        out.send(msgspec.json.encode(line))
 
     def overdue(error: str) -> None:
-        tell(ReviewOutcome(error=error))
+        send(ReviewOutcome(error=error))
         os._exit(0)
 
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=ReviewRequest)
     try:
         watch = ReviewWatch(overdue)
-        watch.loading()
+        watch.start_loading()
         model = load_model(Path(request.model), accept_init=request.settings.accept_init)
-        watch.rest()
-        review = review_log(request.settings, model, tell, watch)
+        watch.idle()
+        review = review_log(request.settings, model, send, watch)
     except (ModelError, StoreUnusable, StorageError, ArchiveFailed) as error:
-        tell(ReviewOutcome(error=str(error)))
+        send(ReviewOutcome(error=str(error)))
     except BrokenPipeError:
-        os._exit(1)  # whoever asked is gone
+        os._exit(1)  # the parent is gone
     else:
-        tell(ReviewOutcome(review, model.digest))
+        send(ReviewOutcome(review, model.digest))
 
 
 # -- in the node ---------------------------------------------------------------------------------------------------
 
 
-async def review_beside(
-    settings: Settings, model: str, tell: Callable[[ReviewProgress], None]
+async def review_in_process(
+    settings: Settings, model: str, on_progress: Callable[[ReviewProgress], None]
 ) -> tuple[Review, str]:
-    """The review of this server's log under the model in a directory, and the digest of that model."""
-    decode = msgspec.json.Decoder(Told).decode
+    """Review this server's log under the model in a directory; also the digest of that model."""
+    decode = msgspec.json.Decoder(ReviewLine).decode
     request = msgspec.json.encode(ReviewRequest(settings, model))
-    async with contextlib.aclosing(lines_of("unisono.node.model_review", request, MAX_SILENCE_S)) as lines:
+    async with contextlib.aclosing(
+        process_lines("unisono.node.model_review", request, MAX_SILENCE_S)
+    ) as lines:
         async for line in lines:
-            told = decode(line)
-            if isinstance(told, ReviewProgress):
-                tell(told)
-            elif told.review is None:
-                raise ReviewFailed(told.error)
+            message = decode(line)
+            if isinstance(message, ReviewProgress):
+                on_progress(message)
+            elif message.review is None:
+                raise ReviewFailed(message.error)
             else:
-                return told.review, told.digest
+                return message.review, message.digest
     raise ReviewFailed("the process that reads the log ended without a result; the server's log says why")
 
 
-async def lines_of(
+async def process_lines(
     module: str, request: bytes, silence_s: float, **environment: str
 ) -> AsyncGenerator[bytes, None]:
-    """What a Python module writes when it is run as a process and given `request`; it ends with the listener.
+    """Run a Python module as a process with `request` as its input, and yield the lines it writes.
 
-    ReviewFailed when nothing comes for too long.
+    The process is killed when the generator is closed. ReviewFailed when no line arrives for `silence_s`.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -323,7 +325,7 @@ async def lines_of(
             try:
                 line = await asyncio.wait_for(process.stdout.readline(), silence_s)
             except TimeoutError:
-                raise ReviewFailed(f"the process did not go on for {silence_s:g} s") from None
+                raise ReviewFailed(f"the process wrote nothing for {silence_s:g} s") from None
             if not line:
                 return
             yield line

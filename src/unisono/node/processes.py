@@ -4,8 +4,8 @@
     node ── control ──► reader    ◄── channel ──► front 0, front 1, …
     node ── control ──► front 0, front 1, …
 
-Every child holds only its own ends, so that the end of a process is seen by all its partners. Children ignore
-SIGINT and SIGTERM: they end when the node says so or is gone.
+Every child has only its own ends open, so that all its peers notice when it ends. Children ignore SIGINT and SIGTERM:
+they end when the node sends Drain or is gone.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from unisono.store.sqlite.log import SqliteLog
 log = logging.getLogger("unisono.node")
 
 GC_THRESHOLDS = (100_000, 50, 100)
-"""Rare enough to go unnoticed, often enough that what cycles there are (in errors) do not pile up."""
+"""Rare enough to cost nothing, often enough that the few reference cycles (in errors) do not pile up."""
 
 AUTHORITY_ARCHIVE_CACHE_BYTES = 32 * 1024 * 1024
-"""A few partitions at a time are loaded from the archive, each from its beginning to its end."""
+"""The authority loads a few partitions at a time from the archive, each from start to end."""
 
 EXIT_UNUSABLE = 2
 EXIT_FAILED = 1
@@ -65,7 +65,7 @@ def now_ms() -> int:
 
 
 class StartFailed(Exception):
-    """A child ended before it was ready; it has said why on stderr."""
+    """A child ended before it was ready; it wrote why on stderr."""
 
     def __init__(self, role: str, code: int) -> None:
         super().__init__(f"{role} did not start (exit code {code})")
@@ -82,7 +82,7 @@ class Child:
         self.control = control
 
     def wait_ready(self) -> None:
-        """Blocks until the child says Ready; StartFailed when it ends instead."""
+        """Block until the child sends Ready; StartFailed when it ends instead."""
         channel = Channel(self.control)
         self.control.setblocking(True)
         try:
@@ -98,13 +98,13 @@ class Child:
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def reap(self) -> int:
-        """The exit code, as soon as there is one."""
+        """Wait for the exit code."""
         _, status = os.waitpid(self.pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 class ChildProcesses:
-    """Forks children, each with exactly the sockets that are its own."""
+    """Forks children, each with exactly its own sockets open."""
 
     def __init__(self) -> None:
         self._open: set[socket.socket] = set()
@@ -115,8 +115,8 @@ class ChildProcesses:
         self._open.update(ends)
         return ends
 
-    def own(self, sockets: Sequence[socket.socket]) -> None:
-        """Sockets that only the children given them may keep."""
+    def track(self, sockets: Sequence[socket.socket]) -> None:
+        """Sockets that every child closes unless it gets them in `keep`."""
         self._open.update(sockets)
 
     def fork(self, role: str, keep: Sequence[socket.socket], run: Callable[[socket.socket], int]) -> Child:
@@ -132,7 +132,7 @@ class ChildProcesses:
         self.children.append(child)
         return child
 
-    def let_go(self) -> None:
+    def close_child_ends(self) -> None:
         """Close the children's ends in the node."""
         controls = {child.control for child in self.children}
         for sock in self._open - controls:
@@ -179,7 +179,7 @@ def _become_child(
 
 
 def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
-    """The log to write, and the cluster it belongs to if it is shared; its driver is loaded only then."""
+    """The log to write, and its cluster if it is shared; the database driver is imported only then."""
     if settings.store is None:
         return SqliteLog.open(Path(settings.data)), None
     from unisono.store.postgres.log import PostgresLog
@@ -190,7 +190,7 @@ def open_log(settings: Settings) -> tuple[CommitLog, Cluster | None]:
 
 
 def channels_to_fronts(settings: Settings, ends: Sequence[socket.socket]) -> list[Channel]:
-    """In the order of the fronts, by their roles."""
+    """One channel per front, in their order."""
     return [Channel(end, front_role(index), settings.stall_timeout_s) for index, end in enumerate(ends)]
 
 
@@ -207,8 +207,7 @@ def run_authority(
 ) -> int:
     """The authority process."""
     sys.setswitchinterval(SWITCH_S)
-    # States are trees of plain values without cycles: looking through millions of them again and again for
-    # cycles only costs time.
+    # States are trees of plain values without cycles: searching millions of them for cycles only costs time.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     store, cluster = open_log(settings)

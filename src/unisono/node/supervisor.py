@@ -1,9 +1,9 @@
 """The node: starts the processes, watches them, and ends them in order.
 
-Start: authority, then reader, then fronts; the ready line is printed when all of them work. End, on SIGTERM or
-SIGINT: fronts drain (stop accepting, finish what is queued, close with 1001), then reader and authority end. A
-child that ends by itself ends the node, non-zero, for its supervisor to start again: recovery is the ordinary
-start. So does a front that authority or reader gave up because it takes nothing: its clients would wait for ever.
+Start: authority, then reader, then fronts; the ready line is printed when all of them are ready. End, on SIGTERM or
+SIGINT: fronts drain (stop accepting, finish queued work, close with 1001), then reader and authority end. When a
+child ends by itself the node ends with an error, for its supervisor to start again: recovery is an ordinary start.
+The same when authority or reader gives up a front that reads nothing: its clients would wait for ever.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from unisono.ipc.messages import (
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminServer
-from unisono.node.model_reload import Reloads, ReloadWish, Tell
+from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
     Child,
@@ -61,22 +61,22 @@ log = logging.getLogger("unisono.node")
 STATS_TIMEOUT_S: Final = 2.0
 """A process that cannot send its counters within this is left out of the scrape."""
 
-LOOK_EVERY_S: Final = 0.5
-"""How often the node looks whether a rule keeps the authority."""
+RULE_CHECK_EVERY_S: Final = 0.5
+"""How often the node checks whether a rule blocks the authority."""
 
 EXIT_GRACE_S: Final = 2.0
-"""From the end of its control channel to the end of a process there is only clean-up."""
+"""For a process to exit after its control channel was closed: only clean-up is left."""
 
-ORDER_TIMEOUT_S: Final = 600.0
-"""A snapshot order may have to fold a long history first."""
+COMMAND_TIMEOUT_S: Final = 600.0
+"""A snapshot command may have to fold a long history first."""
 
 
 def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
-    """One listening socket per front on one port; an occupied port is an OSError even among friends."""
+    """One listening socket per front on one port; a port in use is an OSError, also when another server has it."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:
-            # Without SO_REUSEPORT on this one, a second server cannot slip in beside a running one.
+            # This socket has no SO_REUSEPORT, so that a second server cannot share the port of a running one.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             port = probe.getsockname()[1]
@@ -110,21 +110,21 @@ class Supervisor:
         self._links: dict[str, Link] = {}
         self._ready: set[str] = set()
         self._tickets = count(1)
-        self._waiting: dict[int, asyncio.Future[Stats | CommandResult]] = {}
+        self._answers: dict[int, asyncio.Future[Stats | CommandResult]] = {}
         self._given_up: set[str] = set()
         self._stopping = False
         self._changed = asyncio.Event()
         self._failed = False
         self.order_token = secrets.token_urlsafe(32)
-        self._reloads = Reloads(settings, self.order)
+        self._reloader = ModelReloader(settings, self.execute)
 
     async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
         for child in self._children:
             self._links[child.role] = await Link.open(
                 child.control,
                 child.role,
-                lambda message, role=child.role: self._heard(role, message),  # type: ignore[misc]
-                lambda role=child.role: self._lost(role),  # type: ignore[misc]
+                lambda message, role=child.role: self._on_message(role, message),  # type: ignore[misc]
+                lambda role=child.role: self._on_lost(role),  # type: ignore[misc]
             )
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
@@ -140,9 +140,9 @@ class Supervisor:
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
         watching = loop.create_task(self._watch_rules())
         await self._until(lambda: self._stopping)
-        self._reloads.stop()
+        self._reloader.stop()
         watching.cancel()
-        # Before the log is given up: what a successor writes there is its own.
+        # Before the log is released: the next server writes a file of its own.
         (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
         await self._end()
         await admin.close()
@@ -151,7 +151,7 @@ class Supervisor:
     async def _watch_rules(self) -> None:
         (authority,) = (child for child in self._children if child.role == "authority")
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(RULE_CHECK_EVERY_S)
             standing = is_standing(authority.pid)
             if self._calls.look(time.monotonic(), now_ms(), standing=standing):
                 os.kill(authority.pid, signal.SIGKILL)
@@ -177,26 +177,26 @@ class Supervisor:
         answers = await asyncio.gather(*(ask(role) for role in list(self._links)))
         return {role: snapshot for role, snapshot in answers if snapshot is not None}
 
-    async def silent(self) -> list[str]:
-        """The processes that do not answer, and the log if it is out of reach."""
+    async def unresponsive(self) -> list[str]:
+        """The processes that do not answer, and the log if it is unavailable."""
         answering = await self.stats()
-        silent = [child.role for child in self._children if child.role not in answering]
+        unresponsive = [child.role for child in self._children if child.role not in answering]
         authority = answering.get("authority")
         if authority is not None and not authority.gauges.get("store_reachable", 1):
-            silent.append("the log")
-        return silent
+            unresponsive.append("the log")
+        return unresponsive
 
-    async def order(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult:
-        """Hand an order to the authority and wait for what came of it."""
+    async def execute(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult:
+        """Send an admin command to the authority and wait for its result."""
         answer = await self._ask(
-            "authority", lambda t: AdminCommand(t, command, argument, body), ORDER_TIMEOUT_S
+            "authority", lambda t: AdminCommand(t, command, argument, body), COMMAND_TIMEOUT_S
         )
         assert isinstance(answer, CommandResult)
         return answer
 
-    async def reload(self, wish: ReloadWish, tell: Tell | None = None) -> CommandResult:
-        """Have the log read through another model, and put it into force if all is well."""
-        return await self._reloads.reload(wish, tell)
+    async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
+        """Review the log under another model, and switch to it unless something speaks against it."""
+        return await self._reloader.reload(request, on_progress)
 
     async def _ask(
         self, role: str, message: Callable[[int], Message], timeout_s: float
@@ -206,22 +206,22 @@ class Supervisor:
             raise ConnectionError(f"{role} is gone")
         ticket = next(self._tickets)
         future: asyncio.Future[Stats | CommandResult] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = future
+        self._answers[ticket] = future
         try:
             link.send(message(ticket))
             return await asyncio.wait_for(future, timeout_s)
         finally:
-            del self._waiting[ticket]
+            del self._answers[ticket]
 
     # -- children ------------------------------------------------------------------------------------------
 
-    def _heard(self, role: str, message: Message) -> None:
+    def _on_message(self, role: str, message: Message) -> None:
         match message:
             case Ready():
                 self._ready.add(role)
                 self._changed.set()
             case Stats() | CommandResult():
-                future = self._waiting.get(message.ticket)
+                future = self._answers.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)
             case PeerFailed():
@@ -239,7 +239,7 @@ class Supervisor:
                     extra={"message_type": unexpected, "child": role},
                 )
 
-    def _lost(self, role: str) -> None:
+    def _on_lost(self, role: str) -> None:
         self._links.pop(role, None)
         if role == "authority" and not self._stopping:
             self._calls.ended(time.monotonic(), now_ms())
@@ -267,32 +267,31 @@ class Supervisor:
     def _reload(self) -> None:
         async def reload() -> None:
             try:
-                report = await self._reloads.reload(ReloadWish())
+                result = await self._reloader.reload(ReloadRequest())
             except (TimeoutError, ConnectionError) as error:
                 log.error(
                     "reload failed: no answer from the authority: %s", error, extra={"error": str(error)}
                 )
                 return
-            outcome = "done" if report.ok else "refused"
-            fields = {"outcome": outcome, "report": msgspec.json.decode(report.body)}
-            log.info("reload %s: %s", outcome, report.body.decode(), extra=fields)
+            outcome = "done" if result.ok else "refused"
+            fields = {"outcome": outcome, "result": msgspec.json.decode(result.body)}
+            log.info("reload %s: %s", outcome, result.body.decode(), extra=fields)
 
         self._reloading = asyncio.get_running_loop().create_task(reload())
 
     async def _end(self) -> None:
-        """Fronts first, then those they depend on; what does not end in time is killed.
+        """End fronts first, then the processes they depend on; kill what does not end in time.
 
-        Fronts that lost authority or reader, or were given up by them, end by themselves: a drain that overtook
-        the news would let clients go with 1001 instead of telling them that something failed (DUR-04).
+        Fronts that lost authority or reader, or were given up by them, end by themselves: a Drain that arrives before
+        they notice would close clients with 1001 instead of `server_error` (DUR-04).
         """
         settings = self._settings
         fronts = {child.role for child in self._children if child.role.startswith("front")}
         orphaned = not {"authority", "reader"} <= self._links.keys()
-        await self._dismiss(
-            fronts - self._given_up, settings.drain_timeout_s + settings.close_grace_s + 1, tell=not orphaned
-        )
-        await self._dismiss(self._given_up, settings.close_grace_s + 1, tell=False)
-        await self._dismiss({"reader", "authority"}, settings.drain_timeout_s)
+        drain_s = settings.drain_timeout_s + settings.close_grace_s + 1
+        await self._await_end(fronts - self._given_up, drain_s, drain=not orphaned)
+        await self._await_end(self._given_up, settings.close_grace_s + 1, drain=False)
+        await self._await_end({"reader", "authority"}, settings.drain_timeout_s)
         for child in self._children:
             code = await self._exit_code(child)
             if code != 0:
@@ -311,9 +310,9 @@ class Supervisor:
             await asyncio.sleep(0.01)
         return code
 
-    async def _dismiss(self, roles: Set[str], timeout_s: float, *, tell: bool = True) -> None:
+    async def _await_end(self, roles: Set[str], timeout_s: float, *, drain: bool = True) -> None:
         for role in roles:
-            if tell and role in self._links:
+            if drain and role in self._links:
                 self._links[role].send(Drain())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(
@@ -333,26 +332,26 @@ def serve(
     listening = listen(settings.host, settings.port, settings.fronts)
     (admin_socket,) = listen(settings.host, settings.admin_port, 1)
     Path(settings.data).mkdir(parents=True, exist_ok=True)
-    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    ws_url = f"ws://{shown}:{listening[0].getsockname()[1]}/sync"
-    admin_url = f"http://{shown}:{admin_socket.getsockname()[1]}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    ws_url = f"ws://{host}:{listening[0].getsockname()[1]}/sync"
+    admin_url = f"http://{host}:{admin_socket.getsockname()[1]}"
 
     stuck = StuckFile(Path(settings.data))
     running = RunningCall(stuck.load())
-    nursery = ChildProcesses()
-    nursery.own([*listening, admin_socket])
-    to_authority = [nursery.pair() for _ in listening]
-    to_reader = [nursery.pair() for _ in listening]
+    processes = ChildProcesses()
+    processes.track([*listening, admin_socket])
+    to_authority = [processes.pair() for _ in listening]
+    to_reader = [processes.pair() for _ in listening]
     try:
         ends = [there for _, there in to_authority]
-        nursery.fork(
+        processes.fork(
             "authority", ends, lambda c: run_authority(settings, model, c, ends, running)
         ).wait_ready()
         reader_ends = [there for _, there in to_reader]
-        nursery.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
+        processes.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
         for index, sock in enumerate(listening):
             authority, reader = to_authority[index][0], to_reader[index][0]
-            nursery.fork(
+            processes.fork(
                 front_role(index),
                 [authority, reader, sock],
                 lambda c, i=index, a=authority, r=reader, s=sock: run_front(  # type: ignore[misc]
@@ -360,11 +359,11 @@ def serve(
                 ),
             )
     except StartFailed as error:
-        nursery.kill()
+        processes.kill()
         log.error("%s", error, extra={"child": error.role, "exit_code": error.code})
         return error.code
     admin_copy = admin_socket.dup()
-    nursery.let_go()
+    processes.close_child_ends()
     calls = CallWatch(running, stuck, settings.rule_timeout_s)
-    node_main = Supervisor(settings, nursery.children, (ws_url, admin_url), calls)
-    return asyncio.run(node_main.run(admin_copy, announce))
+    supervisor = Supervisor(settings, processes.children, (ws_url, admin_url), calls)
+    return asyncio.run(supervisor.run(admin_copy, announce))

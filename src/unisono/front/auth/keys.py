@@ -2,7 +2,7 @@
 
 Invariants
 - A key carries the algorithms of its own family; no public key ever becomes an HMAC secret (RFC 8725).
-- Nothing of a key is in an error text, a log line or a repr (AUTH-08).
+- No part of a key is in an error text, a log line or a repr (AUTH-08).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 MIN_HMAC_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""A secret at least as long as the hash (RFC 7518, 3.2): a shorter one can be guessed off line."""
+"""A secret is at least as long as the hash (RFC 7518, 3.2): a shorter one can be guessed offline."""
 
 ALGORITHMS = frozenset({*MIN_HMAC_SECRET_BYTES, "RS256", "PS256", "ES256", "EdDSA"})
 
@@ -55,7 +55,7 @@ def listed(algorithms: frozenset[str]) -> str:
 
 
 def read_file(path: str | Path) -> bytes:
-    """The bytes of a file that may be a key's."""
+    """The bytes of a key file."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_KEY_FILE_BYTES + 1)

@@ -33,10 +33,10 @@ URL_TIMEOUT_S = 5.0
 """Shorter than any handshake window, so that a hanging key host answers as `auth_failed`, not as a hang."""
 
 MIN_URL_REFRESH_S = 10.0
-"""How soon an unknown key id may ask the URL again: garbage ids cost the host six requests a minute."""
+"""Shortest time between two requests for unknown key ids: invalid ids cost the host at most six requests a minute."""
 
 MAX_URL_AGE_S = 600.0
-"""How long a key that its host has withdrawn is still honoured."""
+"""How long a key is still accepted after its host has withdrawn it."""
 
 MIN_FILE_REFRESH_S = 1.0
 MAX_FILE_AGE_S = 60.0
@@ -56,14 +56,14 @@ class KeySource(ABC):
         """The key a token names, or `AuthFailed`."""
 
     async def prepare(self, now_s: float) -> None:  # noqa: B027  (nothing to prepare is the usual case)
-        """Load what is loaded lazily; `KeySourceError` when that fails. For the start of a node."""
+        """Load the keys that are loaded lazily; `KeySourceError` when that fails. For the start of a node."""
 
     async def close(self) -> None:  # noqa: B027
-        """Give up what is under way."""
+        """Cancel a load in progress."""
 
 
 class _OneKey(KeySource):
-    """A source of exactly one key: there is nothing to choose, so a token's `kid` is not looked at."""
+    """A source of exactly one key: a token's `kid` is ignored."""
 
     def __init__(self, key: Key, origin: str) -> None:
         self._key = key
@@ -105,11 +105,11 @@ class PemPublicKey(_OneKey):
 
 
 class _KeySet(KeySource):
-    """A JWK Set, held in memory and loaded again when it is old or lacks the key id a token names.
+    """A JWK Set in memory, loaded again when it is old or lacks the key id of a token.
 
     Invariants
-    - At most one load is under way; whoever needs it waits for that one, and a waiter that goes away
-      does not take it along.
+    - At most one load is in progress; all that need it wait for that one, and a waiter that is cancelled does not
+      cancel it.
     - Between two loads lie at least `min_refresh_s`, whatever tokens arrive.
     - A load that fails leaves the keys as they were.
     """
@@ -228,7 +228,7 @@ class JwksUrl(_KeySet):
             usable = False
         if not usable:
             raise KeySourceError("the JWKS URL must be http://host/path or https://host/path")
-        # User, password and query may be credentials, so only the rest is ever shown.
+        # User, password and query may be credentials: they are never shown.
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         super().__init__(shown, (), min_refresh_s=min_refresh_s, max_age_s=max_age_s)
         self._url = url

@@ -1,9 +1,9 @@
-"""Token to identity: who a connection is, proven by a signed JWT (AUTH).
+"""Verifies a signed JWT and returns the identity it proves (AUTH).
 
 Invariants
 - A token is verified only with an algorithm that is on the operator's list and on the key's.
-- The texts of `AuthFailed` are fixed sentences. Nothing of a token or a key is in them, in a log line or
-  in a repr (AUTH-08).
+- The texts of `AuthFailed` are fixed sentences. No part of a token or a key is in them, in a log line or in a repr
+  (AUTH-08).
 - Time is an argument. Nothing here reads a clock.
 """
 
@@ -22,20 +22,19 @@ from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import normal_start
 
 MAX_TOKEN_BYTES = 16 * 1024
-"""Room for some hundred partition names; beyond it a token only costs work before it is refused."""
+"""Enough for some hundred partition names; a longer token only costs work before it is refused."""
 
 LEEWAY_S = 0.0
-"""Clocks kept by NTP differ by far less; every second of leeway is a second more for a dead token."""
-
+"""Clocks synchronised by NTP differ by far less; every second of leeway is a second more for an expired token."""
 
 NBF_LEEWAY_S = 10.0
-"""Least leeway for `nbf`: an issuer stamps the moment of issue there, by a clock that may be ahead of this one."""
+"""Least leeway for `nbf`: issuers set it to the time of issue, and their clock may be ahead of this one."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a connection is, and what its token lets it touch.
+    """The client of a connection, and the partitions its token grants.
 
-    `has_scope` tells a token that grants nothing (an empty list) from one that is silent (AUTHZ-02).
+    `has_scope`: the token has a claim about partitions, even if an empty one (AUTHZ-02).
     """
 
     client_id: str
@@ -49,7 +48,7 @@ _JWS = jwt.PyJWS(algorithms=sorted(ALGORITHMS), options={"enforce_minimum_key_le
 
 
 class Verifier:
-    """Turns a token into an identity, or says why not."""
+    """Verifies tokens."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ def sign_token(
 
 
 def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[str]:
-    """The algorithms the operator accepts, once it is clear that the keys serve at least one of them."""
+    """The algorithms the operator accepts; KeySourceError when the keys serve none of them."""
     if algorithms is None:
         return ALGORITHMS
     for name in algorithms:
@@ -151,7 +150,7 @@ def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[st
 
 
 def _header(token: str) -> tuple[str | None, str]:
-    """The `kid` and `alg` a token claims, nothing of it proven."""
+    """The `kid` and `alg` of a token, not verified yet."""
     if len(token) > MAX_TOKEN_BYTES:
         raise AuthFailed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
     if not token.isascii():
@@ -207,7 +206,7 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
 
 
 def _names(claims: Mapping[str, object], claim: str) -> tuple[str, ...]:
-    """The names or prefixes of a claim; one that no partition can have grants nothing and is left out."""
+    """The names or prefixes of a claim; those that no partition can have are left out."""
     values = claims.get(claim, [])
     if not isinstance(values, list):
         raise AuthFailed(f"the token's {claim} claim must be an array of strings")
