@@ -229,7 +229,7 @@ def test_snapshots_that_another_program_rearranged_are_folded_anew(
     z_order(place, SNAPSHOTS)
     told = unisono("lake", "snapshot", *place.options, "--publish")
     assert told.exit_code == 2
-    assert "`unisono lake compact` checks what it holds" in told.output
+    assert "`unisono lake compact` checks its rows" in told.output
     told = unisono("lake", "compact", *place.options[:-1])
     assert told.exit_code == 0, told.output
     assert "it is emptied: `unisono lake snapshot` folds all anew" in told.output
@@ -310,15 +310,15 @@ def test_rows_out_of_order_in_a_file_of_our_name(context: SparkContext, place: P
     first = [number for number, found in enumerate(names) if found == name]
     held.rows[first[0]], held.rows[first[1]] = held.rows[first[1]], held.rows[first[0]]
     planter.commit()
-    with pytest.raises(LakeUnusable, match="are not in their order, at event"):
+    with pytest.raises(LakeUnusable, match="are out of order at event"):
         state_at(place.lake, name, OPEN)
     told = unisono("lake", "snapshot", *place.options, "--publish")
     assert told.exit_code != 0
-    assert "are not in their order, at event" in told.output
+    assert "are out of order at event" in told.output
     with (
         closing(SqliteReader.open(place.data)) as log,
         closing(Archive()) as archive,
-        pytest.raises(ArchiveFailed, match="are not in their order"),
+        pytest.raises(ArchiveFailed, match="are out of order"),
     ):
         archive.page(log.extent(), [name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30)
 

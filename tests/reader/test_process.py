@@ -61,8 +61,8 @@ class SlowArchive(Archive):
 
     def page(
         self,
-        held: LogExtent,
-        partitions: Sequence[str],
+        extent: LogExtent,
+        partitions: Sequence[str] | None,
         since: int,
         upto: int,
         *,
@@ -73,7 +73,7 @@ class SlowArchive(Archive):
         self.asked.set()
         assert self.let_go.wait(PATIENCE_S)
         return super().page(
-            held, partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+            extent, partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
         )
 
 

@@ -300,20 +300,27 @@ class Table:
         self._commit([_add(file, data_change=True) for file in files], [], transactions, notes)
 
     def replace(
-        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
+        self,
+        old: Sequence[DataFile],
+        new: Sequence[DataFile],
+        notes: Mapping[str, Any],
+        *,
+        same_rows: bool,
+        foreign: bool = False,
     ) -> None:
         """Replace `old` by `new`; CommitConflict when another rewrite came first.
 
-        `same_rows`: the rows do not change, so readers of the table's change feed can skip the commit.
+        `same_rows`: the rows do not change, so readers of the table's change feed can skip the commit. `foreign`:
+        another program wrote some of `old`.
         """
-        self.files()  # refuses a table that is not complete
-        self._replace(old, new, notes, same_rows=same_rows)
-
-    def replace_foreign_files(
-        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any]
-    ) -> None:
-        """As `replace` with the same rows, where some of `old` were written by another program."""
-        self._replace(old, new, notes, same_rows=True)
+        if not foreign:
+            self.files()  # refuses a table that is not complete
+        dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
+        if dropped and (same_rows or self.name != SNAPSHOTS):
+            raise LakeUnusable(f"{len(new)} files of the table {self.name} would lose {dropped} rows")
+        transactions = self._rewrite_transactions(old, dropped)
+        adds = [_add(file, data_change=not same_rows) for file in new]
+        self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
 
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
         """Remove all snapshots, also in files of other programs; every model version starts from 0 again."""
@@ -323,16 +330,6 @@ class Table:
         transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
         transactions += self._rewrite_transactions(old, 0)
         self._commit([], _removes(old, data_change=True), transactions, notes)
-
-    def _replace(
-        self, old: Sequence[DataFile], new: Sequence[DataFile], notes: Mapping[str, Any], *, same_rows: bool
-    ) -> None:
-        dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
-        if dropped and (same_rows or self.name != SNAPSHOTS):
-            raise LakeUnusable(f"{len(new)} files of the table {self.name} would lose {dropped} rows")
-        transactions = self._rewrite_transactions(old, dropped)
-        adds = [_add(file, data_change=not same_rows) for file in new]
-        self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
 
     def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
         """The transactions of a commit that removes these files and `dropped` rows; CommitConflict if one is gone."""

@@ -1,8 +1,8 @@
-"""Bulk loading: many prepared events appended to a log by its own groups, each exactly once.
+"""Bulk loading: many prepared events appended to a log in groups, each exactly once.
 
-Rows come in the order in which they are to stand and get their numbers when they are committed, after whatever the
-log holds by then. A row whose id the log has with the same content is there already and is passed over, so a load
-that was broken off goes on from any row at or before the first one missing.
+Rows are in their final order and get their committed ids when they are committed, after whatever the log has by then.
+A row whose id the log has with the same content is skipped, so an interrupted load continues from any row at or
+before the first one missing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from unisono.store.statements import load_queries
 
 GROUP_ROWS_MAX: Final = 10_000
 GROUP_BYTES_MAX: Final = 16 << 20
-"""One transaction: a fraction of a second, in which no one else commits to a shared log."""
+"""Upper bounds of one transaction: a fraction of a second, in which no other node commits to a shared log."""
 
 NODE: Final = "import"
-"""What a load is called among the nodes while it runs."""
+"""The node name of a running load."""
 
 
 class LogMovedOn(Exception):
-    """Somebody else has written to the log since the rows were judged, and it may concern them."""
+    """Another writer committed since the rows were judged, and it may affect them."""
 
 
 class UnnumberedEvent(msgspec.Struct, frozen=True):
-    """An event without a number. `time` is when it was committed where it comes from, None when nobody knows."""
+    """An event without a committed id. `time`: when its source committed it, None if unknown."""
 
     id: str
     client_id: str
@@ -45,7 +45,7 @@ class UnnumberedEvent(msgspec.Struct, frozen=True):
 
 
 class LoadProgress(msgspec.Struct):
-    """How a load stands: rows in the log, those that this run put there, others' events, times that were changed."""
+    """Rows in the log, rows committed by this run, events of other writers, and rows whose time was changed."""
 
     rows: int
     committed: int = 0
@@ -54,7 +54,7 @@ class LoadProgress(msgspec.Struct):
 
 
 Concerns = Callable[[Sequence[Record]], bool]
-"""Whether what somebody else committed touches a partition of the rows that are being loaded."""
+"""Whether records of other writers are in a partition of the load."""
 
 
 class Loader:
@@ -68,17 +68,17 @@ class Loader:
     def __init__(
         self, log: CommitLog, *, base: int, rows: int, first_ms: int, now_ms: int, concerns: Concerns | None
     ) -> None:
-        """`rows` of the load are in the log already. No time before `first_ms` or after `now_ms` is given."""
+        """`rows` of the load are already in the log. Times are between `first_ms` and `now_ms`."""
         self._log = log
         self._base = base
         self._concerns = concerns
         self._now_ms = now_ms
-        # An event that a wrong clock dated in the future does not move what is loaded after it there.
+        # An event dated in the future by a wrong clock does not move the times of loaded rows.
         self._time = max(1, min(log.last_status_updated_at(), now_ms), min(first_ms, now_ms))
         self.progress = LoadProgress(rows)
 
     def add(self, group: Sequence[UnnumberedEvent]) -> int:
-        """Append what is not there yet; how many that were. Durable when it returns."""
+        """Append the rows that are missing; how many. Durable when it returns."""
         opening, concerned = self._begin([row.id for row in group])
         try:
             missing = [row for row in group if not _is(row, opening.known.get(row.id))]
@@ -96,7 +96,7 @@ class Loader:
         return len(records)
 
     def _begin(self, ids: Sequence[str]) -> tuple[Opening, Sequence[Record]]:
-        """An open group, and the first events of others since the last one that concern this load, if any do."""
+        """An open group, and the first events of other writers since the last group that affect this load."""
         concerned: Sequence[Record] = ()
         while True:
             try:
@@ -129,7 +129,7 @@ class Loader:
             raise LogMovedOn("some rows are in the log out of their turn")
 
     def _record(self, committed_id: int, row: UnnumberedEvent) -> Record:
-        """Times never go back along the load, nor beyond the time of the load."""
+        """With a time that is not before the previous one and not after the start of the load."""
         wanted = self._time if row.time is None else row.time
         self._time = max(self._time, min(wanted, self._now_ms))
         self.progress.moved_times += self._time != wanted
@@ -152,7 +152,7 @@ def groups(
 
 
 def open_log(store: str) -> CommitLog:
-    """The log to load into, made if it is an embedded one that is not there; StoreUnusable while a server has it."""
+    """The log to load into; an embedded one is created if missing. StoreUnusable while a server uses it."""
     if is_dsn(store):
         from unisono.store.postgres.log import PostgresLog
 
@@ -161,11 +161,11 @@ def open_log(store: str) -> CommitLog:
     return SqliteLog.open(directory_of(store))
 
 
-# -- which ids a log knows, asked beside its writer ------------------------------------------------------------
+# -- looking up ids beside the writer --------------------------------------------------------------------------
 
 
 class Ids(Protocol):
-    """Looks ids up in a log, also those of events that have left it."""
+    """Looks up event ids in a log, also of pruned events."""
 
     def known(self, ids: Sequence[str]) -> dict[str, RememberedId]: ...
 
@@ -183,7 +183,7 @@ class SqliteIds:
             raise StoreUnusable(f"{directory} cannot be read: {error}") from error
 
     def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
-        """Events first, then those that have left: one that leaves in between is found by the second look."""
+        """Events first, then pruned ids: an event pruned in between is found by the second query."""
         asked, queries = msgspec.json.encode(ids).decode(), load_queries("sqlite")
         return {
             row[0]: RememberedId(*row[1:])
@@ -196,7 +196,7 @@ class SqliteIds:
 
 
 def open_ids(store: str) -> Ids:
-    """A look at the ids of the log at `store`."""
+    """The ids of the log at `store`."""
     if is_dsn(store):
         from unisono.store.postgres.bulk_load import PostgresIds
 

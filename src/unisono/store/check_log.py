@@ -14,7 +14,7 @@ import msgspec
 
 from unisono.store.check_rows import (
     HASH_BYTES,
-    Remembered,
+    PrunedIdSet,
     Row,
     names_of,
     record_findings,
@@ -37,7 +37,7 @@ class Unreadable(Exception):
 
 
 class LogEnds(msgspec.Struct, frozen=True):
-    """The head row, and the first and the last event there are, all of one moment."""
+    """The head row, and the first and the last event, read at one moment."""
 
     committed_id: int
     pruned_to: int
@@ -47,7 +47,7 @@ class LogEnds(msgspec.Struct, frozen=True):
 
 
 class PartitionIndexRow(msgspec.Struct, frozen=True):
-    """A row of the index of partitions: what it is listed under, by a name that means something or None.
+    """A row of the index of partitions; `name` is None when the partition is unknown.
 
     `partitions` is the set of the event it points to; None when there is no such event.
     """
@@ -59,13 +59,13 @@ class PartitionIndexRow(msgspec.Struct, frozen=True):
 
 
 class OpenedLog(Protocol):
-    """How one store is read for checking. A call is one short read of one moment; each may raise Unreadable."""
+    """How one store is read for checking. Every call is one short consistent read, and may raise Unreadable."""
 
     finds_by_id: bool
-    """Whether events can be looked up by their id; known once the form was looked at."""
+    """Whether events can be looked up by their id; valid after `structure_findings`."""
 
-    def form_findings(self) -> Iterator[LogFinding]:
-        """What is wrong with what holds the rows: file, tables, indexes."""
+    def structure_findings(self) -> Iterator[LogFinding]:
+        """Defects of the file, the tables and the indexes."""
         ...
 
     def head(self) -> LogEnds | None: ...
@@ -77,11 +77,11 @@ class OpenedLog(Protocol):
     def pruned_to(self) -> int: ...
 
     def maintenance_row(self) -> tuple[str | None, bool] | None:
-        """The archive that is named, and whether the model in force is there."""
+        """The archive, and whether the model in force is present."""
         ...
 
-    def places_about(self) -> int:
-        """How many rows the index of partitions has, more or less."""
+    def estimated_index_rows(self) -> int:
+        """About how many rows the index of partitions has."""
         ...
 
     def events(self, since: int, upto: int) -> Sequence[Row]:
@@ -92,11 +92,11 @@ class OpenedLog(Protocol):
         """Which events have these ids."""
         ...
 
-    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
-        """Which of these ids are remembered as gone."""
+    def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
+        """Which of these ids are remembered as pruned."""
         ...
 
-    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+    def missing_index_rows(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         """Which of these (partition, committed_id) the index of partitions lacks."""
         ...
 
@@ -104,16 +104,16 @@ class OpenedLog(Protocol):
         """Ids that belong to several events: id, first event, how many. Reads the whole log at once."""
         ...
 
-    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
-        """All events that left, some at a time: committed_id, bytes of the hash."""
+    def pruned_ids(self) -> Iterator[Sequence[tuple[int, int]]]:
+        """All remembered pruned events in batches: committed_id, bytes of the hash."""
         ...
 
     def name_findings(self) -> Iterator[LogFinding]:
-        """What is wrong with what is kept for each partition."""
+        """Defects of the rows kept for each partition."""
         ...
 
-    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
-        """The index of partitions, some of it at a time."""
+    def index_rows(self) -> Iterator[Sequence[PartitionIndexRow]]:
+        """The index of partitions in batches."""
         ...
 
     def snapshot_findings(self) -> Iterator[LogFinding]: ...
@@ -145,16 +145,16 @@ class LogAuditor:
         self._progress(self._done, self._done)
 
     def _all_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
-        yield from log.form_findings()
+        yield from log.structure_findings()
         yield from self._head_findings(log)
         yield from self._maintenance_findings(log)
-        self._total = self._last - self._first + self.pruned_to + log.places_about()
+        self._total = self._last - self._first + self.pruned_to + log.estimated_index_rows()
         yield from self._event_findings(log)
         if not log.finds_by_id:
             yield from self._duplicate_findings(log)
         yield from self._pruned_findings(log)
         yield from log.name_findings()
-        yield from self._place_findings(log)
+        yield from self._index_findings(log)
         yield from log.snapshot_findings()
 
     def _head_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
@@ -186,7 +186,7 @@ class LogAuditor:
     def _event_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
         reached, expected, time = self._first, self.pruned_to + 1, 0
         while rows := log.events(reached, self._last):
-            if rows[0][0] > expected and _has_left(log, rows[0][0] - 1):
+            if rows[0][0] > expected and _is_pruned(log, rows[0][0] - 1):
                 expected = rows[0][0]
             for row in rows:
                 reached = row[0]
@@ -199,7 +199,7 @@ class LogAuditor:
                         "head", f"the head row has time {self._head_time}, the event {time}", reached
                     )
             yield from _id_findings(log, rows)
-            yield from _unlisted_findings(log, rows)
+            yield from _missing_index_findings(log, rows)
             self.events += len(rows)
             self._advance(len(rows))
 
@@ -218,12 +218,12 @@ class LogAuditor:
             yield _duplicate(id, first, count)
 
     def _pruned_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
-        """Every id that has left is remembered, once."""
-        seen = Remembered(self.pruned_to)
-        for rows in log.remembered():
+        """Every pruned id is remembered exactly once."""
+        seen = PrunedIdSet(self.pruned_to)
+        for rows in log.pruned_ids():
             for committed_id, hash_bytes in rows:
                 if not 0 < committed_id <= self.pruned_to:
-                    if not _has_left(log, committed_id):
+                    if not _is_pruned(log, committed_id):
                         what = f"remembered as gone, and the log is pruned to {self.pruned_to}"
                         yield LogFinding("pruned", what, committed_id)
                     continue
@@ -235,12 +235,12 @@ class LogAuditor:
                         "pruned", f"the hash remembered of it has {hash_bytes} bytes", committed_id
                     )
             self._advance(len(rows))
-        for first, last in seen.forgotten():
+        for first, last in seen.missing_ranges():
             what = "has left and is" if first == last else f"to {last} have left and are"
             yield LogFinding("pruned", f"{what} not remembered: it could be committed again", first)
 
-    def _place_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
-        for places in log.places():
+    def _index_findings(self, log: OpenedLog) -> Iterator[LogFinding]:
+        for places in log.index_rows():
             for place in places:
                 if place.name is None:
                     yield LogFinding("index", f"listed under {place.label}, unknown", place.committed_id)
@@ -259,19 +259,19 @@ class LogAuditor:
 
 
 def _id_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[LogFinding]:
-    """Every event is found by its id, no other has it, and none of them is also remembered as gone."""
+    """Every event is found by its id, no other event has it, and it is not remembered as pruned."""
     having: dict[str, set[int]] = {}
     for committed_id, id, *_ in rows:
         having.setdefault(id, set()).add(committed_id)
-    gone = set(log.remembered_of(list(having)))
+    gone = set(log.pruned_among(list(having)))
     found = set(log.events_of(list(having))) if log.finds_by_id else set()
     for id, committed_id in found:
         having[id].add(committed_id)
     for committed_id, id, *_ in rows:
-        if id in gone and not _has_left(log, committed_id):
+        if id in gone and not _is_pruned(log, committed_id):
             yield LogFinding("pruned", f"its id {id!r} is in the log and remembered as gone", committed_id)
         if log.finds_by_id:
-            if (id, committed_id) not in found and not _has_left(log, committed_id):
+            if (id, committed_id) not in found and not _is_pruned(log, committed_id):
                 yield LogFinding("index", f"cannot be found by its id {id!r}", committed_id)
             if len(having[id]) > 1 and committed_id == min(having[id]):
                 yield _duplicate(id, committed_id, len(having[id]))
@@ -281,13 +281,13 @@ def _duplicate(id: str, first: int, count: int) -> LogFinding:
     return LogFinding("id", f"its id {id!r} belongs to {count} events", first)
 
 
-def _unlisted_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[LogFinding]:
+def _missing_index_findings(log: OpenedLog, rows: Sequence[Row]) -> Iterator[LogFinding]:
     places = [(name, row[0]) for row in rows for name in names_of(row[3])]
-    for name, committed_id in log.unlisted(places):
-        if not _has_left(log, committed_id):
+    for name, committed_id in log.missing_index_rows(places):
+        if not _is_pruned(log, committed_id):
             yield LogFinding("index", f"not listed under {name!r}, which it is in", committed_id)
 
 
-def _has_left(log: OpenedLog, committed_id: int) -> bool:
-    """Whether an event that was there a moment ago is pruned by now."""
+def _is_pruned(log: OpenedLog, committed_id: int) -> bool:
+    """Whether an event read before has been pruned since."""
     return committed_id <= log.pruned_to()

@@ -1,4 +1,4 @@
-"""What single rows of a log say about themselves, and what is wrong with it; the same for every store."""
+"""Checks of single rows of a log; the same for every store."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HASH_BYTES: Final = 32
 """Of SHA-256."""
 
 TIME_MAX_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: what is later was never a clock's answer."""
+"""The last millisecond of the year 9999: no clock gives a later time."""
 
 
 def record_findings(row: Row) -> Iterator[LogFinding]:
-    """What one event says about itself: id, partitions, canonical form, hash.
+    """Defects of one event: its id, partitions, canonical form and hash.
 
-    An erased event keeps the hash of what it said, which nobody can compare any more.
+    An erased event keeps the hash of its former text, which cannot be checked any more.
     """
     committed_id, id, _client_id, partitions, event, hash, _time = row
     if not 0 < len(id.encode()) <= ID_BYTES_MAX:
@@ -47,7 +47,7 @@ def record_findings(row: Row) -> Iterator[LogFinding]:
 
 
 def time_findings(committed_id: int, time: int, before: int) -> Iterator[LogFinding]:
-    """`before`: the time of the event before this one."""
+    """Defects of an event's time; `before` is that of the previous event."""
     if not 0 < time <= TIME_MAX_MS:
         yield LogFinding("time", f"{time} is not a time in milliseconds", committed_id)
     elif time < before:
@@ -55,13 +55,13 @@ def time_findings(committed_id: int, time: int, before: int) -> Iterator[LogFind
 
 
 def name_complaint(name: str) -> str | None:
-    """What is wrong with the name of a partition."""
+    """The defect of a partition's name, if any."""
     return _partitions_complaint(canonical([name]).decode())
 
 
 @lru_cache(maxsize=4096)
 def names_of(partitions: str) -> tuple[str, ...]:
-    """The names in a stored set; none when it cannot be read, which is a finding of its own."""
+    """The names in a stored set; empty when it cannot be parsed, which is another finding."""
     try:
         return msgspec.json.decode(partitions, type=tuple[str, ...])
     except msgspec.MsgspecError:
@@ -79,8 +79,8 @@ def _partitions_complaint(partitions: str) -> str | None:
     return None
 
 
-class Remembered:
-    """Which of the events that left are remembered: one bit for each, whatever order they come in."""
+class PrunedIdSet:
+    """Which pruned events are remembered: one bit for each, added in any order."""
 
     def __init__(self, pruned_to: int) -> None:
         self._pruned_to = pruned_to
@@ -92,8 +92,8 @@ class Remembered:
     def add(self, committed_id: int) -> None:
         self._bits[committed_id >> 3] |= 1 << (committed_id & 7)
 
-    def forgotten(self) -> Iterator[tuple[int, int]]:
-        """The stretches that nobody remembers, each by its first and last event."""
+    def missing_ranges(self) -> Iterator[tuple[int, int]]:
+        """The ranges that are not remembered, each by its first and last event."""
         if sum(map(int.bit_count, self._bits)) == self._pruned_to:
             return
         first = None

@@ -35,7 +35,7 @@ Place = Path | str
 """A data directory of the embedded log (a path, or sqlite:DIR), or a DSN (postgresql://…)."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done (compare, copy, snapshots, verify), how many of how many."""
+"""Called with the phase (compare, copy, snapshots, verify), done and total."""
 
 
 class CopyRefused(Exception):
@@ -78,7 +78,7 @@ def copy_log(
 
 
 class HeadRow(msgspec.Struct, frozen=True):
-    """The head row of a log: it holds events pruned_to + 1 … head, the last one of `time`."""
+    """The head row of a log: it has events pruned_to + 1 … head, the last one at `time`."""
 
     head: int
     pruned_to: int
@@ -86,7 +86,7 @@ class HeadRow(msgspec.Struct, frozen=True):
 
 
 class CopySource(PrunedSource, Protocol):
-    """A log that is read."""
+    """The log that is copied."""
 
     def identity(self) -> LogIdentity: ...
 
@@ -102,7 +102,7 @@ class CopySource(PrunedSource, Protocol):
 
 
 class Target(PrunedTarget, Protocol):
-    """A log that is written, by `log`."""
+    """The copy, written through `log`."""
 
     @property
     def log(self) -> CommitLog: ...
@@ -110,7 +110,7 @@ class Target(PrunedTarget, Protocol):
     def extent(self) -> HeadRow: ...
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
-        """Make an empty log begin after `pruned_to`; what it remembers of the events before has been put there."""
+        """Make an empty log begin after `pruned_to`; its pruned ids are already copied."""
         ...
 
     def count_event_partitions(self, since: int) -> int:
@@ -123,7 +123,7 @@ class Target(PrunedTarget, Protocol):
 
 
 class _Sum:
-    """A running hash over records, and how many partitions they are listed under."""
+    """A running hash over records, and the number of their index rows."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -141,7 +141,7 @@ class _Sum:
 
 
 class _Copy:
-    """One run. Invariant: `_sum` covers the records of the source from `_base` to where the target is."""
+    """One run. Invariant: `_sum` covers the records of the source from `_base` to the end of the target."""
 
     def __init__(self, source: CopySource, target: Target, name: str, tell: Progress) -> None:
         self._source = source
@@ -176,7 +176,7 @@ class _Copy:
             )
 
     def compare(self) -> int:
-        """What the target holds already must be what the source holds; how many that are."""
+        """Check that what the target has already equals the source; how many events."""
         theirs = _stream(self._target.log, self._base, self._reached)
         for mine in _stream(self._source, self._base, self._reached):
             if next(theirs, None) != mine:
@@ -261,7 +261,7 @@ class _Copy:
             raise CopyRefused(f"the head of the copy has time {there.time}, the source {self._from.time}")
 
     def identify(self, *, restoring: bool) -> LogIdentity:
-        """Say which log the copy is, last: one that was broken off is none that any client knows."""
+        """Set the copy's identity last: an interrupted copy is a log that no client knows."""
         known, own = self._source.identity(), self._target.log.identity()
         wanted = known
         if restoring:

@@ -1,6 +1,6 @@
-"""The part of a copy that is about what has left the log: deduplication goes on in the copy as in the source.
+"""Copying what a log remembers about pruned events, so that deduplication works in the copy as in the source.
 
-It is copied before the copy begins to hold events, in bounded transactions, and may be copied again.
+It is copied before the first event, in bounded transactions; copying it again is harmless.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import msgspec
 from unisono.store.port import RememberedId
 
 BATCH_ROWS: Final = 2_000
-"""Rows of one transaction of the target: some ten milliseconds."""
+"""Rows of one transaction of the target: about ten milliseconds."""
 
 READ_ROWS: Final = 5_000
-"""Rows read at a time."""
+"""Rows read at once."""
 
 Remembered = tuple[str, RememberedId]
-"""An id, and what deduplication knows of it."""
+"""A pruned id, and what deduplication remembers about it."""
 
 Place = tuple[str, int]
-"""A partition, and the last event of it that has left."""
+"""A partition, and its last pruned event."""
 
 T = TypeVar("T")
 
 
 class PrunedSource(Protocol):
-    """Reads what has left. Each of these is in the order of its names, as its engine has it."""
+    """Reads it; every iterator is ordered by id or name, in the collation of its engine."""
 
     def pruned(self, upto: int) -> Iterator[Remembered]: ...
 
@@ -40,7 +40,7 @@ class PrunedSource(Protocol):
 
 
 class PrunedTarget(PrunedSource, Protocol):
-    """Takes it, too; what is there already stays."""
+    """Writes it too; existing rows stay."""
 
     def put_pruned(self, rows: Sequence[Remembered]) -> None: ...
 
@@ -64,7 +64,7 @@ def copy_pruned(
 
 
 def digest_pruned(source: PrunedSource, upto: int) -> tuple[int, int]:
-    """How many there are, and a sum over all of them that does not depend on their order."""
+    """The number of pruned ids, and a checksum that does not depend on their order."""
     count = total = 0
     encode = msgspec.msgpack.Encoder().encode
     for row in source.pruned(upto):

@@ -191,7 +191,7 @@ def test_a_log_pruned_past_a_node_stops_it(node: OpenNode, database: str) -> Non
     append_many(a, 5)
     query(database, "UPDATE unisono.head SET pruned_to = 3")
     query(database, "DELETE FROM unisono.events WHERE committed_id <= 3")
-    with pytest.raises(StorageError, match="the log begins after 3"):
+    with pytest.raises(StorageError, match="the log is pruned to 3"):
         b.catch_up()
 
 

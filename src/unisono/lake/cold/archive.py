@@ -72,7 +72,7 @@ class Archive:
     def page(
         self,
         extent: LogExtent,
-        partitions: Sequence[str],
+        partitions: Sequence[str] | None,
         since: int,
         upto: int,
         *,
@@ -80,12 +80,46 @@ class Archive:
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
-        """As `LogReader.page`, of the pruned events of a log with this extent; raises ArchiveFailed."""
-        return self._read(extent, partitions, since, upto, limit, bytes_max, snapshot_starts)
+        """As `LogReader.page`, of the pruned events of a log with this extent; None: of all partitions.
+
+        Raises ArchiveFailed.
+        """
+        location = self._chosen or extent.archive
+        if location is None:
+            raise ArchiveFailed(
+                f"events up to {extent.pruned_to} have left the log and it names no archive: "
+                "set `archive` to the lake that has them"
+            )
+        with self._lock:
+            try:
+                from unisono.lake.cold.pages import LakePages
+                from unisono.lake.errors import LakeError
+                from unisono.lake.lake import Lake
+            except ImportError as error:
+                raise ArchiveFailed(
+                    f"events up to {extent.pruned_to} have left the log, and reading them at {location} needs "
+                    f"more packages ({error}): pip install 'unisono[archive]'"
+                ) from error
+            try:
+                if self._pages is None or location != self._location:
+                    if self._pages is not None:
+                        self._pages.close()
+                    self._location, self._pages = location, None
+                    self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
+                elif self._stale:
+                    self._refresh_pages(self._pages)
+                return self._pages.page(
+                    partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+                )
+            except LakeError as error:
+                raise ArchiveFailed(
+                    f"events up to {extent.pruned_to} have left the log, and the archive at {location} "
+                    f"cannot be read: {error} (where it is elsewhere now, set `archive` to that place)"
+                ) from error
 
     def scan(self, extent: LogExtent, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         """As `LogReader.scan`, of the pruned events of a log with this extent; raises ArchiveFailed."""
-        return self._read(extent, None, since, upto, limit, NO_BYTES_MAX).records
+        return self.page(extent, None, since, upto, limit=limit, bytes_max=NO_BYTES_MAX).records
 
     def last_pruned_event(self, extent: LogExtent) -> Record | None:
         """The last pruned event, if there is one; raises StoreUnusable when it cannot be read here."""
@@ -120,49 +154,6 @@ class Archive:
             if self._pages is not None:
                 self._pages.close()
                 self._pages = None
-
-    def _read(
-        self,
-        extent: LogExtent,
-        partitions: Sequence[str] | None,
-        since: int,
-        upto: int,
-        limit: int,
-        bytes_max: int,
-        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
-    ) -> Page:
-        location = self._chosen or extent.archive
-        if location is None:
-            raise ArchiveFailed(
-                f"events up to {extent.pruned_to} have left the log and it names no archive: "
-                "set `archive` to the lake that has them"
-            )
-        with self._lock:
-            try:
-                from unisono.lake.cold.pages import LakePages
-                from unisono.lake.errors import LakeError
-                from unisono.lake.lake import Lake
-            except ImportError as error:
-                raise ArchiveFailed(
-                    f"events up to {extent.pruned_to} have left the log, and reading them at {location} needs "
-                    f"more packages ({error}): pip install 'unisono[archive]'"
-                ) from error
-            try:
-                if self._pages is None or location != self._location:
-                    if self._pages is not None:
-                        self._pages.close()
-                    self._location, self._pages = location, None
-                    self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
-                elif self._stale:
-                    self._refresh_pages(self._pages)
-                return self._pages.page(
-                    partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
-                )
-            except LakeError as error:
-                raise ArchiveFailed(
-                    f"events up to {extent.pruned_to} have left the log, and the archive at {location} "
-                    f"cannot be read: {error} (where it is elsewhere now, set `archive` to that place)"
-                ) from error
 
     def _refresh_pages(self, pages: LakePages) -> None:
         """`_stale` is cleared first: text erased during the refresh must cause another one."""

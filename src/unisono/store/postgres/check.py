@@ -1,6 +1,6 @@
-"""The shared log, read for checking (see `store/check_log.py`), beside its nodes and in read-only transactions.
+"""The shared log, read for checking (see `store/check_log.py`) while nodes run, in read-only transactions.
 
-Statements are short: a long one would keep PostgreSQL from cleaning up behind the nodes, and slow down every group.
+Statements are short: a long one would keep PostgreSQL from vacuuming, and slow down every group.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from unisono.store.statements import load_schema
 KEYS: Final = frozenset(
     {"events_pkey", "event_partitions_pkey", "pruned_pkey", "pruned_partitions_pkey", "snapshots_pkey"}
 )
-"""Indexes that rows are read along: without one of them, each batch would cost a look at the whole table."""
+"""Indexes that rows are read along: without one of them, each batch would read the whole table."""
 
 
 FIRST: Final = ("", -(2**63))
-"""Before every row of a key of text and number."""
+"""Less than every key of text and number."""
 
 
 def open_database(dsn: str) -> PostgresOpened:
-    """StoreUnusable when there is no log this program can read, or no way to it."""
+    """StoreUnusable when there is no log this program can read, or no connection."""
     return PostgresOpened(dsn, _open_pipeline(dsn, Timeouts()))
 
 
 class PostgresOpened:
-    """One connection; a second one for the only statement that takes its time."""
+    """One connection, and a second one for the only long statement."""
 
     def __init__(self, dsn: str, pipeline: PipelineConnection) -> None:
         self._dsn = dsn
         self._pipeline = pipeline
         self.finds_by_id = True
 
-    def form_findings(self) -> Iterator[LogFinding]:
-        """Migrations, tables, columns, indexes, constraints; what an operator added is no concern of ours."""
+    def structure_findings(self) -> Iterator[LogFinding]:
+        """Compare migrations, tables, columns, indexes and constraints; additions of an operator are ignored."""
         for migration, (_, name) in zip(schema.known_migrations(), self._rows("versions"), strict=False):
             if name != migration.name:
                 yield LogFinding("schema", f"{name} is said to be applied in the place of {migration.name}")
@@ -79,7 +79,7 @@ class PostgresOpened:
         row = self._row("check_maintenance")
         return None if row is None else (row[0], row[1])
 
-    def places_about(self) -> int:
+    def estimated_index_rows(self) -> int:
         row = self._row("check_index_size")
         return 0 if row is None else int(row[0])
 
@@ -91,10 +91,10 @@ class PostgresOpened:
         rows = self._rows("check_events_of", {"ids": Texts(map(escape, ids))})
         return [(unescape(id), committed_id) for id, committed_id in rows]
 
-    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
+    def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
         return [unescape(id) for (id,) in self._rows("check_remembered_of", {"ids": Texts(map(escape, ids))})]
 
-    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+    def missing_index_rows(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         names, committed_ids = Texts(escape(name) for name, _ in places), Integers([at for _, at in places])
         rows = self._rows("check_missing_partitions", {"partitions": names, "committed_ids": committed_ids})
         return [(unescape(name), committed_id) for name, committed_id in rows]
@@ -105,7 +105,7 @@ class PostgresOpened:
         for id, first, count in rows:
             yield unescape(id), first, count
 
-    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
+    def pruned_ids(self) -> Iterator[Sequence[tuple[int, int]]]:
         after = ""
         while rows := self._rows("check_pruned", {"after": after, "limit": BATCH_ROWS}):
             yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
@@ -123,7 +123,7 @@ class PostgresOpened:
                     yield LogFinding("pruned", what, last)
             after = rows[-1][0]
 
-    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
+    def index_rows(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at: Row = FIRST
         while rows := self._rows(
             "check_index", {"partition": at[0], "committed_id": at[1], "limit": BATCH_ROWS}
@@ -159,13 +159,13 @@ class PostgresOpened:
 
 
 def _complaint(stored: str) -> str | None:
-    """What is wrong with the name of a partition as the database has it."""
+    """The defect of a partition's stored name, if any."""
     name = unescape(stored)
     return f"{stored!r} is spelt as no node does" if escape(name) != stored else name_complaint(name)
 
 
 def _open_pipeline(dsn: str, timeouts: Timeouts) -> PipelineConnection:
-    """A pipeline that can write nothing."""
+    """A read-only connection."""
     pipeline = open_pipeline(dsn, timeouts)
     try:
         pipeline.control("SET default_transaction_read_only = on")

@@ -19,11 +19,11 @@ from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
 from unisono.vocabulary import LogIdentity
 
 NODE: Final = "copy"
-"""What the copy is called among the nodes while it runs."""
+"""The node name of a running copy."""
 
 
 class PostgresSource:
-    """A shared log, read beside its nodes."""
+    """A shared log, read while its nodes run."""
 
     def __init__(self, dsn: str) -> None:
         self._reader = PostgresReader.open(dsn)
@@ -53,7 +53,7 @@ class PostgresSource:
 
 
 class PostgresTarget:
-    """A shared log that `unisono db init` has made; no node may write to it meanwhile."""
+    """A shared log made by `unisono db init`; no node may write to it during the copy."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -63,7 +63,7 @@ class PostgresTarget:
         return HeadRow(*self.log.ask("copy_extent"))
 
     def start_pruned(self, pruned_to: int, time: int) -> None:
-        """As the owner: no node may move where the log begins."""
+        """With the owner's role: nodes may not set where the log begins."""
         self.log.close()
         self._as_owner("start_pruned", {"pruned_to": pruned_to, "time": time})
         self.log = PostgresLog.open(self._dsn, NODE)
@@ -101,7 +101,7 @@ class PostgresTarget:
             return int(reader.ask("count_event_partitions", {"since": since})[0])
 
     def set_identity(self, identity: LogIdentity) -> None:
-        """As the owner: no node may make its log another."""
+        """With the owner's role: nodes may not change a log's identity."""
         identities.set_identity(self._dsn, identity)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Models in the shared log: one is in force for all nodes, and only a newer one takes its place."""
+"""Models in the shared log: one is in force for all nodes, and only a newer one replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def published(pipeline: PipelineConnection) -> ModelBundle | None:
 
 
 def publish(pipeline: PipelineConnection, bundle: ModelBundle, node: str) -> None:
-    """Put `bundle` in force between two groups; the same one again changes nothing."""
+    """Put `bundle` in force between two groups; publishing the one in force changes nothing."""
     pipeline.control("BEGIN")
     pipeline.send("lock_head")
     present = published(pipeline)

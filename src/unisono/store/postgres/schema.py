@@ -21,13 +21,13 @@ from unisono.store.postgres.timeouts import Timeouts
 from unisono.store.statements import Migration, load_migrations
 
 ALIVE_S: Final = 60.0
-"""A node that beat its heart within this time may still write."""
+"""A node with a heartbeat within this time may still write."""
 
 NO_LOG: Final = "holds no log: make one with `unisono db init`"
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One start of a node, as the database has it."""
+    """One running node, as the database has it."""
 
     node_id: int
     name: str
@@ -37,7 +37,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
-    """How a log stands. `pending`: migrations this program knows and the database has not seen."""
+    """The state of a log. `pending`: migrations of this program that are not applied yet."""
 
     database: str
     server_version: str
@@ -61,7 +61,7 @@ def newest_known(migrations: Sequence[Migration] | None = None) -> int:
 
 
 def known_migrations() -> tuple[Migration, ...]:
-    """The migrations of this program; each says in its name whether it is `pre` or `post`."""
+    """The migrations of this program; each has `pre` or `post` in its name."""
     migrations = load_migrations("postgres")
     for migration in migrations:
         if _kind(migration.name) not in ("pre", "post"):
@@ -70,7 +70,7 @@ def known_migrations() -> tuple[Migration, ...]:
 
 
 def initialise(dsn: str, *, runtime_role: str | None = None) -> list[str]:
-    """Make the log in an empty database; the names of what was applied, none when it was there already."""
+    """Create the log in an empty database; the names of the applied migrations, none when it exists."""
     return _as_owner(dsn, lambda connection: _migrate(connection, runtime_role, new=True, finish=True))
 
 
@@ -91,7 +91,7 @@ def migrate(
 
 
 def status(dsn: str) -> SchemaStatus:
-    """How the log of `dsn` stands; StoreUnusable when there is none, or no way to it."""
+    """The state of the log at `dsn`; raises StoreUnusable."""
     try:
         with closing(connect(dsn, Timeouts(), owner=True)) as connection:
             applied = _applied(connection, dsn)
@@ -123,7 +123,7 @@ def status(dsn: str) -> SchemaStatus:
 def refuse_other_versions(
     connection: Connection[Row], dsn: str, migrations: Sequence[Migration] | None = None
 ) -> None:
-    """A node needs every `pre` migration it knows, and survives the `pre` ones it does not know."""
+    """Refuse a log that lacks a `pre` migration of this program, or has a `post` one that it does not know."""
     mine = known_migrations() if migrations is None else migrations
     applied = _applied(connection, dsn)
     missing = [m.name for m in mine[len(applied) :] if _kind(m.name) == "pre"]
@@ -142,7 +142,7 @@ def refuse_other_versions(
 
 
 def grant(connection: Connection[Row], role: str) -> None:
-    """Give the role of the nodes what they need, and no more."""
+    """Grant the role of the nodes the rights they need."""
     warnings: list[str] = []
     connection.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
     text = files("unisono.store").joinpath("sql", "postgres", "grants.sql").read_text("utf-8")
@@ -160,7 +160,7 @@ def _migrate(
     finish: bool,
     migrations: Sequence[Migration] | None = None,
 ) -> list[str]:
-    """One transaction for each file, each under the lock and on the version found under it."""
+    """Apply migrations, each in a transaction that locks and reads the version first."""
     mine = known_migrations() if migrations is None else migrations
     done: list[str] = []
     while True:
@@ -198,7 +198,7 @@ def _refuse_while_needed(connection: Connection[Row], step: Migration) -> None:
     if names:
         raise StoreUnusable(
             f"{step.name} takes away what running nodes of an older version need: {', '.join(names)}. "
-            f"Upgrade or stop them; a node counts as running for {ALIVE_S:.0f} s after its last sign of life"
+            f"Upgrade or stop them; a node counts as running for {ALIVE_S:.0f} s after its last heartbeat"
         )
 
 

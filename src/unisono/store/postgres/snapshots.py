@@ -12,13 +12,13 @@ from unisono.store.postgres.rows import Blobs, Integers, Texts, escape
 
 PER_STATEMENT_MAX: Final = 128
 BYTES_PER_STATEMENT_MAX: Final = 4 << 20
-"""This node's groups wait while a statement runs: so many snapshots, or so many bytes, some ten milliseconds."""
+"""Upper bounds of one statement, about ten milliseconds, because this node's groups wait for it."""
 
 
 def put(pipeline: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) -> None:
-    """Store them, each batch in a transaction of its own; an older one never replaces a newer one.
+    """Store snapshots, each batch in its own transaction; an older one never replaces a newer one.
 
-    `erasures`: how many there had been when their states were folded. After a later one they are not taken.
+    `erasures`: their count when the states were folded. After a later erasure the snapshots are ignored.
     """
     for batch in _batches(snapshots):
         parameters = {
@@ -36,7 +36,7 @@ def put(pipeline: PipelineConnection, snapshots: Sequence[Snapshot], erasures: i
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    """The newest of each partition and version, in order of both (nodes must not wait in circles)."""
+    """The newest of each partition and version, in order of both, so that nodes do not deadlock."""
     newest: dict[tuple[str, int], Snapshot] = {}
     for snapshot in snapshots:
         key = (snapshot.partition, snapshot.model_version)

@@ -16,13 +16,13 @@ from unisono.store.sqlite import files
 from unisono.store.statements import load_migrations, load_queries
 
 FILE_FINDINGS_MAX: Final = 100
-"""What SQLite's own check lists before it stops."""
+"""Findings after which SQLite's own check stops."""
 
 _SQL = load_queries("sqlite")
 
 
 def open_directory(directory: Path) -> SqliteOpened:
-    """StoreUnusable when there is no log this program can read; Unreadable when it is damaged from the start."""
+    """StoreUnusable when there is no log this program can read; Unreadable when the file is damaged."""
     try:
         connection = files.connect_reader(directory)
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -48,14 +48,14 @@ class SqliteOpened:
         self._connection = connection
         self.finds_by_id = True
 
-    def form_findings(self) -> Iterator[LogFinding]:
+    def structure_findings(self) -> Iterator[LogFinding]:
         yield from self._schema_findings()
         for (message,) in self._read(f"PRAGMA integrity_check({FILE_FINDINGS_MAX})"):
             if message != "ok":
                 yield LogFinding("file", message)
 
     def _schema_findings(self) -> Iterator[LogFinding]:
-        """Every table and index as the migrations make it; what an operator added is no concern of ours."""
+        """Compare every table and index with the migrations; additions of an operator are ignored."""
         present = {name: definition for name, *definition in self._rows("check_schema")}
         for name, *definition in _wanted_schema():
             if name not in present:
@@ -81,7 +81,7 @@ class SqliteOpened:
         row = next(self._rows("check_maintenance"), None)
         return None if row is None else (row[0], bool(row[1]))
 
-    def places_about(self) -> int:
+    def estimated_index_rows(self) -> int:
         return int(next(self._rows("check_index_size"))[0])
 
     def events(self, since: int, upto: int) -> Sequence[Row]:
@@ -96,10 +96,10 @@ class SqliteOpened:
     def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
         return [(row[0], row[1]) for row in self._rows("find_ids", _array(ids))]
 
-    def remembered_of(self, ids: Sequence[str]) -> Sequence[str]:
+    def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
         return [row[0] for row in self._rows("find_pruned_ids", _array(ids))]
 
-    def unlisted(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+    def missing_index_rows(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         return [
             (name, committed_id)
             for name, committed_id in self._rows("check_missing_partitions", _array(places))
@@ -108,7 +108,7 @@ class SqliteOpened:
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
         return ((id, first, count) for id, first, count in self._rows("check_duplicates"))
 
-    def remembered(self) -> Iterator[Sequence[tuple[int, int]]]:
+    def pruned_ids(self) -> Iterator[Sequence[tuple[int, int]]]:
         after = ""
         while rows := list(self._rows("check_pruned", after, BATCH_ROWS)):
             yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
@@ -126,7 +126,7 @@ class SqliteOpened:
             if last > self.pruned_to():
                 yield LogFinding("pruned", f"events of {name!r} are said to have left up to it", last)
 
-    def places(self) -> Iterator[Sequence[PartitionIndexRow]]:
+    def index_rows(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at = (-(2**63), 0)
         while rows := list(self._rows("check_index", *at, BATCH_ROWS)):
             yield [

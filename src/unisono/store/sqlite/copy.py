@@ -22,7 +22,7 @@ _SQL = load_queries("sqlite")
 
 
 class SqliteSource:
-    """An embedded log, read beside its server if one runs."""
+    """An embedded log, read while its server may run."""
 
     def __init__(self, directory: Path) -> None:
         self._reader = SqliteReader.open(directory)
@@ -59,7 +59,7 @@ class SqliteSource:
 
 
 class SqliteTarget:
-    """An embedded log, made when missing; nobody else may have it open."""
+    """An embedded log, created if missing; nobody else may have it open."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -101,7 +101,7 @@ class SqliteTarget:
         self.log.close()
 
     def _write(self, work: Callable[[apsw.Connection], object]) -> None:
-        """What no log in use would allow: beside it, and not by it."""
+        """Run a change that `SqliteLog` does not offer, on a connection of its own, with the log closed."""
         self.log.close()
         lock = files.DirectoryLock(self._directory)
         try:

@@ -180,7 +180,9 @@ def _written_anew(
             )
         require_present(lake.storage, new)
         table = lake.table(table.name)
-        table.replace_foreign_files(old, new, {"mended": len(old), "digest": msgspec.to_builtins(now)})
+        table.replace(
+            old, new, {"mended": len(old), "digest": msgspec.to_builtins(now)}, same_rows=True, foreign=True
+        )
     return now.rows
 
 
