@@ -14,7 +14,7 @@ from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.scan import runs_of, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
-from unisono.lake.write import GROUP_BYTES, GROUP_ROWS, UNBUCKETED, DataFile, cuts, write_runs
+from unisono.lake.write import GROUP_BYTES, GROUP_ROWS, UNBUCKETED, DataFile, row_group_ranges, write_runs
 from unisono.store.port import Record
 
 BUCKETS = 4
@@ -22,7 +22,7 @@ BUCKETS = 4
 
 @given(st.lists(st.integers(0, GROUP_BYTES * 2), max_size=200))
 def test_row_groups_are_bounded_and_leave_nothing_out(sizes: list[int]) -> None:
-    found = list(cuts(np.array(sizes, np.int64)))
+    found = list(row_group_ranges(np.array(sizes, np.int64)))
     assert [place for start, end in found for place in range(start, end)] == list(range(len(sizes)))
     for start, end in found:
         assert 0 < end - start <= GROUP_ROWS

@@ -9,7 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from unisono.lake.columns import bucket_of, kind_of
+from unisono.lake.columns import bucket_of, type_and_schema
 from unisono.lake.lake import Lake
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog, Record
@@ -88,7 +88,7 @@ def read_store(directory: Path) -> list[Record]:
 
 def row_of(record: Record) -> Row:
     """A record as a row of the data source and of the table `log`."""
-    kind, schema = kind_of(record.event)
+    kind, schema = type_and_schema(record.event)
     return {
         "committed_id": record.committed_id,
         "id": record.id,

@@ -17,7 +17,7 @@ from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, 
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.lake import Lake
-from unisono.lake.merge import EVERY_ID, Share, in_file_order, in_order, pieces, scan_share
+from unisono.lake.merge import EVERY_ID, Share, in_file_order, merge_pieces, pieces, scan_share
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
 from unisono.pipeline import task_planning as shares
@@ -146,7 +146,7 @@ def _order(storage: Storage, files: list[DataFile], bucket: int) -> list[tuple[b
         pieces(number, scan_share(storage, file, share, EVERY_ID, ("partition", "committed_id")), _ids)
         for number, file in enumerate(in_file_order(files))
     ]
-    found = [(name, id) for name, _, ids, start, end in in_order(sources) for id in ids[start:end]]
+    found = [(name, id) for name, _, ids, start, end in merge_pieces(sources) for id in ids[start:end]]
     assert found == sorted(found)
     return found
 

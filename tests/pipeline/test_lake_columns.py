@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import NAMES, row_of
-from unisono.lake.columns import bucket_of, kind_of, name_hash, to_batch
+from unisono.lake.columns import bucket_of, name_hash, to_batch, type_and_schema
 from unisono.lake.digests import Digest, digest, total
 from unisono.store.port import Record
 
@@ -31,7 +31,7 @@ from unisono.store.port import Record
 def test_type_and_schema_of_whatever_an_event_is(
     event: bytes, expected: tuple[str | None, str | None]
 ) -> None:
-    assert kind_of(event) == expected
+    assert type_and_schema(event) == expected
 
 
 def test_rows_are_the_records(records: list[Record]) -> None:

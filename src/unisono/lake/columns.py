@@ -82,7 +82,7 @@ class _Event(msgspec.Struct):
 _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
-def kind_of(event: bytes) -> tuple[str | None, str | None]:
+def type_and_schema(event: bytes) -> tuple[str | None, str | None]:
     """`type` and `schema` of an event's JSON; None for what is missing or not a string.
 
     A damaged event is copied as it is; an audit reports it.
@@ -101,7 +101,7 @@ def kind_of(event: bytes) -> tuple[str | None, str | None]:
 
 def to_batch(records: Sequence[Record]) -> pa.RecordBatch:
     """The rows of `records`, in their order."""
-    kinds = [kind_of(record.event) for record in records]
+    kinds = [type_and_schema(record.event) for record in records]
     offsets = list(accumulate((len(record.partitions) for record in records), initial=0))
     names = pa.array(chain.from_iterable(record.partitions for record in records), pa.string())
     partitions = pa.ListArray.from_arrays(

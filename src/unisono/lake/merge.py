@@ -90,7 +90,7 @@ def batch_rows_for(files: int) -> int:
     return max(BATCH_ROWS_MIN, min(BATCH_ROWS, MERGE_ROWS_MAX // max(1, files)))
 
 
-def in_order(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
+def merge_pieces(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
     """The pieces of all files by name, and of one name by file."""
     return heapq.merge(*sources) if len(sources) != 1 else sources[0]
 

@@ -192,7 +192,7 @@ def write_runs(
             files.append(writer.close())
             log += writer.digest
         if BY_PARTITION in tables:
-            for bucket, rows in _spread(run, buckets):
+            for bucket, rows in _rows_by_bucket(run, buckets):
                 writer = FileWriter(storage, BY_PARTITION, bucket)
                 for group in rows:
                     writer.add(group)
@@ -206,17 +206,17 @@ def _runs(batches: Iterable[pa.RecordBatch], events_per_file: int) -> Iterator[p
     rows = size = 0
     for batch in batches:
         if pending and (rows + batch.num_rows > events_per_file or size + batch.nbytes > RUN_BYTES_MAX):
-            yield _joined(pending)
+            yield _concatenate(pending)
             rows = size = 0
         if batch.num_rows:
             pending.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
     if pending:
-        yield _joined(pending)
+        yield _concatenate(pending)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.Table:
     """One table with contiguous columns, from which rows are taken quickly; clears `batches`."""
     table = pa.Table.from_batches(batches).combine_chunks()
     batches.clear()
@@ -225,11 +225,11 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
 
 def _groups(run: pa.Table) -> Iterator[pa.Table]:
     sizes = np.asarray(pc.binary_length(run.column("event")))
-    for start, end in cuts(sizes):
+    for start, end in row_group_ranges(sizes):
         yield run.slice(start, end - start)
 
 
-def _spread(run: pa.Table, buckets: int) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+def _rows_by_bucket(run: pa.Table, buckets: int) -> Iterator[tuple[int, Iterator[pa.Table]]]:
     """The rows of `by_partition` for a run, bucket by bucket, sorted by partition and committed_id."""
     lists = run.column("partitions").chunk(0)
     parents = np.asarray(pc.list_parent_indices(lists))
@@ -245,18 +245,21 @@ def _spread(run: pa.Table, buckets: int) -> Iterator[tuple[int, Iterator[pa.Tabl
     bucket_by_rank = np.array([homes[number] for number in placed])[keys[order]]
     edges = [0, *(np.flatnonzero(np.diff(bucket_by_rank)) + 1).tolist(), len(order)]
     for start, end in itertools.pairwise(edges):
-        yield int(bucket_by_rank[start]), _taken(run, encoded, parents, order[start:end], sizes[start:end])
+        yield (
+            int(bucket_by_rank[start]),
+            _take_rows(run, encoded, parents, order[start:end], sizes[start:end]),
+        )
 
 
-def _taken(run: pa.Table, names: Any, parents: Any, order: Any, sizes: Any) -> Iterator[pa.Table]:
-    for start, end in cuts(sizes):
+def _take_rows(run: pa.Table, names: Any, parents: Any, order: Any, sizes: Any) -> Iterator[pa.Table]:
+    for start, end in row_group_ranges(sizes):
         places = order[start:end]
         partition = names.take(pa.array(places)).dictionary_decode()
         rows = run.take(pa.array(parents[places]))
         yield rows.add_column(0, PARTITION_SCHEMA.field("partition"), partition)
 
 
-def cuts(sizes: Any) -> Iterator[tuple[int, int]]:
+def row_group_ranges(sizes: Any) -> Iterator[tuple[int, int]]:
     """(start, end) of row groups for events of these sizes: bounded in rows and in bytes, at least one row each."""
     ends = np.cumsum(sizes)
     start, total = 0, len(sizes)

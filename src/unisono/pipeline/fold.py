@@ -32,7 +32,7 @@ from unisono.lake.merge import (
     Share,
     batch_rows_for,
     in_file_order,
-    in_order,
+    merge_pieces,
     pieces,
     scan_share,
 )
@@ -286,7 +286,7 @@ def histories(
     storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
 ) -> Iterator[History]:
     """The partitions of a share that have events in `(since, upto]`, sorted by name, from one pass over its files."""
-    return groupby(in_order(_sources(storage, files, share, since, upto)), itemgetter(0))
+    return groupby(merge_pieces(_sources(storage, files, share, since, upto)), itemgetter(0))
 
 
 def history_of(

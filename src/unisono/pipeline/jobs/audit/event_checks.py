@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.columns import kind_of
+from unisono.lake.columns import type_and_schema
 from unisono.lake.digests import HASH_BYTES
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.schema import EVENT_TYPE, SchemaProfile
@@ -105,7 +105,7 @@ class EventCheck:
         self, committed_id: int, event: bytes, kind: tuple[Any, Any], own: tuple[Any, Any]
     ) -> None:
         if kind != own:
-            right = kind_of(event)
+            right = type_and_schema(event)
             if kind != tuple(None if name is None else name.encode() for name in right):
                 shown = tuple(None if name is None else name.decode(errors="replace") for name in kind)
                 self._tally.add(

@@ -25,7 +25,7 @@ from unisono.lake.merge import (
     Share,
     batch_rows_for,
     in_file_order,
-    in_order,
+    merge_pieces,
     pieces,
     scan_share,
 )
@@ -237,7 +237,7 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _same)
         for number, file in enumerate(in_file_order(job.files))
     ]
-    for _, _, batch, start, end in in_order(sources):
+    for _, _, batch, start, end in merge_pieces(sources):
         yield batch.slice(start, end - start)
 
 

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.merge import Share, in_file_order, in_order, pieces, scan_share
+from unisono.lake.merge import Share, in_file_order, merge_pieces, pieces, scan_share
 from unisono.lake.scan import RowRange
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
@@ -98,7 +98,7 @@ def judge_share(work: RevalidationTask) -> RevalidationOutcome:
     ]
     try:
         with no_collection():
-            for name, history in groupby(in_order(sources), itemgetter(0)):
+            for name, history in groupby(merge_pieces(sources), itemgetter(0)):
                 judge.begin(name.decode())
                 for _, _, batch, start, end in history:
                     for begin in range(start, end, SETTLE_EVENTS):

@@ -1,5 +1,5 @@
 -- Every statement of the shared log, by name. Loaded once by unisono.store.statements. Parameters are psycopg's:
--- %(name)b goes in binary form.
+-- %(name)b is sent in binary form.
 
 -- name: server_settings
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('fsync'),
@@ -12,7 +12,7 @@ SELECT set_config(%(name)s, %(value)s, false);
 -- name: read_setting
 SELECT CASE unit WHEN 'ms' THEN setting || unit ELSE setting END FROM pg_settings WHERE name = %(name)s;
 
--- The group. The head row is locked by a statement of its own: what follows it in the transaction sees all that
+-- The group. A separate statement locks the head row, so that later statements of the transaction see everything that
 -- was committed before the lock was granted.
 
 -- name: lock_head
@@ -22,7 +22,7 @@ SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE
 SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE one;
 
 -- name: events_after
--- Ids have no gaps, so a range is a bound; at least one record, whatever its size.
+-- Ids have no gaps, so a range of ids bounds the rows; at least one record, whatever its size.
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM (
     SELECT *, sum(octet_length(event)) OVER (ORDER BY committed_id ROWS UNBOUNDED PRECEDING) AS reached
@@ -33,7 +33,7 @@ WHERE reached <= %(bytes_max)b OR committed_id = %(since)b + 1
 ORDER BY committed_id;
 
 -- name: find_ids
--- One statement, so that an id that is leaving is found in one place or the other.
+-- One statement, so that an id that is being pruned is found in one of the two tables.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.events ON events.id = asked.id COLLATE "C"
 UNION ALL
@@ -41,7 +41,7 @@ SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.sta
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
 -- name: lock_claims
--- A claim elsewhere waits for this group, or this group sees the claim. In order, so that nobody waits in circles.
+-- A claim of another node waits for this group, or this group sees it. Ordered, so that nodes do not deadlock.
 SELECT client_id, node_id, conn FROM unisono.presence
 WHERE client_id = ANY (%(clients)b) ORDER BY client_id FOR SHARE;
 
@@ -80,7 +80,7 @@ SELECT head.pruned_to, (
 FROM unisono.head WHERE head.one;
 
 -- name: last_before
--- The first event that is young ends it; of those before it, the last that is old.
+-- The last old event before the first young one.
 SELECT coalesce((
     SELECT committed_id FROM unisono.events
     WHERE committed_id <= %(upto)b AND status_updated_at < %(time)b AND committed_id < coalesce((
@@ -99,13 +99,13 @@ SELECT head.committed_id, head.log_id::text,
        (SELECT events.id FROM unisono.events WHERE events.committed_id = %(at)b)
 FROM unisono.head WHERE head.one;
 
--- Which log, and which past of it.
+-- Identity.
 
 -- name: log_identity
 SELECT replace(log_id::text, '-', ''), log_epoch FROM unisono.head WHERE one;
 
 -- name: new_epoch
--- Larger than any epoch before, also one that a restored database has forgotten: the time in milliseconds.
+-- Larger than any epoch before, also after a restore of an older database: the time in milliseconds.
 UPDATE unisono.head SET log_epoch = greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 WHERE one RETURNING pg_notify('unisono', '');
 
@@ -129,14 +129,14 @@ SELECT oid::text FROM pg_database WHERE datname = current_database();
 SELECT 'unisono.head'::regclass::oid::text;
 
 -- name: change_location
--- Once, whoever notices it first.
+-- Only the first node that notices the change updates the row.
 UPDATE unisono.head SET place = %(after)s, log_epoch = CASE WHEN %(new)s THEN
     greatest(log_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) ELSE log_epoch END
 WHERE one AND place IS NOT DISTINCT FROM %(before)s RETURNING log_epoch, pg_notify('unisono', '');
 
 -- name: next_ids
--- The first ids of each partition after one of its own and up to a common one, so many of each. Partitions come back
--- by their places in the arrays.
+-- The first ids of each partition, after an id per partition and up to a common one, at most `each` of each.
+-- Partitions are returned as positions in the arrays.
 SELECT asked.place, near.committed_id
 FROM unnest(%(partitions)b, %(after)b) WITH ORDINALITY AS asked (partition, after, place)
 CROSS JOIN LATERAL (
@@ -148,7 +148,7 @@ CROSS JOIN LATERAL (
 ORDER BY asked.place, near.committed_id;
 
 -- name: events_by_id
--- Ids ascending. Event text is measured without being read, and read only for the records that fit.
+-- Ids ascending. octet_length does not read event text; it is read only for the records that fit.
 WITH sized AS (
     SELECT asked.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
            found.status_updated_at, row_number() OVER nearest AS place,
@@ -167,8 +167,8 @@ JOIN unisono.pruned_partitions ON pruned_partitions.partition = asked.partition 
 WHERE pruned_partitions.committed_id > asked.after LIMIT 1;
 
 -- name: page
--- One index range per partition, cut after the page; `due` counts what there is up to one past the page. Event
--- text is measured without being read, and read only for the records that fit. OFFSET 0 fixes the nesting.
+-- One index range per partition, limited to the page; `due` counts the ids up to one past the page. octet_length does
+-- not read event text; it is read only for the records that fit. OFFSET 0 fixes the join order.
 WITH ids AS MATERIALIZED (
     SELECT DISTINCT near.committed_id
     FROM unnest(%(partitions)b) AS asked (partition)
@@ -208,8 +208,7 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('unisono.snapshots', 0));
 SELECT pg_advisory_xact_lock(hashtextextended('unisono.snapshots', 0));
 
 -- name: put_snapshots
--- None of a state that was folded before the last erasure.
--- One of another content of the model makes way, however new it is.
+-- No snapshot that was folded before the last erasure. One of another model digest is replaced, however new it is.
 INSERT INTO unisono.snapshots (partition, model_version, committed_id, created_at, state, model_digest)
 SELECT fresh.*
 FROM unnest(%(partitions)b, %(versions)b, %(committed_ids)b, %(times)b, %(states)b, %(digests)b) AS fresh
@@ -246,7 +245,7 @@ WHERE partition > %(after)b AND model_version = %(version)b AND model_digest = %
 ORDER BY partition LIMIT %(limit)b;
 
 -- name: partition_names
--- From one name to the next by the index: the cost is that of the names, not of their events.
+-- A loose index scan from name to name: the cost is that of the names, not of their events.
 WITH RECURSIVE present AS (
     (SELECT partition FROM unisono.event_partitions
      WHERE partition > %(after)b ORDER BY partition LIMIT 1)
@@ -285,7 +284,7 @@ SELECT id, committed_id, client_id, status_updated_at, hash FROM unisono.events
 WHERE committed_id > %(since)b AND committed_id <= %(upto)b;
 
 -- name: prune_event_partitions
--- Each place by its whole key, which the event's own set of partitions gives; names there are as they are stored here.
+-- Deletes index rows by their full keys, which come from the partitions of the events.
 WITH gone AS (
     DELETE FROM unisono.event_partitions
     USING unnest(%(partitions)b, %(ids)b) AS asked (partition, committed_id)
@@ -356,7 +355,7 @@ RETURNING node_id;
 UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING node_id;
 
 -- name: claim
--- The row remembers whom it was taken from, so a claim that had to wait for another knows it all the same.
+-- The row keeps its previous holder, so a claim that waited for another one still learns whom it replaced.
 WITH taken AS (
     INSERT INTO unisono.presence AS known (client_id, node_id, conn, epoch)
     SELECT asked.client_id, %(node_id)b, asked.conn, nextval('unisono.epochs')
@@ -378,7 +377,7 @@ SELECT client_id, epoch,
 FROM taken;
 
 -- name: release
--- Whoever takes several rows of presence takes them in order: claims, fences and releases.
+-- Claims, fences and releases lock rows of presence in the same order.
 WITH given_up AS (
     SELECT presence.client_id
     FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn)
@@ -392,7 +391,7 @@ DELETE FROM unisono.presence USING given_up WHERE presence.client_id = given_up.
 DELETE FROM unisono.replacements WHERE node_id = %(node_id)b RETURNING conn;
 
 -- name: lost_claims
--- Of the claims this node believes it holds, those it does not.
+-- The given claims that are not in force any more.
 SELECT asked.conn FROM unnest(%(clients)b, %(conns)b) AS asked (client_id, conn)
 WHERE NOT EXISTS (
     SELECT 1 FROM unisono.presence
@@ -401,7 +400,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: expire_presence
--- What nodes long dead still hold, some at a time, passing over rows in use.
+-- Claims of dead nodes, a batch at a time, skipping locked rows.
 DELETE FROM unisono.presence WHERE client_id IN (
     SELECT presence.client_id FROM unisono.presence
     JOIN unisono.nodes ON nodes.node_id = presence.node_id
@@ -505,7 +504,7 @@ SELECT count(*) FROM unisono.snapshots;
 -- name: count_event_partitions
 SELECT count(*) FROM unisono.event_partitions WHERE committed_id > %(since)b;
 
--- The rest reads for `unisono check`: along indexes, some rows at a time, so that nothing beside it waits.
+-- For `unisono check`: short reads along indexes, so that nothing waits for them.
 
 -- name: check_schema
 -- Everything the migrations make, as the catalogue shows it in every version of PostgreSQL: kind, table, name, form.
@@ -553,7 +552,7 @@ FROM unisono.keeping;
 SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('unisono.event_partitions');
 
 -- name: check_events
--- Event text is measured without being read, and read only for the events that fit; at least one.
+-- octet_length does not read event text; it is read only for the events that fit, at least one.
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM (
     SELECT *, sum(octet_length(event)) OVER nearest AS reached, row_number() OVER nearest AS place

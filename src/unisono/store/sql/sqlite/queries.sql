@@ -13,7 +13,7 @@ SELECT log_id, log_epoch FROM head;
 SELECT opened FROM head;
 
 -- name: new_epoch
--- Larger than any epoch before, also one that a restored file has forgotten: ?1 is the time in milliseconds.
+-- Larger than any epoch before, also after a restore of an older file: ?1 is the time in milliseconds.
 UPDATE head SET log_epoch = max(log_epoch + 1, ?1) RETURNING log_epoch;
 
 -- name: set_identity
@@ -29,7 +29,7 @@ SELECT status_updated_at FROM head;
 UPDATE head SET opened = opened + 1;
 
 -- name: find_ids
--- ?1: JSON array of ids. CROSS JOIN keeps the asked ids outside: one index search for each of them.
+-- ?1: JSON array of ids. CROSS JOIN makes the ids the outer loop: one index search for each of them.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
 FROM json_each(?1) AS asked CROSS JOIN events ON events.id = asked.value;
 
@@ -65,12 +65,12 @@ WHERE partition = {number} AND committed_id > ?1 AND committed_id <= ?2
 {ranges} ORDER BY 1 LIMIT ?3
 
 -- name: next_ids
--- ?1: partition, ?2: after, ?3: up to, ?4: so many.
+-- ?1: partition, ?2: after, ?3: up to, ?4: limit.
 SELECT ?1, committed_id FROM event_partitions
 WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3 ORDER BY committed_id LIMIT ?4;
 
 -- name: page
--- No outer ORDER BY: CROSS JOIN fixes the nesting, so rows come in the order of the ids, unsorted and lazily.
+-- No outer ORDER BY: CROSS JOIN fixes the join order, so rows come lazily in the order of the ids, without a sort.
 WITH ids (committed_id) AS ({ids})
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
        events.status_updated_at
@@ -87,7 +87,7 @@ SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
 FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
 -- name: last_before
--- ?1: time, ?2: now, ?3: id. The first event that is young ends it; of those before it, the last that is old.
+-- ?1: time, ?2: now, ?3: id. The last old event before the first young one.
 SELECT coalesce((
     SELECT committed_id FROM events
     WHERE committed_id <= ?3 AND status_updated_at < ?1 AND committed_id < coalesce((
@@ -108,7 +108,7 @@ FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.v
 WHERE partitions.pruned_to > ?2;
 
 -- name: put_snapshot
--- One of another content of the model makes way, however new it is.
+-- One of another model digest is replaced, however new it is.
 INSERT INTO snapshots (partition, model_version, committed_id, created_at, state, model_digest)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (partition, model_version) DO UPDATE
@@ -136,7 +136,7 @@ CROSS JOIN snapshots ON snapshots.partition = partitions.number AND snapshots.mo
     AND snapshots.model_digest = ?3;
 
 -- name: watermarks
--- Some at a time, by partition number: a read this short does not keep the WAL from starting over.
+-- In batches by partition number: a read this short does not keep the WAL from starting over.
 SELECT snapshots.partition, partitions.name, snapshots.committed_id
 FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition
 WHERE snapshots.partition > ?1 AND snapshots.model_version = ?2 AND snapshots.model_digest = ?3
@@ -194,7 +194,7 @@ SELECT events.committed_id, events.partitions, events.event
 FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
 
 -- name: overwrite_event
--- The same length: the text is overwritten where it stands, and nothing moves before all of it is gone.
+-- With the same length, so that the text is overwritten in place before anything moves.
 UPDATE events SET event = zeroblob(length(event)) WHERE committed_id = ?1;
 
 -- name: replace_event
@@ -255,7 +255,7 @@ ON CONFLICT (name) DO UPDATE SET pruned_to = max(pruned_to, excluded.pruned_to);
 -- name: any_object
 SELECT 1 FROM sqlite_schema LIMIT 1;
 
--- The rest reads for `unisono check`: short statements, so that a running server's WAL can start over.
+-- For `unisono check`: short reads, so that a running server's WAL can start over.
 
 -- name: check_schema
 SELECT name, type, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
