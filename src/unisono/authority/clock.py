@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
+from unisono.display import utc_time
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 logger = logging.getLogger("unisono.authority")
@@ -54,15 +54,8 @@ class Clock:
         logger.warning(
             "newest event has the time %s, the clock of this node %s: more than %d s apart, using the clock of this "
             "node. Correct the clock that is wrong",
-            _iso(self._newest),
-            _iso(now),
+            utc_time(self._newest),
+            utc_time(now),
             CLOCK_SKEW_MAX_MS // 1000,
             extra={"event_ms": self._newest, "clock_ms": now},
         )
-
-
-def _iso(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"

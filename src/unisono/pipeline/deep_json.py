@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 import orjson
 
 from unisono.model.pack import unpack
 from unisono.vocabulary import Json
-
-_STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def text(value: Json, *, pretty: bool = False, sort_keys: bool = False) -> str:
@@ -21,11 +17,6 @@ def text(value: Json, *, pretty: bool = False, sort_keys: bool = False) -> str:
         return orjson.dumps(value, option=option).decode()
     except orjson.JSONEncodeError:  # too deep, or an integer beyond 64 bits, which a reducer may have made
         return "".join(_tokens(value, pretty, sort_keys))
-
-
-def harmless(line: str) -> str:
-    """A line for a terminal: what would steer it, or break or turn the line, is written as in JSON."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def state_text(packed: bytes) -> str:

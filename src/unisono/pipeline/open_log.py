@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from unisono.display import hide_credentials
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.store.port import LogExtent, LogReader, Pruned, Record, StoreUnusable
 from unisono.store.sqlite.files import LOG_FILE
@@ -27,7 +28,6 @@ __all__ = [
     "read_partitions",
     "read_range",
     "require_range",
-    "shown",
     "sqlite_directory",
     "sqlite_uri",
 ]
@@ -57,7 +57,7 @@ def normal_uri(store: str) -> str:
     if path.startswith("//"):
         path = path[2:]
     elif not store.startswith(SQLITE) and "://" in store:
-        raise NoSuchStore(f"{shown(store)} is no store: use sqlite:DIRECTORY or postgresql://…")
+        raise NoSuchStore(f"{hide_credentials(store)} is no store: use sqlite:DIRECTORY or postgresql://…")
     if not path:
         raise NoSuchStore("a store needs a place: sqlite:DIRECTORY or postgresql://…")
     return sqlite_uri(Path(path))
@@ -189,9 +189,3 @@ def _gone(pruned_to: int, since: int) -> NoSuchRange:
 def _next_limit(records: list[Record]) -> int:
     mean = 1 + sum(len(record.event) for record in records) // len(records)
     return max(1, min(READ_ROWS_MAX, READ_BYTES // mean))
-
-
-def shown(uri: str) -> str:
-    """A URI without what stands before its @, where passwords are."""
-    scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

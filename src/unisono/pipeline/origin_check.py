@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
+from unisono.display import hide_credentials
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, number
@@ -13,7 +14,7 @@ from unisono.lake.origin import shown as shown_note
 from unisono.lake.storage import LOG
 from unisono.pipeline.errors import Mismatch, ModelContentChanged, NoSuchRange
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.open_log import LogExtent, extent, open_reader, read_range, shown
+from unisono.pipeline.open_log import LogExtent, extent, open_reader, read_range
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogReader
 
@@ -53,7 +54,7 @@ def require_same_log(store: str, lake: Lake, head: int, held: LogExtent, *, adop
         noted, epoch = table.read_note(LOG_ID), table.read_note(LOG_EPOCH)
         if noted not in (None, number(log.log_id)) and not adopting:
             raise LakeUnusable(
-                ANOTHER.format(lake=shown_note(noted or 0), store=shown(store), log=log.log_id)
+                ANOTHER.format(lake=shown_note(noted or 0), store=hide_credentials(store), log=log.log_id)
             )
         if adopting or (noted is not None and epoch != log.log_epoch):
             _compare(reader, lake, held.pruned_to, head)

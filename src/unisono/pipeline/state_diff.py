@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from unisono.pipeline.deep_json import harmless, text
+from unisono.display import escape_controls, shorten
+from unisono.pipeline.deep_json import text
 from unisono.vocabulary import Json, JsonObject
 
 ROOT: Final = "_root"
@@ -43,7 +44,7 @@ class StateChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def line(self) -> str:
         """For a person."""
-        return harmless(self._told())
+        return escape_controls(self._told())
 
     def _told(self) -> str:
         place = ".".join(_shown_key(key) for key in _keys(self.path))
@@ -226,8 +227,7 @@ def _shown_key(key: str) -> str:
 def _shown(value: Json | UnsetType) -> str:
     if value is UNSET:
         return ""
-    written = text(value)
-    return written if len(written) <= SHOWN_CHARS else f"{written[: SHOWN_CHARS - 1]}…"
+    return shorten(text(value), SHOWN_CHARS)
 
 
 def _parent(id: str | UnsetType) -> str:

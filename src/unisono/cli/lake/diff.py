@@ -6,6 +6,7 @@ import click
 
 from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
+from unisono.display import escape_controls
 
 
 @click.command("diff")
@@ -22,7 +23,7 @@ def diff_(
 
     `+` is new, `-` is gone, `~` has another value, `>` was moved within a tree. Needs no Spark.
     """
-    from unisono.pipeline.deep_json import harmless, text
+    from unisono.pipeline.deep_json import text
     from unisono.pipeline.jobs.past.job import beyond, state_at
     from unisono.pipeline.state_diff import changes
 
@@ -35,7 +36,7 @@ def diff_(
         click.echo(text([change.operation() for change in found]))
         return
     place.say(
-        f"{harmless(new.partition)} from event {old.committed_id} to {new.committed_id}, model version "
+        f"{escape_controls(new.partition)} from event {old.committed_id} to {new.committed_id}, model version "
         f"{new.model_version}: {abs(new.events - old.events)} events, {len(found)} changes"
     )
     for change in found:

@@ -7,6 +7,7 @@ import msgspec
 
 from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
+from unisono.display import escape_controls
 
 
 @click.command("state")
@@ -19,7 +20,7 @@ from unisono.cli.lake.model_option import chosen_model, model_option
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with where it comes from.")
 def state_(place: LakeTarget, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
-    from unisono.pipeline.deep_json import harmless, text
+    from unisono.pipeline.deep_json import text
     from unisono.pipeline.jobs.past.job import beyond, state_at
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
@@ -31,7 +32,7 @@ def state_(place: LakeTarget, partition: str, at: str | None, model: str | None,
         return
     source = f"{found.replayed} replayed after the snapshot at {found.base}" if found.base else "all replayed"
     place.say(
-        f"{harmless(found.partition)} at event {found.committed_id}, model version {found.model_version}: "
+        f"{escape_controls(found.partition)} at event {found.committed_id}, model version {found.model_version}: "
         f"{found.events} events, {source}"
         + (f", {found.skipped} do not fit the model" if found.skipped else "")
     )

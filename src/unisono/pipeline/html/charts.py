@@ -22,7 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from unisono.pipeline.html.drawing import GRID, PALETTE, POINTS, TEXT, drawing, drawn, plain
+from unisono.display import replace_unprintable
+from unisono.pipeline.html.drawing import GRID, PALETTE, POINTS, TEXT, drawing, drawn
 
 Unit = Literal["", "bytes", "ms", "%", "time"]
 """What a number is of; a `time` is in milliseconds since the epoch."""
@@ -333,7 +334,7 @@ def _legend(axes: Axes, series: int) -> None:
 
 def _short(name: str) -> str:
     """A long name without its middle: what tells names apart is mostly at their ends."""
-    clean = plain(name)
+    clean = replace_unprintable(name)
     if _cells(clean) <= NAME_CELLS_MAX:
         return clean
     half = (NAME_CELLS_MAX - 1) // 2

@@ -18,6 +18,8 @@ from xml.etree import ElementTree
 import matplotlib
 from matplotlib.figure import Figure
 
+from unisono.display import replace_unprintable
+
 POINTS: Final = 72
 """Of an inch: one unit of a picture, shown as one pixel."""
 
@@ -32,8 +34,6 @@ _COLOUR: Final = re.compile(r"#[0-9a-f]{6}")
 _NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE: Final = re.compile(r"#([\w.-]+)")
 _FONT: Final = re.compile(r"font-family: [^;]*;?")
-_UNSHOWABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "unisono",  # else ids are random
@@ -60,11 +60,6 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def plain(text: str) -> str:
-    """`text` without characters that no document may hold, or that would break the line or turn it round."""
-    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def drawn(figure: Figure, label: str) -> str:
     """The picture as one `<svg>` element for an HTML page; `label` says what it shows to who cannot see it."""
     out = io.StringIO()
@@ -83,7 +78,7 @@ def drawn(figure: Figure, label: str) -> str:
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "role": "img",
-        "aria-label": plain(label),
+        "aria-label": replace_unprintable(label),
         "class": "chart",
     }
     root.set("stroke-linejoin", "round")

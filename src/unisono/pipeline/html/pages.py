@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from unisono.display import replace_unprintable
 from unisono.pipeline.html.charts import Unit, told
-from unisono.pipeline.html.drawing import plain
 
 Cell = str | int | float | bool | None
 
@@ -173,7 +173,7 @@ def counted(number: int, name: str) -> str:
 
 def shown(text: str) -> str:
     """`text` as markup that shows it."""
-    return html.escape(plain(text))
+    return html.escape(replace_unprintable(text))
 
 
 def _isolated(text: str) -> str:

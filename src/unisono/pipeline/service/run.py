@@ -18,11 +18,12 @@ from typing import Final
 
 import msgspec
 
+from unisono.display import hide_credentials
 from unisono.ipc.files import PipelineStatus, StageStatus, read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import brief
-from unisono.pipeline.open_log import extent, shown
+from unisono.pipeline.open_log import extent
 from unisono.pipeline.service.lease import Lease
 
 FAILED_IN_A_ROW_MAX: Final = 20
@@ -165,7 +166,7 @@ class Service:
 
     def _first_status(self) -> PipelineStatus:
         before = None if self._file is None else read_pipeline_status(self._file)
-        location, store = self._lake.storage.location, shown(self._store)
+        location, store = self._lake.storage.location, hide_credentials(self._store)
         status = PipelineStatus(location, store, socket.gethostname(), os.getpid(), now_ms())
         status.stages = {stage.name: StageStatus() for stage in self._stages}
         if before is not None and (before.lake, before.store) == (location, store):

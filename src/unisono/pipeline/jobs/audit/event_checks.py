@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unisono.display import shorten
 from unisono.lake.columns import type_and_schema
 from unisono.lake.digests import HASH_BYTES
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
@@ -182,7 +183,7 @@ def _judged(raw: tuple[bytes | None, ...]) -> Partitions:
         return Partitions(canonical(list[Json](names)), f"its partitions are not valid: {error}")
     text = canonical(list(normal))
     if tuple(names) != normal:
-        return Partitions(text, f"its partitions are not normalised: {_short(repr(names))}")
+        return Partitions(text, f"its partitions are not normalised: {shorten(repr(names), SHOWN)}")
     return Partitions(text, None)
 
 
@@ -229,7 +230,3 @@ def _is_text(value: bytes) -> bool:
 def _told(errors: Sequence[FieldError]) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{errors[0].field} {errors[0].message}{more}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from unisono.display import shorten
+
 KINDS: Final = {
     "file": "a data file that cannot be read, or not in full, or that another program wrote",
     "statistics": "what the table or the file says of its rows is not true",
@@ -79,7 +81,7 @@ class FindingTally:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if committed_id is not None:
             self._histogram(kind)[self._place(committed_id)] += 1
-        short = message if len(message) <= MESSAGE_CHARS_MAX else f"{message[: MESSAGE_CHARS_MAX - 1]}…"
+        short = shorten(message, MESSAGE_CHARS_MAX)
         self._keep(kind, [AuditFinding(kind, short, committed_id, partition)])
 
     def count(self, kind: str, committed_ids: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
+from unisono.display import hide_credentials
 from unisono.pipeline.jobs.audit.findings import KINDS, WARNINGS, AuditFinding
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, Scope
-from unisono.pipeline.open_log import shown
 
 LISTED: Final = 20
 """Findings of one kind in the text; the JSON has all that were kept."""
@@ -116,7 +116,7 @@ def made(
     step = -(-len(ticks) // TICKS_MAX) or 1
     return AuditReport(
         lake,
-        None if scope.store is None else shown(scope.store),
+        None if scope.store is None else hide_credentials(scope.store),
         all(kind.warning for kind in kinds),
         scope.head,
         outcome.counts.get("events", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from unisono.display import shorten_repr
 from unisono.model.forest import ROOT, Forest, Malformed
 from unisono.model.pack import unpack
 from unisono.model.partition import PartitionState
@@ -78,4 +79,4 @@ def _link_fault(forest: Forest) -> str | None:
 
 
 def _short(text: str) -> str:
-    return repr(text) if len(text) <= NAME_CHARS_MAX else repr(text[: NAME_CHARS_MAX - 1]) + "…"
+    return shorten_repr(text, NAME_CHARS_MAX)

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unisono.display import megabytes
 from unisono.lake.columns import to_batch
 from unisono.lake.lake import Lake, View
 from unisono.lake.scan import scan_log
@@ -72,7 +73,7 @@ class Proof(msgspec.Struct, frozen=True):
         return any(Path(place.path).name.startswith(LOG_FILE) for place in own)
 
     def text(self) -> str:
-        searched = f"{self.files} files ({self.bytes / 1e6:.1f} MB) searched"
+        searched = f"{self.files} files ({megabytes(self.bytes)}) searched"
         if self.holds:
             return f"{searched}, none holds erased content"
         lines = [f"{searched}, erased content is still there:"]

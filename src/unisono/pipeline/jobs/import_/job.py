@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
+from unisono.display import hide_credentials
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import Mismatch, NoSuchStore, PipelineError
 from unisono.pipeline.job_model import ShippedModel
@@ -38,7 +39,7 @@ from unisono.pipeline.jobs.import_.sources import (
     unchanged,
 )
 from unisono.pipeline.jobs.import_.staging import DECIDED, READ, ImportProgress, ImportRequest, Staging
-from unisono.pipeline.open_log import extent, no_collection, shown, sqlite_directory
+from unisono.pipeline.open_log import extent, no_collection, sqlite_directory
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, LogMovedOn, groups, open_log
 from unisono.store.bulk_load import UnnumberedEvent as PreparedRow
@@ -75,7 +76,7 @@ class ImportPlan(msgspec.Struct, frozen=True):
     @property
     def asked(self) -> ImportRequest:
         return ImportRequest(
-            shown(self.store),
+            hide_credentials(self.store),
             self.sources,
             self.mapped.names,
             self.order,
@@ -170,7 +171,7 @@ class _Work:
         plan, manifest = self._plan, self._manifest
         return ImportReport(
             manifest.key,
-            shown(plan.store),
+            hide_credentials(plan.store),
             plan.order,
             f"{plan.model.version} ({plan.model.digest[:12]})" if plan.model.files else plan.model.digest,
             "full" if plan.full else "shape",

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unisono.display import utc_time
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import Share
@@ -157,7 +158,7 @@ def beyond(view: View, at: int | str | None) -> str | None:
     (last,) = (time for batch in batches for time in batch.column(0).to_pylist())
     if _milliseconds(at) <= last:
         return None
-    ended = datetime.fromtimestamp(last / 1000, UTC).isoformat(timespec="milliseconds")
+    ended = utc_time(last)
     return (
         f"the lake ends at event {view.head}, committed at {ended}: what came after it is not in this answer"
     )

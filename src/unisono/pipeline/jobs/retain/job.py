@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from unisono.display import megabytes
 from unisono.lake.lake import Lake
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.compare import compare_rows
@@ -83,7 +84,7 @@ class RetentionPlan(msgspec.Struct, frozen=True):
         held = self.extent
         lines = [f"{held_text(held)}, snapshots count for model version {self.model_version}"]
         if self.events:
-            size = f"about {self.bytes / 1e6:.1f} MB of event text"
+            size = f"about {megabytes(self.bytes)} of event text"
             lines.append(f"can go: {self.events} events, {held.pruned_to + 1} to {self.upto}, {size}")
         else:
             lines.append("nothing can go")
