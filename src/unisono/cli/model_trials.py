@@ -17,6 +17,7 @@ import msgspec
 from unisono.cli.model_trial_process import LogRequest, TrialAnswer, TrialRequest
 from unisono.config import Settings
 from unisono.display import shorten
+from unisono.model.diff import JsonDifference, differences
 from unisono.model.lint import ModelCheckReport
 from unisono.model.registry import ModelProblem
 from unisono.model.replay import Review
@@ -197,32 +198,13 @@ def difference(one: Mark, two: Mark) -> str:
             for mark in (one, two)
         ]
         return f"different judgements in two runs: one {said[0]}, the other {said[1]}"
-    path, here, there = _differing(one.states or {}, two.states or {})
+    left, right = one.states or {}, two.states or {}
+    found = next(differences(left, right), JsonDifference("value", None, left, right))
+    path, here, there = found.path(), found.left, found.right
+    if found.kind == "keys":
+        path, here, there = [*path, "(keys)"], [*here], [*there]
     values = [shorten(json.dumps(value, ensure_ascii=False), 80) for value in (here, there)]
     return f"different states in two runs, at {'.'.join(path)}: {values[0]} and {values[1]}"
-
-
-def _differing(one: Any, two: Any) -> tuple[list[str], Any, Any]:
-    """The first place where two values differ, or have their keys in another order, and what is there."""
-    path: list[str] = []
-    while True:
-        if isinstance(one, dict) and isinstance(two, dict):
-            if [*one] != [*two]:
-                return [*path, "(keys)"], [*one], [*two]
-            steps: list[Any] = [*one]
-        elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-            steps = [*range(len(one))]
-        else:
-            return path, one, two
-        step = next((step for step in steps if _text(one[step]) != _text(two[step])), None)
-        if step is None:
-            return path, one, two
-        path.append(str(step))
-        one, two = one[step], two[step]
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value)
 
 
 def _differs(ones: Sequence[Mark], others: Sequence[Mark]) -> bool:
