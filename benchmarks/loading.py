@@ -38,12 +38,12 @@ _numbers = count()
 def build(data: Path, events: int) -> None:
     started = time.perf_counter()
 
-    def told(done: int) -> None:
+    def progress(done: int) -> None:
         if done % 100_000 == 0:
             print(f"  {done:,} events after {time.perf_counter() - started:.0f} s", flush=True)
 
     log = SqliteLog.open(data)
-    grow(log, LARGE, events, told=told)
+    grow(log, LARGE, events, progress=progress)
     log.close()
 
 

@@ -115,7 +115,11 @@ def tree_actions(count: int, seed: int = 0) -> Iterator[JsonObject]:
 
 
 def grow(
-    log: SqliteLog, partition: str, count: int, seed: int = 0, told: Callable[[int], None] = lambda _: None
+    log: SqliteLog,
+    partition: str,
+    count: int,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Append tree actions to one partition, a thousand in a group, past any authority."""
     names = canonical([partition])
@@ -129,4 +133,4 @@ def grow(
             ]
         )
         log.maintain()
-        told(head + len(group))
+        progress(head + len(group))

@@ -1,6 +1,6 @@
 """A real authority in a thread, and the ends of its channels: the node's, and one or more fronts'.
 
-The log is a real SQLite log, the channels are real socket pairs. What a front is told is kept in the order it
+The log is a real SQLite log, the channels are real socket pairs. What a front receives is kept in the order it
 came, so that a test can wait for one message and still look at all that came before it.
 """
 
@@ -90,7 +90,7 @@ class End:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.told: list[Message] = []
+        self.received: list[Message] = []
         self._taken: set[int] = set()
 
     def send(self, *messages: Message) -> None:
@@ -100,15 +100,15 @@ class End:
         """The first message not waited for before that is wanted; AssertionError when none comes."""
         deadline, looked_at = time.monotonic() + PATIENCE_S, 0
         while True:
-            for index in range(looked_at, len(self.told)):
-                if index not in self._taken and wanted(self.told[index]):
+            for index in range(looked_at, len(self.received)):
+                if index not in self._taken and wanted(self.received[index]):
                     self._taken.add(index)
-                    return self.told[index]
-            looked_at = len(self.told)
+                    return self.received[index]
+            looked_at = len(self.received)
             left = deadline - time.monotonic()
-            assert left > 0, f"no answer; the last messages were {self.told[-3:]}"
+            assert left > 0, f"no answer; the last messages were {self.received[-3:]}"
             if select.select([self.channel], [], [], left)[0]:
-                self.told += self.channel.receive()
+                self.received += self.channel.receive()
 
     def of(self, kind: type[M], matching: Callable[[M], bool] = lambda _: True) -> M:
         found = self.wait(lambda message: isinstance(message, kind) and matching(message))
@@ -116,18 +116,18 @@ class End:
         return found
 
     def rest(self) -> list[Message]:
-        """Everything told until the other side ends, from the beginning."""
+        """Everything received until the other side ends, from the beginning."""
         while True:
             assert select.select([self.channel], [], [], PATIENCE_S)[0], "it does not end"
             try:
-                self.told += self.channel.receive()
+                self.received += self.channel.receive()
             except ChannelClosed:
-                return self.told
+                return self.received
 
     def forget(self) -> list[Message]:
-        """Everything told so far, which is kept no longer."""
-        told, self.told, self._taken = self.told, [], set()
-        return told
+        """Return everything received so far, and forget it."""
+        received, self.received, self._taken = self.received, [], set()
+        return received
 
     def close(self) -> None:
         self.channel.close()
@@ -152,7 +152,7 @@ class FrontEnd(End):
         return self.of(HeadAnswer, lambda head: head.ticket == ticket).committed_id
 
     def committed(self) -> list[EventCommitted]:
-        return [message for message in self.told if isinstance(message, EventCommitted)]
+        return [message for message in self.received if isinstance(message, EventCommitted)]
 
 
 class Caller:
@@ -238,7 +238,7 @@ class Seat(Generic[L]):
         self.node.send(AskStats(ticket))
         return parse(self.node.of(Stats, lambda stats: stats.ticket == ticket).body)
 
-    def order(self, command: str, argument: str) -> tuple[bool, Any]:
+    def command(self, command: str, argument: str) -> tuple[bool, Any]:
         ticket = next(_serial)
         self.node.send(AdminCommand(ticket, command, argument))
         report = self.node.of(CommandResult, lambda report: report.ticket == ticket)
@@ -318,11 +318,11 @@ def reading(data: Path) -> Iterator[SqliteReader]:
         reader.close()
 
 
-def check_order(told: list[Message]) -> int:
-    """BCAST-03, BCAST-06 and SYNC-06 on one channel; the number of commits told."""
+def check_order(received: list[Message]) -> int:
+    """BCAST-03, BCAST-06 and SYNC-06 on one channel; the number of commits received."""
     commits = 0
     answered: dict[int, int] = {}
-    for message in told:
+    for message in received:
         match message:
             case EventCommitted(committed_id=committed_id):
                 commits += 1
@@ -332,7 +332,7 @@ def check_order(told: list[Message]) -> int:
             case BatchOutcome(conn=conn, results=results):
                 ids = [r.committed_id for r in results if r.committed_id is not None]
                 assert ids == sorted(ids), "SUBMIT-03"
-                assert all(committed_id <= commits for committed_id in ids), "told after its broadcast"
+                assert all(committed_id <= commits for committed_id in ids), "received after its broadcast"
                 assert not ids or ids[0] > answered.get(conn, 0), "SUBMIT-09"
                 answered[conn] = ids[-1] if ids else answered.get(conn, 0)
     return commits

@@ -41,8 +41,8 @@ def time_of_next(seat: Seat[Any]) -> int:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    return [text for text in told if "clock" in text]
+    texts = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    return [text for text in texts if "clock" in text]
 
 
 @pytest.mark.req("ENV-07")
@@ -102,8 +102,8 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
             return seated
 
         a, b = node("a", right), node("b", wrong)
-        told = [time_of_next(seat) for seat in (a, b, a, b, a)]
-        assert told == [NOW, AHEAD, NOW, AHEAD, NOW]
+        times = [time_of_next(seat) for seat in (a, b, a, b, a)]
+        assert times == [NOW, AHEAD, NOW, AHEAD, NOW]
         wrong.now = NOW + 30_000  # not quite right, but near enough
         assert [time_of_next(seat) for seat in (b, a)] == [NOW + 30_000] * 2
         assert a.front.head() == 7
@@ -112,7 +112,7 @@ def test_a_node_with_a_wrong_clock_does_not_decide_the_times_of_the_others(
 
 @pytest.mark.req("ENV-07")
 def test_a_node_that_starts_after_a_wrong_clock_uses_its_own(database: str) -> None:
-    for name, now, told in (("a", AHEAD, AHEAD), ("b", NOW, NOW), ("c", NOW - 1_000, NOW)):
+    for name, now, expected in (("a", AHEAD, AHEAD), ("b", NOW, NOW), ("c", NOW - 1_000, NOW)):
         log = PostgresLog.open(database, name)
         with seated_on(log, now_ms=Hands(now), cluster=ClusterView(log)) as seat:
-            assert time_of_next(seat) == told
+            assert time_of_next(seat) == expected

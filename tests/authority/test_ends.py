@@ -19,8 +19,8 @@ def test_time_never_runs_backwards_not_even_across_a_restart(tmp_path: Path) -> 
     for times, expected in (([5_000, 3_000, 7_000], [5_000, 5_000, 7_000]), ([1, 9_000], [7_000, 9_000])):
         with seated(tmp_path / "data", now_ms=lambda: now[0]) as seat:
             caller = seat.front.connect()
-            for now[0], told in zip(times, expected, strict=True):
-                assert caller.submit(candidate(["p"], put("x", 1)))[0].status_updated_at == told
+            for now[0], wanted in zip(times, expected, strict=True):
+                assert caller.submit(candidate(["p"], put("x", 1)))[0].status_updated_at == wanted
 
 
 @pytest.mark.req("ERR-03")
@@ -33,7 +33,7 @@ def test_a_front_that_goes_away_does_not_stop_the_others(tmp_path: Path) -> None
         half.channel._sock.sendall(b"\xff\xff\xff\xff not a frame")
         for id in "bc":
             assert caller.submit(candidate(["p"], push(id)))[0].status == "committed"
-        assert check_order(stays.told) == stays.head()
+        assert check_order(stays.received) == stays.head()
         assert seat.stats().counters["commits"] == stays.head()
 
 

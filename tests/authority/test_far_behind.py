@@ -26,7 +26,7 @@ EVENT_BYTES = 100_000
 
 
 class DeafLog(PostgresLog):
-    """A node that hears nothing of the others until it is told to, as if it had stood still."""
+    """A node that hears nothing of the others until it is allowed to, as if it had stood still."""
 
     deaf = False
 
@@ -69,8 +69,8 @@ def test_what_a_node_missed_is_told_in_order_and_in_bounded_parts(database: str,
     with fallen_behind(database) as seat:
         sizes.clear()
         seat.store.deaf = False
-        seat.front.of(EventCommitted, lambda told: told.committed_id == EVENTS)
-        assert check_order(seat.front.told) == EVENTS
+        seat.front.of(EventCommitted, lambda event: event.committed_id == EVENTS)
+        assert check_order(seat.front.received) == EVENTS
         assert sum(sizes) > EVENTS * EVENT_BYTES
         assert max(sizes) < 2 * GROUP_BYTES_MAX
 
@@ -82,6 +82,6 @@ def test_a_group_of_a_node_far_behind_comes_after_all_that_it_missed(database: s
         sizes.clear()
         result = caller.submit(candidate(["p"], put("x", 1)))
         assert result[0].committed_id == EVENTS + 1
-        assert check_order(seat.front.told) == EVENTS + 1
-        # What came between the last look and the lock is told with the group: one look's worth more.
+        assert check_order(seat.front.received) == EVENTS + 1
+        # What came between the last look and the lock is sent with the group: one look's worth more.
         assert max(sizes) < EVENTS * EVENT_BYTES * 3 // 4

@@ -102,15 +102,15 @@ def test_a_retry_gets_the_first_answer_and_is_not_told_to_anybody(tmp_path: Path
         event = {"type": "set", "payload": {"target": "x", "value": {"a": 1, "b": 2}}}
         respelt = {"payload": {"value": {"b": 2.0, "a": 1.0}, "target": "x"}, "type": "set"}
         first = candidate(["p", "q"], event)
-        (told,) = here.submit(first)
-        assert (told.status, told.committed_id) == ("committed", 1)
-        assert there.submit(candidate(["q", "p"], respelt, first.id)) == (told,)
-        assert here.submit(first) == (told,)
+        (answer,) = here.submit(first)
+        assert (answer.status, answer.committed_id) == ("committed", 1)
+        assert there.submit(candidate(["q", "p"], respelt, first.id)) == (answer,)
+        assert here.submit(first) == (answer,)
         assert seat.fronts[1].head() == 1
         assert [one.committed_id for one in seat.fronts[1].committed()] == [1]
         assert seat.stats().counters["duplicates"] == 2
     with seated(tmp_path / "data") as seat:
-        assert seat.front.connect().submit(first) == (told,), "also after a restart (ORD-05)"
+        assert seat.front.connect().submit(first) == (answer,), "also after a restart (ORD-05)"
         assert seat.front.head() == 1
 
 
@@ -193,9 +193,9 @@ def test_one_event_is_answered_in_the_words_of_the_draft(seat: Seat[SqliteLog]) 
 
     refused = other.submit_single(candidate(["p"], push("b", parent="a"), "e2"))
     assert (refused.committed, refused.reason) == (False, "validation_failed")
-    told = msgspec.json.decode(refused.payload)
-    assert (told["id"], told["client_id"], told["partitions"]) == ("e2", "bob", ["p"])
-    assert [error["field"] for error in told["errors"]] == ["event.payload.options.parent"]
+    answer = msgspec.json.decode(refused.payload)
+    assert (answer["id"], answer["client_id"], answer["partitions"]) == ("e2", "bob", ["p"])
+    assert [error["field"] for error in answer["errors"]] == ["event.payload.options.parent"]
 
 
 @pytest.mark.req("ORD-03", "SUBMIT-10")

@@ -19,7 +19,7 @@ TIMEOUT_S = 0.2
 
 
 def stored(seat: Seat[SqliteLog], tmp_path: Path, partition: str) -> Any:
-    assert seat.order("snapshot", partition)[0]
+    assert seat.command("snapshot", partition)[0]
     with reading(tmp_path / "data") as log:
         snapshot = log.snapshot(partition, 1, load_model(tmp_path / "model").digest)
     assert snapshot is not None

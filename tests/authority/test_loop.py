@@ -1,4 +1,4 @@
-"""The group loop: what is told, to whom, in which order, and never before it is durable."""
+"""The group loop: what is sent, to whom, in which order, and never before it is durable."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_on_every_channel_everything_comes_in_commit_order(tmp_path: Path, seed:
                 front.of(BatchOutcome)
             head = front.head()
         seat.drain()
-        told = [front.rest() for front in seat.fronts]
-        assert [check_order(one) for one in told] == [head] * 3
-        assert len({tuple(m for m in one if isinstance(m, EventCommitted)) for one in told}) == 1
+        received = [front.rest() for front in seat.fronts]
+        assert [check_order(one) for one in received] == [head] * 3
+        assert len({tuple(m for m in one if isinstance(m, EventCommitted)) for one in received}) == 1
     with reading(tmp_path / "data") as log:
         assert [record.committed_id for record in log.scan(0, head, limit=head)] == [*range(1, head + 1)]
 
@@ -134,7 +134,7 @@ def test_nothing_is_told_before_it_is_durable(tmp_path: Path) -> None:
 
 
 def check_failed(front: FrontEnd, told_before: int) -> None:
-    """DUR-04: after what was told before, only that it failed."""
+    """DUR-04: after what was sent before, only that it failed."""
     assert [type(message) for message in front.rest()[told_before:]] == [LogFailed]
 
 
@@ -147,7 +147,7 @@ def test_when_the_disk_fails_nobody_is_told_anything_but_that(tmp_path: Path, op
             here, there = seat.fronts
             caller = here.connect()
             caller.submit(candidate(["p"], put("x", 1)))
-            heard = [len(here.told), (there.head(), len(there.told))[1]]
+            heard = [len(here.received), (there.head(), len(there.received))[1]]
 
             def fault(doing: str, name: str) -> None:
                 if (doing, name) == (operation, "log.db-wal"):
@@ -173,7 +173,7 @@ def test_a_failed_group_takes_no_ids_and_what_waited_behind_it_is_not_answered(t
         caller = seat.front.connect()
         for number in (1, 2):
             assert caller.submit(candidate(["p"], put("x", number)))[0].committed_id == number
-        heard = len(seat.front.told)
+        heard = len(seat.front.received)
         many = [candidate(["p"], put("y", number)) for number in range(GROUP_EVENTS_MAX)]
         seat.front.send(caller.request(*many), AskHead(1), caller.request(candidate(["p"], push("a"))))
         check_failed(seat.front, heard)
@@ -197,16 +197,16 @@ def test_a_replaced_connection_commits_nothing_more(tmp_path: Path) -> None:
         there.send(Claim(new.conn, "alice"), AskHead(1))
         assert [front.of(Replaced).conn for front in seat.fronts] == [old.conn, old.conn]
         assert there.of(Claimed).conn == new.conn
-        heard = len(here.told)
+        heard = len(here.received)
         here.send(old.request(candidate(["p"], push("b"))), stranger.request(candidate(["p"], push("c"))))
         assert stranger.results()[0].committed_id == 2, "others go on"
-        assert [type(message) for message in here.told[heard:]] == [Dropped, EventCommitted, BatchOutcome]
+        assert [type(message) for message in here.received[heard:]] == [Dropped, EventCommitted, BatchOutcome]
         here.send(Release(old.conn))
         assert here.head() == 2
         assert new.submit(candidate(["p"], push("b")))[0].committed_id == 3, (
             "its release does not unseat the new"
         )
-        assert not [message for message in there.told if message == Replaced(new.conn)]
+        assert not [message for message in there.received if message == Replaced(new.conn)]
 
 
 @pytest.mark.req("CONN-05")
@@ -219,7 +219,7 @@ def test_in_one_group_the_fence_stands_between_the_requests(tmp_path: Path) -> N
             requests[0], Claim(new.conn, "alice"), requests[1], new.request(candidate(["p"], push("c")))
         )
         assert new.results()[0].committed_id == 2
-        assert [type(m) for m in seat.front.told[2:]] == [
+        assert [type(m) for m in seat.front.received[2:]] == [
             EventCommitted,
             BatchOutcome,
             Replaced,
@@ -241,7 +241,7 @@ def test_a_released_or_unknown_connection_commits_nothing(tmp_path: Path) -> Non
             Release(unknown.conn),
         )
         assert seat.front.head() == 0
-        assert not [message for message in seat.front.told if isinstance(message, BatchOutcome)]
+        assert not [message for message in seat.front.received if isinstance(message, BatchOutcome)]
         assert [seat.front.of(Dropped).conn for _ in range(2)] == [gone.conn, unknown.conn]
 
 
@@ -251,4 +251,4 @@ def test_who_claims_again_does_not_replace_itself(tmp_path: Path) -> None:
         caller = seat.front.connect()
         seat.front.send(Claim(caller.conn, caller.client_id))
         assert caller.submit(candidate(["p"], push("a")))[0].status == "committed"
-        assert not [message for message in seat.front.told if isinstance(message, Replaced)]
+        assert not [message for message in seat.front.received if isinstance(message, Replaced)]

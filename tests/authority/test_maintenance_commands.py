@@ -34,9 +34,9 @@ def order(seat: Seat[SqliteLog], command: str, body: object) -> tuple[bool, obje
 def test_a_shared_log_is_not_kept_by_its_nodes(tmp_path: Path) -> None:
     with seated(tmp_path / "data") as seat:  # whose orders were not given the log
         for command in MAINTENANCE_COMMANDS:
-            ok, told = order(seat, command, 0)
+            ok, answer = order(seat, command, 0)
             assert not ok
-            assert "in the database itself" in str(told)
+            assert "in the database itself" in str(answer)
 
 
 class Pruned(SqliteLog):

@@ -45,11 +45,11 @@ def test_a_new_model_is_told_to_every_front_and_judges_the_whole_log_anew(
     caller = seat.front.connect()
     count(caller, 3)
     assert counted(caller) == 6
-    assert seat.order("snapshot", "p")[0]
-    ok, told = seat.order("reload", str(write_model(tmp_path / "next", 5)))
-    assert ok, told
-    assert (told["old_model_version"], told["new_model_version"]) == (2, 5)
-    assert told["changes"]["model_version"] == {"before": 2, "after": 5}
+    assert seat.command("snapshot", "p")[0]
+    ok, answer = seat.command("reload", str(write_model(tmp_path / "next", 5)))
+    assert ok, answer
+    assert (answer["old_model_version"], answer["new_model_version"]) == (2, 5)
+    assert answer["changes"]["model_version"] == {"before": 2, "after": 5}
     for front in seat.fronts:
         changed = front.of(ModelChanged)
         assert (changed.old_model_version, changed.offer.model_version, changed.offer.head) == (2, 5, 3)
@@ -58,7 +58,7 @@ def test_a_new_model_is_told_to_every_front_and_judges_the_whole_log_anew(
     assert counted(caller) == 15, "not from the old model's snapshot, not from its state"
     count(caller)
     assert counted(caller) == 20
-    assert seat.order("snapshot", "p")[0]
+    assert seat.command("snapshot", "p")[0]
     with reading(tmp_path / "data") as log:
         for version, expected in ((2, 6), (5, 20)):
             place = tmp_path / ("model" if version == 2 else "next")
@@ -84,7 +84,7 @@ def test_it_switches_between_two_groups(seat: Seat[SqliteLog], tmp_path: Path) -
     for number in range(150):
         callers[number % 3].results()
     said, version = [], 2
-    for message in seat.front.told:
+    for message in seat.front.received:
         if isinstance(message, ModelChanged):
             version = 3
         elif isinstance(message, BatchOutcome):
@@ -113,26 +113,28 @@ def test_a_model_that_cannot_be_used_leaves_the_old_one_in_force(
         "\x00": "is not a directory",
     }
     for place, reason in refusals.items():
-        ok, told = seat.order("reload", place)
+        ok, answer = seat.command("reload", place)
         assert not ok
-        assert reason in told["error"]
+        assert reason in answer["error"]
         count(caller)
     assert counted(caller) == 2 * (1 + len(refusals))
-    assert not [m for front in seat.fronts for m in front.told if isinstance(m, ModelChanged)]
-    assert seat.order("reload", str(write_model(tmp_path / "higher", 3)))[0], "and a good one is taken still"
+    assert not [m for front in seat.fronts for m in front.received if isinstance(m, ModelChanged)]
+    assert seat.command("reload", str(write_model(tmp_path / "higher", 3)))[0], (
+        "and a good one is taken still"
+    )
 
 
 def test_a_server_without_a_versioned_model_has_none_to_reload(tmp_path: Path) -> None:
     place = write_model(tmp_path / "model", 1)
     with seated(tmp_path / "data") as seat:
         for argument in (str(place), ""):
-            ok, told = seat.order("reload", argument)
+            ok, answer = seat.command("reload", argument)
             assert not ok
-            assert "--model" in told["error"]
+            assert "--model" in answer["error"]
 
 
 def test_an_unknown_order_is_refused(seat: Seat[SqliteLog]) -> None:
-    assert seat.order("dance", "") == (False, {"error": "unknown command 'dance'"})
+    assert seat.command("dance", "") == (False, {"error": "unknown command 'dance'"})
 
 
 class SharedLog(SqliteLog):
@@ -197,8 +199,10 @@ def test_who_waits_for_a_state_is_judged_by_the_new_model(tmp_path: Path) -> Non
         results = [caller.results()[0] for _ in items]
         assert [result.id for result in results] == [item.id for item in items]
         assert [result.status for result in results] == ["committed", "rejected", "committed"]
-        changed = next(n for n, m in enumerate(seat.front.told) if isinstance(m, ModelChanged))
+        changed = next(n for n, m in enumerate(seat.front.received) if isinstance(m, ModelChanged))
         answers = [
-            n for n, m in enumerate(seat.front.told) if isinstance(m, BatchOutcome) and m.conn == caller.conn
+            n
+            for n, m in enumerate(seat.front.received)
+            if isinstance(m, BatchOutcome) and m.conn == caller.conn
         ]
         assert changed < min(answers)

@@ -25,7 +25,7 @@ def seat(tmp_path: Path) -> Iterator[Seat[SqliteLog]]:
 
 
 def data_of(seat: Seat[SqliteLog], tmp_path: Path, partition: str) -> Any:
-    assert seat.order("snapshot", partition)[0]
+    assert seat.command("snapshot", partition)[0]
     with reading(tmp_path / "data") as log:
         snapshot = log.snapshot(partition, 1, load_model(tmp_path / "model").digest)
     assert snapshot is not None

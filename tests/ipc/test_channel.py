@@ -235,9 +235,9 @@ def test_messages_that_are_too_much_for_one_frame_come_in_several(
 ) -> None:
     monkeypatch.setattr(channels, "FRAME_BYTES_MAX", 1000)
     outside, channel = raw
-    told: list[Message] = [LogFailed(str(number) * 300) for number in range(7)]
-    channel.send(told)
-    assert Channel(outside).receive() == told
+    messages: list[Message] = [LogFailed(str(number) * 300) for number in range(7)]
+    channel.send(messages)
+    assert Channel(outside).receive() == messages
     with pytest.raises(ChannelAborted, match=r"LogFailed of .* is too large"):
         channel.send([Ready(), LogFailed("x" * 1000)])
     with pytest.raises(ChannelClosed):

@@ -19,11 +19,11 @@ class Ends:
 
     def __init__(self) -> None:
         self.inside, self.outside = socket_pair()
-        self.told: list[Message] = []
+        self.received: list[Message] = []
         self.lost = asyncio.Event()
 
     async def open(self) -> Link:
-        return await Link.open(self.inside, "reader", self.told.append, self.lost.set)
+        return await Link.open(self.inside, "reader", self.received.append, self.lost.set)
 
     async def expect_end(self) -> None:
         await asyncio.wait_for(self.lost.wait(), 10)
@@ -41,7 +41,7 @@ def test_what_is_no_frame_ends_the_channel_on_both_sides(garbage: bytes) -> None
         await ends.open()
         ends.outside.sendall(frame([LogFailed("first")]) + garbage)
         await ends.expect_end()
-        assert ends.told == [LogFailed("first")]
+        assert ends.received == [LogFailed("first")]
 
     asyncio.run(scenario())
 

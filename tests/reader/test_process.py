@@ -110,9 +110,9 @@ class Served:
 
     def stats(self) -> Figures:
         self.node.send([AskStats(1)])
-        told = _next(self.node)
-        assert isinstance(told, Stats)
-        return parse(told.body)
+        stats = _next(self.node)
+        assert isinstance(stats, Stats)
+        return parse(stats.body)
 
     def close(self) -> None:
         self.archive.let_go.set()

@@ -127,7 +127,7 @@ def test_others_commit_while_it_is_read_from_the_archive(data: Path) -> None:
         waiting, busy = seat.front.connect(), seat.front.connect()
         waiting.send(candidate(["long"], push("n0", "outline")), candidate(["long"], push("new", "outline")))
         commits = 0
-        while not any(isinstance(m, BatchOutcome) and m.conn == waiting.conn for m in seat.front.told):
+        while not any(isinstance(m, BatchOutcome) and m.conn == waiting.conn for m in seat.front.received):
             assert busy.submit(candidate(["busy"], put("x", commits)))[0].status == "committed"
             commits += 1
         known, new = waiting.results()

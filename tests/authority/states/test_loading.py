@@ -41,7 +41,7 @@ def data(tmp_path: Path, long_log: Path) -> Path:
 
 def answered(caller: Caller) -> bool:
     return any(
-        isinstance(message, BatchOutcome) and message.conn == caller.conn for message in caller.front.told
+        isinstance(message, BatchOutcome) and message.conn == caller.conn for message in caller.front.received
     )
 
 
@@ -113,7 +113,7 @@ def test_many_who_wait_do_not_make_the_others_wait_longer(data: Path) -> None:
             caller.send(candidate([place], push(f"new {number}", "outline")))
         for caller in waiting:
             commits_until_answered(busy, caller, 20 * TURNS)
-        others = [told for told in seat.front.committed() if told.origin == busy.conn]
+        others = [event for event in seat.front.committed() if event.origin == busy.conn]
         assert len(others) >= TURNS // 4, (
             "its partition was not in memory either, and did not wait for theirs"
         )

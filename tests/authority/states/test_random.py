@@ -38,8 +38,8 @@ def run(seat: Seat[SqliteLog], history: History, count: int, batch: int) -> None
 def dumps(seat: Seat[SqliteLog], data: Path, partitions: Sequence[str]) -> dict[str, Any]:
     """The authority's states, by order of a snapshot of each."""
     for name in partitions:
-        ok, told = seat.order("snapshot", name)
-        assert ok, told
+        ok, answer = seat.command("snapshot", name)
+        assert ok, answer
     with reading(data) as log:
         found = {name: log.snapshot(name, NO_MODEL_VERSION) for name in partitions}
     return {name: unpack(one.state) for name, one in found.items() if one is not None}

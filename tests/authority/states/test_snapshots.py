@@ -89,10 +89,10 @@ def test_a_load_starts_from_it_and_reads_only_what_came_after(tmp_path: Path) ->
             assert seat.store.records_read == 0
             assert caller.submit(candidate(["p"], push("new", parent="n0")))[0].status == "committed"
     with seated_on(CountingLog.open(pruned), SAMPLE) as seat:
-        assert seat.order("snapshot", "p")[0]
+        assert seat.command("snapshot", "p")[0]
         assert seat.store.records_read == 1
     with seated(data, SAMPLE) as seat:
-        seat.order("snapshot", "p")
+        seat.command("snapshot", "p")
     with reading(data) as log:
         assert state_of(pruned, "p", 1) == state_of(data, "p", 1) == replay(log, ["p"], SAMPLE)["p"]
 
@@ -119,8 +119,8 @@ def test_one_of_another_model_version_is_not_used(tmp_path: Path) -> None:
         caller = seat.front.connect()
         items = [candidate(["p"], push(id)) for id in "az"]
         assert [result.status for result in caller.submit(*items)] == ["rejected", "committed"]
-        ok, told = seat.order("snapshot", "p")
-        assert (ok, told["committed_id"], told["model_version"]) == (True, 2, 2)
+        ok, answer = seat.command("snapshot", "p")
+        assert (ok, answer["committed_id"], answer["model_version"]) == (True, 2, 2)
         assert seat.store.records_read == 1
     assert state_of(data, "p", 1) == unpack(lie), "it stays where it is"
     with seated(data, SAMPLE) as seat:  # under which it is believed
@@ -140,8 +140,8 @@ def test_a_deep_tree_is_written_and_read_again(tmp_path: Path, depth: int) -> No
             made = [candidate(["p"], push(f"n{n}", parent=parent)) for n, parent in chain]
             assert {result.status for result in caller.submit(*made)} == {"committed"}
         caller.submit(candidate(["p"], put("explorer.items.n0.far", {"à": [1e20, 0.1, None, True]})))
-        ok, told = seat.order("snapshot", "p")
-        assert (ok, told["committed_id"]) == (True, depth + 1)
+        ok, answer = seat.command("snapshot", "p")
+        assert (ok, answer["committed_id"]) == (True, depth + 1)
     with seated_on(CountingLog.open(data)) as seat:
         caller = seat.front.connect()
         below = candidate(["p"], push("last", parent=f"n{depth - 1}"))
@@ -150,7 +150,7 @@ def test_a_deep_tree_is_written_and_read_again(tmp_path: Path, depth: int) -> No
         moved = candidate(["p"], {"type": "treeMove", "payload": {"target": "explorer", "options": cycle}})
         assert caller.submit(moved)[0].status == "rejected"
         assert seat.store.records_read == 0
-        assert seat.order("snapshot", "p")[0]
+        assert seat.command("snapshot", "p")[0]
     with reading(data) as log:
         assert same(state_of(data, "p"), replay(log, ["p"])["p"])
 
@@ -165,9 +165,9 @@ def test_a_heavy_state_is_written_by_order_only(tmp_path: Path) -> None:
         kept = stored(data, "p")
         assert kept is not None
         assert kept.committed_id == 1, "nobody is kept waiting for it"
-        ok, told = seat.order("snapshot", "p")
+        ok, answer = seat.command("snapshot", "p")
         assert ok
-        assert told["bytes"] > SNAPSHOT_WEIGHT_MAX
+        assert answer["bytes"] > SNAPSHOT_WEIGHT_MAX
         assert state_of(data, "p")["tree"] == {"x": "x" * SNAPSHOT_WEIGHT_MAX}
 
 
@@ -179,12 +179,12 @@ def test_an_order_loads_a_long_partition_while_others_commit(tmp_path: Path) -> 
         busy = seat.front.connect()
         seat.node.send(AdminCommand(1, "snapshot", "long"))
         commits = 0
-        while not any(isinstance(message, CommandResult) for message in seat.node.told):
+        while not any(isinstance(message, CommandResult) for message in seat.node.received):
             busy.submit(candidate(["busy"], put("x", commits)))
             commits += 1
-            seat.stats()  # reads what the node was told
+            seat.stats()  # reads what was sent to the node
         assert commits >= 10
-        assert len([m for m in seat.front.told if isinstance(m, BatchOutcome)]) == commits
+        assert len([m for m in seat.front.received if isinstance(m, BatchOutcome)]) == commits
     with reading(data) as reader:
         assert state_of(data, "long") == replay(reader, ["long"])["long"]
 
@@ -195,7 +195,7 @@ def test_one_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, caplog: pyte
     with seated(data) as seat:
         caller = seat.front.connect()
         caller.submit(candidate(["p"], push("a")))
-        assert seat.order("snapshot", "p")[0]
+        assert seat.command("snapshot", "p")[0]
         caller.submit(candidate(["p"], push("b")))
     connection = apsw.Connection(str(data / "log.db"))
     for damage in (
@@ -225,7 +225,7 @@ def test_a_large_one_is_written_and_read_while_others_go_on(
         parents = ["_root", *(f"n{number}" for number in range(299))]
         for number, parent in enumerate(parents):  # far deeper than an encoder of JSON follows
             assert caller.submit(candidate(["p"], push(f"n{number}", parent=parent)))[0].status == "committed"
-        assert seat.order("snapshot", "p")[0]
+        assert seat.command("snapshot", "p")[0]
         assert caller.submit(candidate(["p"], push("more")))[0].status == "committed"
     with seated_on(CountingLog.open(data)) as seat:
         caller = seat.front.connect()
