@@ -1,4 +1,4 @@
-"""The counters of all processes of a node, as Prometheus metrics."""
+"""Exports the counters of all processes of a node as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "sync_pages": ("pages of history read", None),
     "sync_page_events": ("events in those pages", None),
     "sync_archive_pages": ("pages for which the archive was read", None),
-    "sync_pages_failed": ("pages that could not be read, the log or the archive being out of reach", None),
+    "sync_pages_failed": (
+        "pages that could not be read because the log or the archive was unavailable",
+        None,
+    ),
     "sync_pages_cancelled": ("pages that were not read, because the connection was gone", None),
     "sync_snapshots": ("snapshots sent in place of the history before them", None),
     "sync_snapshot_bytes": ("bytes of those snapshots", None),
@@ -42,20 +45,20 @@ GAUGES: Final[Mapping[str, str]] = {
     "connections": "open connections",
     "in_flight_items": "submitted items waiting for judgement",
     "in_flight_bytes": "bytes of messages waiting for judgement",
-    "sync_queue_bytes": "memory of syncs that wait for an answer, about",
+    "sync_queue_bytes": "estimated memory of syncs that wait for an answer",
     "archive_pages_waiting": "pages waiting for the archive to be read",
-    "subscribed_partitions": "partitions somebody listens to",
+    "subscribed_partitions": "partitions with a subscriber",
     "queue_requests": "requests in the authority's queue",
     "parked_requests": "requests waiting for a partition's state",
     "last_committed_id": "head of the log",
-    "store_reachable": "1 while the log can be reached",
+    "store_reachable": "1 while the log is available",
     "states_resident": "partition states in memory",
-    "states_bytes": "memory of those states, about",
+    "states_bytes": "estimated memory of those states",
     "states_loading": "partition states being loaded",
 }
 HISTOGRAMS: Final[Mapping[str, str]] = {
     "group_events": "submitted items per group",
-    "commit_seconds": "time from taking a group to its being durable",
+    "commit_seconds": "time from the start of a group until it is durable",
 }
 
 
@@ -101,7 +104,7 @@ class NodeCollector(Collector):
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus wants them."""
+    """Cumulative counts per upper bound, as Prometheus expects."""
     rows: list[tuple[str, float]] = []
     total = 0.0
     bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]

@@ -1,4 +1,4 @@
-"""A server's log and archive opened for reading, by its settings."""
+"""Opens a server's log and archive for reading, from its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unisono.store.sqlite.reader import SqliteReader
 
 
 def open_archive(settings: Settings, cache_bytes: int) -> Archive:
-    """What has left the log, wherever that is; nothing of it is opened before it is needed."""
+    """The archive with the events that were pruned from the log; it is opened when first needed."""
     return Archive(settings.archive, settings.archive_options, cache_bytes=cache_bytes)
 
 
@@ -25,7 +25,7 @@ def open_reader(settings: Settings) -> LogReader:
 
 
 def store_timeouts(settings: Settings) -> Timeouts:
-    """How long a node waits for the shared log."""
+    """The timeouts of the shared log."""
     return Timeouts(
         connect_s=settings.store_connect_timeout_s,
         peer_s=settings.store_peer_timeout_s,
