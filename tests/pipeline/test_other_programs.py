@@ -285,7 +285,7 @@ def test_features_that_change_what_files_mean_are_refused(place: Place) -> None:
         place.lake.view()
     told = unisono("lake", "info", *place.options)
     assert told.exit_code == 2
-    assert "put the table back from a backup" in told.output
+    assert "restore the table from a backup" in told.output
 
 
 def test_a_file_that_is_gone(context: SparkContext, place: Place) -> None:

@@ -310,7 +310,7 @@ def test_a_server_does_not_start_on_the_archive_of_another_log(pruned: Place, tm
     export_to(Lake.at(str(tmp_path / "short")), tmp_path / "other", PRUNED_TO - 1)
     refused(
         pruned,
-        f"the lake ends at {PRUNED_TO - 1} and {PRUNED_TO} was asked for",
+        f"the lake ends at event {PRUNED_TO - 1}, {PRUNED_TO} was asked for",
         "--archive",
         str(tmp_path / "short"),
     )

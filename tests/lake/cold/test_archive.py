@@ -242,7 +242,7 @@ def test_large_events_are_cut_into_small_pieces(tmp_path: Path) -> None:
 
 def test_what_the_lake_has_not_is_refused(lake: Lake) -> None:
     pages = LakePages(lake, CACHE)
-    with pytest.raises(LakeUnusable, match=f"ends at {EVENTS} and {EVENTS + 1} was asked for"):
+    with pytest.raises(LakeUnusable, match=f"ends at event {EVENTS}, {EVENTS + 1} was asked for"):
         pages.page(["plain"], 0, EVENTS + 1, limit=10, bytes_max=1 << 20)
     pages.close()
 
@@ -499,5 +499,5 @@ def test_what_left_and_cannot_be_read_is_told_at_the_start(lake: Lake, tmp_path:
     ):
         with pytest.raises(StoreUnusable, match=says):
             Archive().last_pruned_event(LogExtent(5, 10, archive))
-    with pytest.raises(StoreUnusable, match=f"the lake ends at {EVENTS} and {EVENTS + 1} was asked for"):
+    with pytest.raises(StoreUnusable, match=f"the lake ends at event {EVENTS}, {EVENTS + 1} was asked for"):
         Archive().last_pruned_event(LogExtent(EVENTS + 1, EVENTS + 1, lake.storage.location))

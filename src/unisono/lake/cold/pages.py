@@ -78,7 +78,7 @@ class LakePages:
         if upto > self.head:
             self.refresh()
         if upto > self.head:
-            raise LakeUnusable(f"the lake ends at event {self.head}, and event {upto} is requested")
+            raise LakeUnusable(f"the lake ends at event {self.head}, {upto} was asked for")
         for _ in range(TRIES):
             version = self._version
             try:
