@@ -1,4 +1,4 @@
-"""Words every room shares: plain JSON, one complaint about one field, which log is meant."""
+"""Types every room shares: plain JSON, an error about one field, the identity of a log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""Any value that JSON can hold."""
+"""Any JSON value."""
 
 JsonObject: TypeAlias = dict[str, Json]
 

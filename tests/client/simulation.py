@@ -190,7 +190,7 @@ class Server:
 
 
 class Simulation:
-    """The client, its server, and the line between them; also the core's `Line`."""
+    """The client, its server, and the line between them; also the core's connection."""
 
     def __init__(self, random: Random, directory: Path, *, ordered: bool, snapshots: bool) -> None:
         self.random = random
@@ -221,13 +221,13 @@ class Simulation:
 
     def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
         told = {"last_committed_id": last_committed_id, "snapshots": snapshots}
-        self.say("connect", msgspec.json.encode(told))
+        self.send("connect", msgspec.json.encode(told))
 
-    def say(self, kind: str, payload: bytes) -> None:
+    def send(self, kind: str, payload: bytes) -> None:
         if self.connected:
             self.server.incoming.append({"type": kind, "payload": msgspec.json.decode(payload)})
 
-    def hang_up(self) -> None:
+    def drop_connection(self) -> None:
         self.hung_up = True
 
     def retry(self, new_token: bool) -> None:

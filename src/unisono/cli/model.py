@@ -84,14 +84,14 @@ def check(
     """Lint the model in DIRECTORY and say what it would do.
 
     Events are tried in processes of their own, several times, with other seeds for hashes and at another time: a
-    model that does not come to the same each time is told with the first event that differs. Exit code 1 when the
+    model whose results differ is reported with the first event where they do. Exit code 1 when the
     model cannot be used, when it refuses one of the events, or when it is not deterministic.
 
     Lines of events are bare events, or {"partitions": [...], "event": {...}} as in the log. Each file starts from
     empty states.
 
-    With --data or --store the whole log is read instead, and nothing in it changes: it is told how many of its events
-    no longer apply, as `unisono model reload` does. A server may run on it.
+    With --data or --store the whole log is read instead, and nothing in it changes. The report says how many of its
+    events no longer apply, as `unisono model reload` does. A server may run on it.
     """
     if sum((bool(events), data is not None, store is not None)) > 1:
         raise click.UsageError("give one of --events, --data and --store")
@@ -149,7 +149,7 @@ def _check_log(directory: Path, settings: Settings, show: str | None, timeout_s:
     report = asyncio.run(Trials(directory, timeout_s).stories([]))
     if report.ok:
         with click.progressbar(length=100, label="reading the log", file=sys.stderr, hidden=quiet) as bar:
-            trials = Trials(directory, timeout_s, _Following(bar).reached)
+            trials = Trials(directory, timeout_s, _ReloadProgress(bar).reached)
             review, problems = asyncio.run(trials.log(settings, upto))
         report.problems += problems
         report.sections.append(review.lines())
@@ -174,7 +174,7 @@ def _show(title: str, state: dict[str, Any]) -> None:
 @model.command("reload")
 @_DATA
 @click.option(
-    "--model", "directory", default="", help="Another model directory; default: the server's own, read anew."
+    "--model", "directory", default="", help="Another model directory; default: the server's own, read again."
 )
 @click.option(
     "--dry-run", is_flag=True, help="Check the model and read the log through it, and switch nothing."
@@ -186,8 +186,8 @@ def reload(data: Path, directory: str, dry_run: bool, strict: bool, skip_history
     """Put a newer model version into force without a restart.
 
     The new model is checked completely first; a broken one, or one whose model_version is not higher, changes
-    nothing. Then the whole log is read through it, beside the server's work, and before anything switches it is told
-    how many committed events no longer apply. Clients of the canonical profile are told by version_changed.
+    nothing. Then the whole log is read through it, while the server works, and before anything switches the command
+    prints how many committed events no longer apply. Clients of the canonical profile receive version_changed.
 
     Exit code 1: nothing was switched. For a very long log, `unisono lake revalidate` answers the same and more with
     Spark; then --skip-history.
@@ -200,26 +200,26 @@ def reload(data: Path, directory: str, dry_run: bool, strict: bool, skip_history
     with click.progressbar(
         length=100, label="reading the log", file=sys.stderr, hidden=quiet or skip_history
     ) as bar:
-        told = _order(data, "reload", arguments, _Following(bar))
+        reloaded = _admin_command(data, "reload", arguments, _ReloadProgress(bar))
     switched = "would be" if dry_run else "→"
-    click.echo(f"model_version {told['old_model_version']} {switched} {told['new_model_version']}")
-    for key, change in told["changes"].items():
+    click.echo(f"model_version {reloaded['old_model_version']} {switched} {reloaded['new_model_version']}")
+    for key, change in reloaded["changes"].items():
         click.echo(f"  {key}: {json.dumps(change['before'])} → {json.dumps(change['after'])}")
 
 
-class _Following:
-    """Shows how far a reload is, and what it found before it switches."""
+class _ReloadProgress:
+    """Shows the progress of a reload, and its findings before it switches."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
 
-    def __call__(self, told: dict[str, Any]) -> None:
-        if "history" not in told:
-            self.reached(ReviewProgress(told["events"], told["of"]))
+    def __call__(self, line: dict[str, Any]) -> None:
+        if "history" not in line:
+            self.reached(ReviewProgress(line["events"], line["of"]))
             return
         self._bar.update(100 - self._bar.pos)
         self._bar.render_finish()
-        click.echo("\n".join(told["history"]["lines"]))
+        click.echo("\n".join(line["history"]["lines"]))
 
     def reached(self, progress: ReviewProgress) -> None:
         self._bar.update(max(0, int(progress.events * 100 / max(1, progress.of)) - self._bar.pos))
@@ -231,11 +231,11 @@ class _Following:
 def snapshot(data: Path, partitions: tuple[str, ...]) -> None:
     """Have a running server write snapshots of partitions, so that their states load fast."""
     for partition in partitions:
-        told = _order(data, "snapshot", {"partition": partition}, None)
-        click.echo(f"{partition}: state at {told['committed_id']}, {told['bytes']} bytes")
+        written = _admin_command(data, "snapshot", {"partition": partition}, None)
+        click.echo(f"{partition}: state at {written['committed_id']}, {written['bytes']} bytes")
 
 
-def _order(
+def _admin_command(
     data: Path, command: str, arguments: dict[str, str], follow: Callable[[dict[str, Any]], None] | None
 ) -> dict[str, Any]:
     try:
@@ -257,27 +257,27 @@ async def _post(
     arguments: dict[str, str],
     follow: Callable[[dict[str, Any]], None] | None,
 ) -> dict[str, Any]:
-    """Give an order; with `follow` the answer comes in lines, and only its silence is limited."""
+    """Send an admin command; with `follow` the answer comes in lines, and only the time between them is limited."""
     headers = {"Authorization": f"Bearer {token}"}
     limit_s = COMMAND_TIMEOUT_S + 10
     timeout = aiohttp.ClientTimeout(total=limit_s if follow is None else None, sock_read=limit_s)
     parameters = arguments if follow is None else {**arguments, "progress": "1"}
     async with (
         aiohttp.ClientSession(timeout=timeout, read_bufsize=ANSWER_LINE_BYTES_MAX) as session,
-        session.post(f"{url}/orders/{command}", params=parameters, headers=headers) as answer,
+        session.post(f"{url}/orders/{command}", params=parameters, headers=headers) as response,
     ):
-        status, told = answer.status, None
+        status, answer = response.status, None
         if follow is None or status != 200:
-            told = await answer.json()
+            answer = await response.json()
         else:
-            async for line in answer.content:
-                told = json.loads(line)
-                if "status" in told:
-                    status, told = told["status"], told["answer"]
+            async for line in response.content:
+                answer = json.loads(line)
+                if "status" in answer:
+                    status, answer = answer["status"], answer["answer"]
                     break
-                follow(told)
-        if not isinstance(told, dict) or (status == 200 and "events" in told):
+                follow(answer)
+        if not isinstance(answer, dict) or (status == 200 and "events" in answer):
             raise click.ClickException("the server ended before it answered; its log says why")
         if status != 200:
-            raise click.ClickException(str(told.get("error", told)))
-        return told
+            raise click.ClickException(str(answer.get("error", answer)))
+        return answer

@@ -1,6 +1,6 @@
 """One run of a model over events, in a process of its own: rules that never return cannot hang whoever asked.
 
-Several such processes, each with another seed for hashes, another time and another working directory, tell whether
+Several such processes, each with another seed for hashes, another time and another working directory, send whether
 the model is deterministic. A `TrialRequest` goes in on standard input, and lines of JSON, `TrialAnswer`, come out.
 """
 
@@ -28,7 +28,7 @@ from unisono.model.trials import Mark, Probe, state_digest
 from unisono.node.model_review import LineOutput, ReviewProgress, ReviewWatch, review_log
 from unisono.store.port import Record, StorageError, StoreUnusable
 
-SAYS_ALIVE_S: Final = 1.0
+ALIVE_INTERVAL_S: Final = 1.0
 
 
 class LogRequest(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class TrialRequest(msgspec.Struct, frozen=True):
 
 
 class TrialAnswer(msgspec.Struct, frozen=True):
-    """The last one has a report, or an error; those before it tell how far the reading of a log is."""
+    """The last one has a report, or an error; those before it send how far the reading of a log is."""
 
     progress: ReviewProgress | None = None
     report: ModelCheckReport | None = None
@@ -103,7 +103,7 @@ class Digests:
         return Mark(self._place, digest.hexdigest(), kind, states, tuple(each for each in said if each))
 
 
-def run(request: TrialRequest, tell: Any, watch: ReviewWatch) -> TrialAnswer:
+def run(request: TrialRequest, send: Any, watch: ReviewWatch) -> TrialAnswer:
     """Do what is asked for."""
     if request.elsewhere:
         os.chdir("/")
@@ -127,7 +127,7 @@ def run(request: TrialRequest, tell: Any, watch: ReviewWatch) -> TrialAnswer:
         review = review_log(
             log.settings,
             model,
-            tell,
+            send,
             watch,
             compare=log.compare,
             upto=log.upto,
@@ -182,30 +182,30 @@ def shift_clock(by_s: float) -> None:
 def main() -> None:
     """The process."""
     out = LineOutput()
-    told = time.monotonic()
+    sent_at = time.monotonic()
 
-    def tell(answer: TrialAnswer) -> None:
+    def send(answer: TrialAnswer) -> None:
         try:
             out.send(msgspec.json.encode(answer))
         except BrokenPipeError:
-            os._exit(1)  # whoever asked is gone
+            os._exit(1)  # the parent process is gone
 
     def overdue(error: str) -> NoReturn:
-        tell(TrialAnswer(error=error))
+        send(TrialAnswer(error=error))
         os._exit(0)
 
     def alive() -> None:
-        nonlocal told
-        if time.monotonic() - told > SAYS_ALIVE_S:
-            told = time.monotonic()
-            tell(TrialAnswer())
+        nonlocal sent_at
+        if time.monotonic() - sent_at > ALIVE_INTERVAL_S:
+            sent_at = time.monotonic()
+            send(TrialAnswer())
 
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialRequest)
     watch = ReviewWatch(overdue, request.timeout_s, named=_named, alive=alive)
     try:
-        tell(run(request, lambda progress: tell(TrialAnswer(progress)), watch))
+        send(run(request, lambda progress: send(TrialAnswer(progress)), watch))
     except (ModelError, StoreUnusable, StorageError, ArchiveFailed, OSError) as error:
-        tell(TrialAnswer(error=str(error)))
+        send(TrialAnswer(error=str(error)))
 
 
 def _named(where: str, number: int) -> str:

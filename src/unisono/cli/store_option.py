@@ -1,4 +1,4 @@
-"""What commands on a shared log have in common: the option that names it, the driver, and what is told of errors."""
+"""What commands on a shared log have in common: the option that names it, the driver, and its errors."""
 
 from __future__ import annotations
 

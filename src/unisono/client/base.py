@@ -86,7 +86,7 @@ class Client(Actions[R], Generic[R]):
         return self._core.publisher.rejected
 
     def _late(self, waited_for: str, timeout: float | None) -> TimeoutError:
-        """What is told to somebody who waited in vain."""
+        """The error for a wait that ran out, with its reason."""
         why = waiting_for(self.status, self._config.url)
         return TimeoutError(f"{waited_for} within {timeout or 0:g} s: {why}")
 

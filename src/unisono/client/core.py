@@ -1,7 +1,7 @@
-"""The client itself, without its thread and its socket: store, views and sync state, and what is asked of them.
+"""The client without its thread and its socket: store, views and sync state.
 
-Whoever holds a core calls it from one thread. `feed` is the one way to change the sync state: it performs what
-`advance` says, in order, until nothing is left to do, and then brings views, status and readers up to date.
+A core is called from one thread. `feed` is the only way to change the sync state: it performs the effects that
+`advance` returns, in order, until none is left, and then updates views, status and readers.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class CoreConnection(Protocol):
 
     def connect(self, last_committed_id: int, *, snapshots: bool) -> None: ...
 
-    def say(self, kind: str, payload: bytes) -> None: ...
+    def send(self, kind: str, payload: bytes) -> None: ...
 
-    def hang_up(self) -> None: ...
+    def drop_connection(self) -> None: ...
 
     def retry(self, new_token: bool) -> None: ...
 
@@ -84,8 +84,8 @@ class CoreConnection(Protocol):
     def wake_at(self, at: float) -> None: ...
 
 
-def _together(happened: Sequence[Input]) -> Sequence[Input]:
-    """The same, with every broadcast but the last marked as followed by another."""
+def _mark_consecutive(happened: Sequence[Input]) -> Sequence[Input]:
+    """The same inputs, with every broadcast but the last marked as followed by another."""
     at = [place for place, each in enumerate(happened) if _is_broadcast(each)]
     if len(at) < 2:
         return happened
@@ -100,16 +100,16 @@ def _is_broadcast(happened: Input) -> bool:
 
 
 class Core:
-    """One client's truth.
+    """Store, views and sync state of one client.
 
-    Invariant between calls: `state.cursors` are the store's, and every view shows what the store holds.
+    Invariant between calls: `state.cursors` are the store's, and every view shows what the store has.
     """
 
     def __init__(
-        self, config: Config, line: CoreConnection, now: Callable[[], float], wall_ms: Callable[[], int]
+        self, config: Config, connection: CoreConnection, now: Callable[[], float], wall_ms: Callable[[], int]
     ) -> None:
         self._config = config
-        self._line = line
+        self._connection = connection
         self._now = now
         self._wall_ms = wall_ms
         model = load(config.model)
@@ -117,11 +117,11 @@ class Core:
         try:
             self.views = Views(self.store, model, config.options.snapshot_every, config.profile)
             names = self.store.partitions() if config.partitions is None else config.partitions
-            places = {name: self.store.follow(name) for name in names}
+            rows = {name: self.store.follow(name) for name in names}
             self.store.rewind_stale(self.views.fingerprint)
             for name in names:
                 self.views.open(name)
-            heard, version, digest = self.store.notes.model()
+            known, version, digest = self.store.notes.model()
         except (apsw.Error, UnicodeDecodeError) as error:
             self.store.close()
             raise store_failure(config.store, "opening it", error) from error
@@ -131,55 +131,55 @@ class Core:
         self.state = SyncState(
             profile=config.profile,
             options=config.options,
-            cursors={name: place.cursor for name, place in places.items()},
-            highest_cursors={name: place.known for name, place in places.items()},
-            model_version=version if heard else UNSET,
+            cursors={name: row.cursor for name, row in rows.items()},
+            highest_cursors={name: row.known for name, row in rows.items()},
+            model_version=version if known else UNSET,
             model_digest=digest,
             log=self.store.notes.log(),
             drafts_waiting=bool(self.store.outbox.pending),
             wants_snapshots=config.options.snapshots and may_use_snapshots(config.profile, model),
-            snapshot_based=frozenset(name for name, place in places.items() if place.floor),
+            snapshot_based=frozenset(name for name, row in rows.items() if row.floor),
         )
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
-        self._said: list[tuple[str, bytes]] = []
+        self._messages: list[tuple[str, bytes]] = []
         self._closed: ClientError | None = None
         self.publisher = Publisher(self)
 
     # -- the sync ------------------------------------------------------------------------------------------
 
     def feed(self, *happened: Input) -> None:
-        """Let things happen, one after the other, and everything that follows from them.
+        """Process inputs one after the other, with all their effects.
 
-        What several things change is one transaction, and nothing is said before it is committed.
+        Several inputs share one transaction, and no message is sent before it is committed.
         """
         self._check_open()
         settled: list[tuple[str, Committed | Rejected]] = []
         with self.store.transaction() if len(happened) > 1 else nullcontext():
-            for each in _together(happened):
-                self._follow(each, settled)
-        said, self._said = self._said, []
-        for kind, payload in said:
-            self._line.say(kind, payload)
+            for each in _mark_consecutive(happened):
+                self._process(each, settled)
+        messages, self._messages = self._messages, []
+        for kind, payload in messages:
+            self._connection.send(kind, payload)
         self.views.refresh()
         self.publisher.publish()
         for id, outcome in settled:
             self.drafting.settle(id, outcome)
 
-    def _follow(self, happened: Input, settled: list[tuple[str, Committed | Rejected]]) -> None:
+    def _process(self, happened: Input, settled: list[tuple[str, Committed | Rejected]]) -> None:
         waiting: deque[Input] = deque([happened])
         while waiting:
-            self.state, effects = advance(self.state, self._seen(waiting.popleft()), self._now())
+            self.state, effects = advance(self.state, self._check_snapshots(waiting.popleft()), self._now())
             for effect in effects:
                 try:
                     answer = self._perform(effect, settled)
-                except StoreContradiction as clash:
-                    waiting.append(Contradicted(str(clash)))
+                except StoreContradiction as error:
+                    waiting.append(Contradicted(str(error)))
                     break
                 if answer is not None:
                     waiting.append(answer)
 
-    def _seen(self, happened: Input) -> Input:
-        """A page that comes with snapshots, with what can be made of them."""
+    def _check_snapshots(self, happened: Input) -> Input:
+        """A page with its snapshots checked; any other input as it is."""
         state = self.state
         if not state.server_sends_snapshots or state.cycle is None or not isinstance(happened, Received):
             return happened
@@ -208,7 +208,7 @@ class Core:
             effect.subscription,
             decline_snapshots=decline_snapshots,
         )
-        self._said.append(("sync", payload))
+        self._messages.append(("sync", payload))
 
     def _perform(self, effect: Effect, settled: list[tuple[str, Committed | Rejected]]) -> Input | None:
         match effect:
@@ -220,7 +220,7 @@ class Core:
             case SubmitNext():
                 return self._submit_next(effect)
             case SendConnect():
-                self._line.connect(effect.last_committed_id, snapshots=effect.snapshots)
+                self._connection.connect(effect.last_committed_id, snapshots=effect.snapshots)
             case NoteModel():
                 self.store.note_model(effect.version, effect.digest)
                 self._match_model(effect.version, effect.digest)
@@ -234,23 +234,23 @@ class Core:
             case ReportProblem():
                 self.report(effect.code, effect.message)
             case WakeAt():
-                self._line.wake_at(effect.at)
+                self._connection.wake_at(effect.at)
             case DropConnection():
-                self._line.hang_up()
+                self._connection.drop_connection()
             case Retry():
-                self._line.retry(effect.new_token)
+                self._connection.retry(effect.new_token)
             case Stop():
                 self.report("stopped", effect.reason)
-                self._line.stop(effect.reason)
+                self._connection.stop(effect.reason)
             case _:
                 assert_never(effect)
         return None
 
     def _reset(self, effect: Reset) -> None:
-        """Drop what the server no longer has; of one's own events that it had confirmed, say how many they were."""
+        """Drop what the server no longer has; log how many of this client's own events it had confirmed."""
         own = self.store.count_own() if effect.log is not None else 0
         self.store.reset(effect.log)
-        self.views.open_all_anew()
+        self.views.reopen_all()
         if own:
             log.warning(
                 "%s: %d events of this client were confirmed in the former log; those that the present one lacks are "
@@ -281,7 +281,7 @@ class Core:
         size = ENVELOPE_BYTES
         if effect.only is not None and effect.only not in self.store.outbox.pending:
             return Submitted(gone=effect.only)
-        for draft in islice(self._wanted(effect), effect.items_max):
+        for draft in islice(self._drafts_to_send(effect), effect.items_max):
             item = item_payload(draft.id, draft.partitions, draft.event)
             size += len(item) + 1
             if effect.bytes_max is not None and size > effect.bytes_max:
@@ -291,28 +291,28 @@ class Core:
             items.append(item)
             ids.append(draft.id)
         if items:
-            self._said.append(("submit_events", submit_payload(items)))
+            self._messages.append(("submit_events", submit_payload(items)))
         return Submitted(tuple(ids))
 
-    def _wanted(self, effect: SubmitNext) -> Iterator[DraftRecord]:
+    def _drafts_to_send(self, effect: SubmitNext) -> Iterator[DraftRecord]:
         pending = self.store.outbox.pending
         if effect.only is not None:
             return iter([pending[effect.only]])
         return (draft for draft in pending.values() if draft.id not in effect.without)
 
     def report(self, code: str, message: str) -> None:
-        """Something the program should know of: its status shows the last of these."""
+        """Log a problem and show it in the status, which has the last one."""
         log.info("%s: %s: %s", self._config.client_id, code, message)
         self.publisher.problem = Problem(code, message, self._wall_ms())
 
     def _match_model(self, version: int | None, digest: str | None) -> None:
-        """Where the server's model is another than ours, read ours anew; say so when it still is."""
+        """Where the server's model is another than ours, read ours again; report it when it still is another."""
         ours = self.views.model
         if version is None or ours.version is None or is_same_model(ours, version, digest):
             return
         path = self._config.model
-        if isinstance(path, Path) and (model := self._reread(path)) and is_same_model(model, version, digest):
-            self.views.open_all_anew(model)
+        if isinstance(path, Path) and (model := self._reload(path)) and is_same_model(model, version, digest):
+            self.views.reopen_all(model)
         elif ours.version != version:
             self.report(
                 "model_mismatch", f"the server has model version {version}, this client {ours.version}"
@@ -324,7 +324,7 @@ class Core:
                 f"client's ({ours.digest[:12]})",
             )
 
-    def _reread(self, path: Path) -> Model | None:
+    def _reload(self, path: Path) -> Model | None:
         try:
             return load(path)
         except ModelError as error:
@@ -334,7 +334,7 @@ class Core:
     # -- drafts --------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[SubmitRequest]) -> list[Ticket | ClientError]:
-        """Check and store drafts, all in one durable write; each is answered by itself."""
+        """Check drafts and store them in one durable write; each has an answer of its own."""
         self._check_open()
         answers = self.drafting.submit(requests, self.state.limits.max_message_bytes)
         self.feed(DraftsWaiting())
@@ -351,7 +351,7 @@ class Core:
         self.publisher.publish()
 
     def retry(self, id: str) -> Ticket:
-        """Try a rejected draft again, as a new one under its old id; one that is set aside at once."""
+        """Submit a rejected draft again, as a new one with its old id; send a set-aside one at once."""
         self._check_open()
         if id in self.state.set_aside_drafts and (ticket := self.drafting.ticket(id)) is not None:
             self.feed(DraftRetried(id))
@@ -366,11 +366,11 @@ class Core:
     def add_partition(self, partition: str) -> None:
         self._check_open()
         known = partition in self.store.followed
-        place = self.store.follow(partition)
+        row = self.store.follow(partition)
         if not known:
             self.views.open(partition)
         if not known or partition in self.state.refused_partitions:
-            self.feed(PartitionAdded(partition, place.cursor, place.known, snapshot_based=place.floor > 0))
+            self.feed(PartitionAdded(partition, row.cursor, row.known, snapshot_based=row.floor > 0))
 
     def remove_partition(self, partition: str) -> None:
         """Leave a partition and forget its events; drafts in it are still sent."""

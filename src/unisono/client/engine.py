@@ -1,7 +1,7 @@
-"""The engine: one background thread with a loop of its own, in which all of a client happens.
+"""The engine: one background thread with an event loop of its own, in which a client runs.
 
-The program's own loop or notebook is never blocked by a sync, a long fold or the disk. What the program asks is
-posted to the engine and answered by futures that any thread, or any loop, can wait for.
+The program's own loop or notebook is never blocked by a sync, a long fold or the disk. Its calls are posted to the
+engine and answered by futures that any thread, or any loop, can wait for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Engine:
     # -- from any thread -------------------------------------------------------------------------------------
 
     def start(self) -> Future[None]:
-        """Open the store and begin; the future fails with what keeps the client from starting."""
+        """Open the store and start the thread; the future fails with the reason when the client cannot start."""
         self._started.set_running_or_notify_cancel()
         self._ended.set_running_or_notify_cancel()
         self._thread.start()
@@ -66,7 +66,7 @@ class Engine:
         return self._ended.done()
 
     def call(self, function: Callable[[Core], T]) -> Future[T]:
-        """Have something done to the core, in the engine's thread."""
+        """Call a function with the core, in the engine's thread."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -80,7 +80,7 @@ class Engine:
         return future
 
     def submit(self, request: SubmitRequest) -> Future[Ticket]:
-        """Have a draft stored. What is waiting when its turn comes goes to the disk in one write."""
+        """Store a draft. All drafts that are waiting go to the disk in one write."""
         future: Future[Ticket] = Future()
         self._submits.append((request, future))
         self._post(self._take_submits, future)
@@ -95,7 +95,7 @@ class Engine:
         return self.call(lambda _: self._connection.resume())
 
     def close(self) -> Future[None]:
-        """End the thread; what is pending stays in the store."""
+        """End the thread; pending drafts stay in the store."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -136,7 +136,7 @@ class Engine:
                 future.set_result(answer)
 
     def _failed(self, error: Exception) -> Exception:
-        """A store that failed is not written to any more: the client stops, whoever found it out."""
+        """A failed store is not written to again: the client stops."""
         if isinstance(error, apsw.Error | UnicodeDecodeError):
             error = store_failure(self._config.store, "using it", error)
         if isinstance(error, StoreFailed):
@@ -175,7 +175,7 @@ class Engine:
             failure = running.exception()
         if failure is not None:
             log.error("the client stops: %s", failure, exc_info=failure)
-            self.core.close(_told(failure, self._config.store))
+            self.core.close(_closing_error(failure, self._config.store))
             await ending
             return
         await self._connection.leave("client_shutdown")
@@ -185,8 +185,8 @@ class Engine:
         self.core.close()
 
 
-def _told(failure: BaseException, store: str) -> ClientError:
-    """What every further call is answered after the engine failed."""
+def _closing_error(failure: BaseException, store: str) -> ClientError:
+    """The error of every later call after the engine failed."""
     if isinstance(failure, ClientError):
         return failure
     if isinstance(failure, apsw.Error | UnicodeDecodeError):

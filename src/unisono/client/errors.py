@@ -26,7 +26,7 @@ from unisono.vocabulary import FieldError
 
 
 class ClientError(Exception):
-    """Something the program that uses the client is told about."""
+    """Base of all errors of the client."""
 
 
 class InvalidEvent(ClientError):

@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     buffer_events_max: int = 1000
     buffer_bytes_max: int = 16 * 1024 * 1024
-    """Broadcasts held back while a cycle runs; past either, they are dropped and another cycle fetches them."""
+    """Broadcasts buffered while a cycle runs; past either, they are dropped and another cycle fetches them."""
 
     tail_events_max: int = 100
     """Without ordered_delivery, live events above the cursor; so many are re-applied when one comes late."""

@@ -1,4 +1,4 @@
-"""What everybody outside the engine sees of a core: its status, its changes, and whether it has caught up."""
+"""What other threads see of a core: its status, its changes, and whether it has caught up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Publisher:
     """What the engine's thread publishes and any thread may read.
 
-    `status` and `rejected` are replaced whole. Feeds belong to their readers: one that is let go of is forgotten.
+    `status` and `rejected` are replaced as a whole. Feeds belong to their readers: the publisher has weak references.
     """
 
     def __init__(self, core: Core) -> None:
@@ -48,7 +48,7 @@ class Publisher:
         self._list_rejected()
 
     def publish(self) -> None:
-        """Tell of whatever is different since the last time."""
+        """Publish what has changed since the last call."""
         self._publish_changes()
         status = self._status()
         if self._over(status):
@@ -79,12 +79,12 @@ class Publisher:
             model_version=None if state.model_version is UNSET else state.model_version,
             last_error=self.problem,
             stopped=self.stopped,
-            drafts_set_aside=self._held(),
+            drafts_set_aside=self._drafts_set_aside(),
         )
 
-    def _held(self) -> dict[str, str]:
+    def _drafts_set_aside(self) -> dict[str, str]:
         pending = self._core.store.outbox.pending
-        return {id: held.reason for id, held in self._core.state.set_aside_drafts.items() if id in pending}
+        return {id: draft.reason for id, draft in self._core.state.set_aside_drafts.items() if id in pending}
 
     def _over(self, status: Status) -> bool:
         """Whether the last problem is one no more."""
@@ -182,6 +182,6 @@ class Publisher:
 def _missing(status: Status) -> NotCaughtUp | None:
     """What a live client does not have and does not get by waiting."""
     partitions, drafts = status.set_aside, status.drafts_set_aside
-    told = [not_followed(partitions)] if partitions else []
-    told += [not_sent(drafts)] if drafts else []
-    return NotCaughtUp("; ".join(told), partitions, drafts) if told else None
+    reasons = [not_followed(partitions)] if partitions else []
+    reasons += [not_sent(drafts)] if drafts else []
+    return NotCaughtUp("; ".join(reasons), partitions, drafts) if reasons else None

@@ -70,8 +70,8 @@ def unreachable(url: str, error: Exception, timeout_s: float) -> str:
 
 def listed(names: Iterable[str], count: int) -> str:
     """The first few of many names."""
-    told = ", ".join(map(repr, islice(names, NAMED_MAX)))
-    return f"{told} and {count - NAMED_MAX} more" if count > NAMED_MAX else told
+    listed = ", ".join(map(repr, islice(names, NAMED_MAX)))
+    return f"{listed} and {count - NAMED_MAX} more" if count > NAMED_MAX else listed
 
 
 def not_followed(partitions: Mapping[str, str]) -> str:
@@ -99,17 +99,17 @@ def not_sent(drafts: Mapping[str, str]) -> str:
 
 def waiting_for(status: Status, url: str) -> str:
     """What a client that is not done yet is waiting for, and why."""
-    told = []
+    reasons = []
     if status.phase is not Phase.LIVE:
-        told.append(f"the client is {status.phase.value} ({address(url)})")
+        reasons.append(f"the client is {status.phase.value} ({address(url)})")
     if status.pending:
-        told.append(f"{status.pending} drafts are not answered")
+        reasons.append(f"{status.pending} drafts are not answered")
     if status.set_aside:
-        told.append(not_followed(status.set_aside))
+        reasons.append(not_followed(status.set_aside))
     if status.drafts_set_aside:
-        told.append(not_sent(status.drafts_set_aside))
+        reasons.append(not_sent(status.drafts_set_aside))
     if status.stopped is not None:
-        told.append(f"stopped: {status.stopped}")
+        reasons.append(f"stopped: {status.stopped}")
     elif status.last_error is not None:
-        told.append(f"{status.last_error.code}: {status.last_error.message}")
-    return "; ".join(told)
+        reasons.append(f"{status.last_error.code}: {status.last_error.message}")
+    return "; ".join(reasons)

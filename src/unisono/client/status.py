@@ -69,7 +69,7 @@ class Rejected(msgspec.Struct, frozen=True):
     """The server refused the draft; it is kept, out of the view, until it is retried or discarded.
 
     `created_at` is this machine's time of the draft, `status_updated_at` the server's of the refusal; None where the
-    server told none, or the client found out by itself that the server would not take the draft.
+    server gave none, or the client found out by itself that the server would not take the draft.
     """
 
     id: str

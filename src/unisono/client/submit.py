@@ -1,4 +1,4 @@
-"""From what a program wants to say to a stored draft, and from there to its outcome."""
+"""From a submitted event to a stored draft, and from there to its outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unisono.vocabulary import FieldError
 
 
 class SubmitRequest(msgspec.Struct, frozen=True):
-    """A draft somebody wants stored. `retrying`: a rejected one that is tried again under its id."""
+    """A draft to store. `retrying`: a rejected one, submitted again with its id."""
 
     id: str
     partitions: Sequence[str]
@@ -27,14 +27,14 @@ class SubmitRequest(msgspec.Struct, frozen=True):
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """A stored draft, and where its outcome will be found."""
+    """A stored draft, and the future of its outcome."""
 
     draft: DraftRecord
     outcome: Future[Committed | Rejected]
 
 
 class Drafting:
-    """Invariant: every outcome that is kept belongs to a pending draft and is not known yet."""
+    """Stores drafts. Invariant: every open outcome belongs to a pending draft."""
 
     def __init__(self, store: Store, views: Views, profile: str, wall_ms: Callable[[], int]) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class Drafting:
         return Ticket(draft, outcome)
 
     def ticket(self, id: str) -> Ticket | None:
-        """That of a pending draft."""
+        """The ticket of a pending draft."""
         draft = self._store.outbox.pending.get(id)
         return None if draft is None else self._ticket(draft)
 
@@ -104,7 +104,7 @@ class Drafting:
             future.set_result(outcome)
 
     def again(self, id: str) -> SubmitRequest:
-        """The request that tries a rejected draft again."""
+        """The request that submits a rejected draft again."""
         draft = self._rejected(id)
         return SubmitRequest(id, draft.partitions, parse(draft.event), retrying=True)
 

@@ -1,6 +1,6 @@
 """The order of a tree: who is whose child, and in which place.
 
-A forest holds ids only; what an item says is kept beside it, under `items`.
+A forest contains ids only; the items themselves are beside it, under `items`.
 """
 
 from __future__ import annotations

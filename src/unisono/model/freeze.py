@@ -1,4 +1,4 @@
-"""What a rule puts into a state, as the state keeps it: checked to be JSON, copied, and not changed any more.
+"""Values a rule puts into a state: checked to be JSON, copied, and never changed afterwards.
 
 Copying goes through JSON text, at the speed of C. What the text does not carry exactly comes back unequal; it is then
 looked at part by part, to be copied so or refused with a reason.
@@ -27,8 +27,8 @@ class Copies:
     """Closed copies of values.
 
     The same object put into the states of several partitions, unchanged, is checked and copied once. It is packed
-    each time to see that it is unchanged, which is many times cheaper. What is remembered is held: these copies are
-    for one event.
+    each time to see that it is unchanged, which is many times cheaper. The originals stay in memory: use these
+    copies for one event only.
     """
 
     __slots__ = ("_made",)

@@ -13,7 +13,7 @@ What always holds:
 - Every container a rule can reach from a tracked root is tracked, by the same journal, and reachable by one way
   only: a value that is put in is copied, also when it comes from the same state. A state therefore means the
   same before it is dumped and after it is loaded again.
-- Only JSON is held. Anything else raises `TypeError` where it is put in.
+- Only JSON is stored. Anything else raises `TypeError` where it is put in.
 - `Journal.weight` counts what is reachable, not what a rule has taken out and still holds.
 - Nothing here recurses on depth.
 - What changes a container and the journal together is `whole`: no time limit of a rule interrupts it.
@@ -179,11 +179,11 @@ class TrackedDict(dict[str, Json]):
 
     @whole
     def clear(self) -> None:
-        held = super().copy()
-        self._journal.entries.append((self._undo_clear, held, self._ranks))
+        cleared = super().copy()
+        self._journal.entries.append((self._undo_clear, cleared, self._ranks))
         super().clear()
         self._ranks = None
-        self._count_entries(held, False)
+        self._count_entries(cleared, False)
 
     def update(self, *others: Any, **named: Any) -> None:
         for key, value in dict(*others, **named).items():
@@ -256,10 +256,10 @@ class TrackedDict(dict[str, Json]):
         ranks[key] = rank
         self._count_entry(key, value, True)
 
-    def _undo_clear(self, held: JsonObject, ranks: dict[str, int] | None) -> None:
-        super().update(held)
+    def _undo_clear(self, cleared: JsonObject, ranks: dict[str, int] | None) -> None:
+        super().update(cleared)
         self._ranks = ranks
-        self._count_entries(held, True)
+        self._count_entries(cleared, True)
 
     def _reorder(self) -> None:
         ranks = self._ranks

@@ -89,7 +89,7 @@ def check_model(
     by itself, from empty states on; `events` is one more, without a name.
     """
     report = ModelCheckReport(str(path))
-    told = dict(stories or {}) | ({} if events is None else {"": events})
+    runs = dict(stories or {}) | ({} if events is None else {"": events})
     try:
         model = load_model(path)
     except ModelError as error:
@@ -103,11 +103,11 @@ def check_model(
     if watch is not None:
         watch.idle()
         watch.watch_models(model)
-    for name, lines in told.items():
+    for name, lines in runs.items():
         trial = Trial(model, name, report.tally, probe or Probe(), watch)
         trial.run(lines)
         report.stories.append(trial.story)
-    if told:
+    if runs:
         report.warnings += _trial_considerations(model, report)
     return report
 

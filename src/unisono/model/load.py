@@ -161,15 +161,15 @@ class _Reading:
         return rules
 
     def check_rules(self, name: str, rules: Rules, registry: SchemaRegistry) -> None:
-        told: set[tuple[str, str]] = set()
+        reported: set[tuple[str, str]] = set()
         for schema in rules.schemas:
             for rule in rules.of(schema):
                 if schema not in registry and f"schemas/{schema}.json" not in self.files:
                     says = f"is for {schema!r}, which has no file schemas/{schema}.json"
                     self._problem(name, rule.name, says)
                 wrong = signature_fault(rule)
-                if wrong is not None and (wrong.place, wrong.message) not in told:
-                    told.add((wrong.place, wrong.message))
+                if wrong is not None and (wrong.place, wrong.message) not in reported:
+                    reported.add((wrong.place, wrong.message))
                     self._problem(name, wrong.place, wrong.message)
 
     def policy(self, name: str) -> TreePolicy | None:

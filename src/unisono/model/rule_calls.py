@@ -28,13 +28,13 @@ LEAST_S = 0.001
 """What a rule gets when the rules before it have used up nearly all the time of their event."""
 
 LOG_INTERVAL_S = 10.0
-"""One line per rule and kind of trouble in this time; the line tells how many were left out."""
+"""One line per rule and kind of trouble in this time; the line says how many were left out."""
 
 log = logging.getLogger("unisono.model")
 
 
 class RuleWatch(Protocol):
-    """Is told which rule runs, so that somebody else can end a process whose rule cannot be stopped."""
+    """Called around every rule, so that a supervisor can end a process whose rule cannot be stopped."""
 
     def begin(self, rule: str, limited: bool) -> None: ...
 
@@ -76,8 +76,8 @@ class RuleVerdict:
 class RuleCalls:
     """Runs the rules of one model against states, and keeps count per rule label.
 
-    `running` names the rule being called, and `watch` is told of every call. `quiet`: what goes wrong is counted and
-    not logged.
+    `running` names the rule being called, and `watch` is called around it. `quiet`: failures are counted and not
+    logged.
     """
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:

@@ -116,9 +116,9 @@ class AlarmLimit:
 
 
 def _waited(rings: int, seconds: float) -> bool:
-    """Whether a rule that works little has had its time, told by how often it was looked at since the first time.
+    """Whether a rule that uses little CPU has had its time, by how often it was looked at since the first time.
 
-    The clock on the wall would also count the time in which the process stood still.
+    A wall clock would also count the time in which the process was suspended.
     """
     return rings * AGAIN_S >= seconds * (PATIENCE - 1)
 

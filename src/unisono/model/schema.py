@@ -101,7 +101,7 @@ class SchemaProfile:
         return self._calls.stopped
 
     def limit_rules(self, timeout_s: float, watch: RuleWatch | None = None) -> None:
-        """From now on the rules of one event have so long while it is judged, and `watch` is told which one runs."""
+        """Limit the rules of one event to `timeout_s` while it is judged; `watch` is called around each rule."""
         self._calls.timeout_s = timeout_s
         self._calls.watch = watch
 

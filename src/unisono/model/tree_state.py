@@ -5,7 +5,7 @@ of its `tree` array. An object is a tree when it is reached from the root throug
 the root itself, and holds `items` as an object and `tree` as an array. Arrays are opaque: nothing addresses
 into them, so what is in them is data.
 
-What an event brings is put in as it is and may be held by many partitions at once (LIM-07). Such a value is closed:
+The value of an event is put in as it is and may be part of many partitions at once (LIM-07). Such a value is closed:
 nobody changes anything in it. Where an action leads into a closed object, a copy of that one object takes its place,
 an `Object`, which belongs to this state alone and whose own parts are still closed. So a value costs its bytes once,
 when it comes, and one level of it where it is touched for the first time.
@@ -25,7 +25,7 @@ from unisono.vocabulary import Json, JsonObject
 
 Value: TypeAlias = "bool | int | float | str | list[Json] | Forest | dict[str, Value] | None"
 Link: TypeAlias = "tuple[Link, str] | None"
-"""A path held by its end, so that deep values do not pay for the paths of all their parts."""
+"""A path as a link to its parent's path, so that deep values do not pay for the paths of all their parts."""
 
 OPENED_AT_ONCE_MAX: Final = 100
 """Parts of a whole state that are looked at one by one, so that each large one remembers its weight."""

@@ -107,7 +107,7 @@ def weigh(values: Iterable[object]) -> int:
         return _weigh_stepwise(level)
     known = 0
 
-    def told(part: Any) -> object:
+    def unpacked(part: Any) -> object:
         nonlocal known
         weight = getattr(part, "weight", None)
         if weight is None:
@@ -116,7 +116,7 @@ def weigh(values: Iterable[object]) -> int:
         return None  # weighs nothing by itself, see `_weigh_text`
 
     try:
-        text = orjson.dumps(level, told, _PASSED)
+        text = orjson.dumps(level, unpacked, _PASSED)
     except (TypeError, ValueError, RecursionError):
         return _weigh_stepwise(level)
     return known + _weigh_text(text) - ARRAY_BYTES - SLOT_BYTES * len(level)

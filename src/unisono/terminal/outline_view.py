@@ -128,8 +128,8 @@ class OutlineView(ScrollView, can_focus=True):
         place = y + self.scroll_offset.y
         if place < len(self._rows):
             return self._drawn(self._rows[place], width)
-        told = (self.outline.problem or EMPTY) if y == 0 and not self._rows else ""
-        return self._strip(Text(told, "dim"), width)
+        message = (self.outline.problem or EMPTY) if y == 0 and not self._rows else ""
+        return self._strip(Text(message, "dim"), width)
 
     def _drawn(self, row: OutlineRow, width: int) -> Strip:
         pending = row.id in self.pending

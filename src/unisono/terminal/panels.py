@@ -37,11 +37,11 @@ class KeyLine(Static):
         for active in screen.active_bindings.values():
             binding = active.binding
             if binding.show:
-                told = binding.group.description if binding.group is not None else binding.description
-                keys.setdefault(told, {})[binding.key_display or binding.key] = None
+                label = binding.group.description if binding.group is not None else binding.description
+                keys.setdefault(label, {})[binding.key_display or binding.key] = None
         line = Text()
-        for told, names in keys.items():
-            line.append(" ".join(names), "bold yellow").append(f" {told} ")
+        for label, names in keys.items():
+            line.append(" ".join(names), "bold yellow").append(f" {label} ")
         self.update(line)
 
 

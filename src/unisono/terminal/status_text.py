@@ -48,11 +48,11 @@ def _trouble(status: Status, partition: str) -> Text | None:
             f"the server refuses this partition: {blank_controls(status.set_aside[partition])}", "red"
         )
     if status.last_error is not None:
-        return Text(_told(status.last_error), "dim" if status.phase is Phase.LIVE else "red")
+        return Text(_problem_text(status.last_error), "dim" if status.phase is Phase.LIVE else "red")
     return None
 
 
-def _told(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(problem.at_ms / 1000))
     return f"last error {at} {problem.code}: {blank_controls(problem.message)}"
 

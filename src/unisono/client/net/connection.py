@@ -1,7 +1,7 @@
-"""The socket and its life: dial, wait, dial again; heartbeats; a token when one is needed (CLIENT-08, -09).
+"""The socket: dial, wait, dial again; heartbeats; a token when one is needed (CLIENT-08, -09).
 
-What is said and when is the core's business. A connection only tells it what came in, and carries out what it is
-told: say this, hang up, try again, stop.
+The core decides what is sent and when. A connection feeds it what came in, and performs its effects: send,
+drop the socket, retry, stop.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def backoff_s(tries: int, options: Options, chance: float) -> float:
 
 
 class ServerConnection:
-    """One client's line to its server, over as many sockets as it takes.
+    """One client's connection to its server, over one socket after the other.
 
-    Invariants: at most one socket is open; the core is told `Dialing`, then perhaps `Opened`, then `Lost`, in that
-    order, for each try.
+    Invariants: at most one socket is open; each try feeds the core `Dialing`, perhaps `Opened`, then `Lost`, in that
+    order.
     """
 
     def __init__(self, config: Config, tokens: TokenSource) -> None:
@@ -69,12 +69,12 @@ class ServerConnection:
         self._idle = asyncio.Event()
         self._idle.set()
         self._dialling: asyncio.Timeout | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[object] | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
 
-    # -- what the core asks (its Line) -----------------------------------------------------------------------
+    # -- effects of the core (its CoreConnection) ------------------------------------------------------------
 
     def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
         payload = connect_payload(
@@ -84,12 +84,12 @@ class ServerConnection:
             last_committed_id=last_committed_id,
             snapshots=snapshots,
         )
-        self.say("connect", payload)
+        self.send("connect", payload)
 
-    def say(self, kind: str, payload: bytes) -> None:
+    def send(self, kind: str, payload: bytes) -> None:
         self._outgoing.put_nowait(self._writer.encode(kind, payload, time.time_ns() // 1_000_000))
 
-    def hang_up(self) -> None:
+    def drop_connection(self) -> None:
         socket = self._socket
         if socket is not None and not socket.closed and self._closing is None:
             self._closing = self._loop.create_task(socket.close())
@@ -103,7 +103,7 @@ class ServerConnection:
                 "a function as token= would be asked for another one"
             )
         elif self._tokens.refused():
-            self._hurry.set()  # a newer token is to be had at once: no reason to wait
+            self._hurry.set()  # a newer token can be requested at once: no reason to wait
 
     def _refusal(self) -> str:
         problem = self.core.publisher.problem
@@ -114,44 +114,44 @@ class ServerConnection:
         self.core.publisher.stopped = reason
 
     def wake_at(self, at: float) -> None:
-        """One alarm at a time, the earliest; when it rings the core says what is still to come."""
-        if self._alarm is not None and self._alarm.when() > self._loop.time():
-            if self._alarm.when() <= at:
+        """Set the one timer to the earliest time asked for; when it fires the core asks for the next one."""
+        if self._timer is not None and self._timer.when() > self._loop.time():
+            if self._timer.when() <= at:
                 return
-            self._alarm.cancel()
-        self._alarm = self._loop.call_at(at, self._ring)
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._on_timer)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         self._guarded(lambda: self.core.feed(TimerFired()))
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """A call nobody waits for: when it fails, end the life it belongs to."""
+        """A call nobody waits for: when it fails, the connection ends."""
         try:
             call()
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End for good, because of this."""
+        """End the connection for good, because of this error."""
         self.failure = self.failure or error
-        if self._life is not None:
-            self._life.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    # -- what the program asks -------------------------------------------------------------------------------
+    # -- calls of the program --------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Go offline and stay there, also in the middle of dialling; done when the core knows that it is."""
+        """Go offline and stay there, also in the middle of dialling; returns when the core is offline."""
         self._may_dial.clear()
         await self.leave("client_paused")
-        self.hang_up()
+        self.drop_connection()
         dialling, self._dialling = self._dialling, None
         if dialling is not None:
             dialling.reschedule(self._loop.time())
         await self._idle.wait()
 
     def resume(self) -> None:
-        """Go online now, also after having been stopped."""
+        """Go online now, also after a stop."""
         self.core.publisher.stopped = None
         self._tries = 0
         self._may_dial.set()
@@ -159,15 +159,15 @@ class ServerConnection:
             self._hurry.set()
         self.core.publisher.publish()
 
-    # -- the life --------------------------------------------------------------------------------------------
+    # -- the task --------------------------------------------------------------------------------------------
 
     def start(self) -> asyncio.Task[None]:
-        """Begin; the task ends when it is cancelled, or fails."""
-        self._life = self._loop.create_task(self._run())
-        return self._life
+        """Start the task; it ends when it is cancelled, or fails."""
+        self._task = self._loop.create_task(self._run())
+        return self._task
 
     async def _run(self) -> None:
-        """Until cancelled."""
+        """Connect again and again, until cancelled."""
         timeout = aiohttp.ClientTimeout(total=None)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -183,32 +183,32 @@ class ServerConnection:
                     if self._may_dial.is_set():
                         await self._wait()
         finally:
-            if self._alarm is not None:
-                self._alarm.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def _wait(self) -> None:
-        """Exponential backoff with full jitter, cut short when there is reason to hurry."""
+        """Wait for an exponential backoff with full jitter, or until `_hurry` is set."""
         delay_s = backoff_s(self._tries, self._options, random.random())  # noqa: S311
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay_s)
 
     async def _once(self, session: aiohttp.ClientSession) -> tuple[float, int | None]:
-        """One socket from its opening to its end; how long it was open, and its close code."""
+        """Run one socket from its opening to its end; gives how long it was open, and its close code."""
         socket = await self._dial(session)
         if socket is None:
             return 0.0, None
         opened_at = self._loop.time()
-        async with self._companions(socket):
+        async with self._socket_tasks(socket):
             self.core.feed(Opened())
             code = await self._listen(socket)
         return self._loop.time() - opened_at, code
 
     async def _dial(self, session: aiohttp.ClientSession) -> Socket | None:
-        """Get a token and a socket; None, and the program was told why, unless it paused meanwhile."""
+        """Get a token and a socket; None, with the reason reported, unless the program paused meanwhile."""
         dialling = self._dialling = asyncio.timeout(None)
         try:
             async with dialling:
-                self._token = await self._asked_token()
+                self._token = await self._request_token()
                 async with asyncio.timeout(self._options.connect_timeout_s):
                     socket = await session.ws_connect(
                         self._config.url,
@@ -225,28 +225,28 @@ class ServerConnection:
         else:
             if dialling.when() is None:
                 return socket
-            await socket.close()  # the pause came with the answer
+            await socket.close()  # paused while the socket opened
         finally:
             self._dialling = None
         return None
 
-    async def _asked_token(self) -> str:
-        """The token, however long the program takes to give it; it is told when that is long."""
+    async def _request_token(self) -> str:
+        """The token, however long the program takes to give it; a long wait is reported."""
         patience_s = self._options.connect_timeout_s
         says = f"the token function has not answered for {patience_s:g} s"
-        alarm = self._loop.call_later(patience_s, self._guarded, lambda: self._tell("token_failed", says))
+        timer = self._loop.call_later(patience_s, self._guarded, lambda: self._report("token_failed", says))
         try:
             return await self._tokens.get()
         finally:
-            alarm.cancel()
+            timer.cancel()
 
-    def _tell(self, code: str, message: str) -> None:
+    def _report(self, code: str, message: str) -> None:
         self.core.report(code, message)
         self.core.publisher.publish()
 
     @contextlib.asynccontextmanager
-    async def _companions(self, socket: Socket) -> AsyncIterator[None]:
-        """The writer and the heartbeat of a socket; at the end of either side all of it ends."""
+    async def _socket_tasks(self, socket: Socket) -> AsyncIterator[None]:
+        """Run the writer and the heartbeat of a socket, and end both with it."""
         self._socket = socket
         self._writer = MessageWriter()
         self._outgoing = asyncio.Queue()
@@ -266,8 +266,8 @@ class ServerConnection:
     async def _listen(self, socket: Socket) -> int | None:
         """Until the socket ends; gives its close code.
 
-        Messages that are there already are handled together. While there are, `receive` does not let others on
-        the loop have their turn, so the handling comes when there are no more, or as many as one batch may hold.
+        Messages that have arrived are handled together. `receive` does not yield to the loop while more are there, so
+        they are handled when there are no more, or when a batch is full.
         """
         while True:
             frame = await socket.receive()
@@ -280,7 +280,7 @@ class ServerConnection:
                 await asyncio.sleep(0)
 
     def _read(self, data: bytes) -> bool:
-        """Take a message to be handled; False when it is none, which ends the connection."""
+        """Decode a message and queue it; False for bytes that are no message, which ends the connection."""
         try:
             message = decode(data)
         except BadMessage as error:
@@ -309,12 +309,12 @@ class ServerConnection:
             silent_s = self._loop.time() - self._heard_at
             if silent_s > self._options.dead_after_s:
                 self.core.report("dead_server", f"nothing came from the server for {silent_s:.1f} s")
-                self.hang_up()
+                self.drop_connection()
                 return
-            self.say("heartbeat", b"{}")
+            self.send("heartbeat", b"{}")
 
     async def leave(self, reason: str) -> None:
-        """Say goodbye, so that the server lets go of the subscriptions at once (CONN-06)."""
+        """Send `disconnect`, so that the server drops the subscriptions at once (CONN-06)."""
         socket = self._socket
         if socket is not None and not socket.closed:
             payload = encode_payload({"reason": reason})

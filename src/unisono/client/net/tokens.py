@@ -1,4 +1,4 @@
-"""Where a token comes from: given once, or asked for again when the server refuses the last one (CLIENT-08)."""
+"""Where tokens come from: a fixed one, or a function that is called after the server refuses one (CLIENT-08)."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class Feed(Generic[T]):
         if self.wanted is not None and key != self.wanted:
             return
         with self._lock:
-            held = self._slots.get(key)
-            self._slots[key] = item if held is None else self._merge(held, item)
+            older = self._slots.get(key)
+            self._slots[key] = item if older is None else self._merge(older, item)
         self._wake()
 
     def take(self) -> T | None:
@@ -64,9 +64,9 @@ class Feed(Generic[T]):
         self._wake()
 
 
-def merge_changes(held: Change, newer: Change) -> Change:
-    return msgspec.structs.replace(newer, merged=held.merged + newer.merged)
+def merge_changes(older: Change, newer: Change) -> Change:
+    return msgspec.structs.replace(newer, merged=older.merged + newer.merged)
 
 
-def newest(held: T, newer: T) -> T:  # noqa: ARG001
+def newest(older: T, newer: T) -> T:  # noqa: ARG001
     return newer

@@ -62,7 +62,7 @@ def _key(entry: Entry) -> Key:
 
 
 def parse(event: bytes) -> JsonObject:
-    """The event as the model reads it; what is no object has no meaning, and is nothing."""
+    """The event as the model reads it; {} for what is no object, which has no meaning."""
     try:
         value = orjson.loads(event)
     except ValueError:
@@ -101,7 +101,7 @@ class PartitionView:
         removed: Collection[Key] = (),
         became: Mapping[Key, Key] = {},
     ) -> bool:
-        """Take entries in and out; False, and no change, when one belongs below the base: build the view anew.
+        """Add and remove entries; False, and no change, when one belongs below the base: rebuild the view.
 
         `became` says which of the removed drafts are which of the added events.
         """
@@ -122,7 +122,7 @@ class PartitionView:
         return True
 
     def _promote(self, became: Mapping[Key, Key]) -> dict[Key, Key]:
-        """Let the oldest drafts be the events they became, where that moves nothing: the state is the same.
+        """Turn the oldest drafts into the events they became, where no order changes: the state stays the same.
 
         So many drafts sent in batches cost themselves, and not each time all that are still waiting.
         """
@@ -149,7 +149,7 @@ class PartitionView:
         self._apply(above)
 
     def _undo(self, start: int) -> None:
-        """Back to the state before the entry at `start`."""
+        """Roll back to the state before the entry at `start`."""
         if start < len(self._entries):
             self._state.rollback(self._entries[start].mark)
             del self._entries[start:]
@@ -174,7 +174,7 @@ class PartitionView:
         return True
 
     def refusals(self, profile: str, event: JsonObject) -> list[FieldError]:
-        """What speaks against an event here and now, as the server would judge it on this state."""
+        """The refusals of an event on this state, as the server would judge it."""
         return self._model.shape(profile, event) or self._model.refusals(profile, self._state, event)
 
     def dump(self, profile: str) -> Json:

@@ -23,12 +23,12 @@ log = logging.getLogger("unisono.client")
 
 
 class PendingChange(msgspec.Struct):
-    """What a view has yet to take in."""
+    """Changes a view has not applied yet."""
 
     added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
     removed: set[Key] = msgspec.field(default_factory=set)
     became: dict[Key, Key] = msgspec.field(default_factory=dict)
-    anew: bool = False
+    rebuild: bool = False
 
 
 class Views:
@@ -53,7 +53,7 @@ class Views:
         """Which model folds snapshots now."""
         return model_label(self._profile, self.model)
 
-    # -- which there are -----------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(self, partition: str) -> None:
         """From the newest snapshot or the partition's base, the events after it, and the pending drafts."""
@@ -87,9 +87,9 @@ class Views:
         return PartitionView(self.model, state, snapshot.committed_id)
 
     def _from_base(self, partition: str) -> PartitionView | None:
-        """From what stands for the events that are not stored.
+        """Start from the base, which replaces the events that are not stored.
 
-        One of another model is being fetched anew. Until that has come, its tree half is shown, which means the
+        One of another model is being fetched again. Until that has come, its tree half is shown, which means the
         same in every model.
         """
         base = self._store.base(partition)
@@ -111,8 +111,8 @@ class Views:
             del self._views[partition]
             self._waiting.pop(partition, None)
 
-    def open_all_anew(self, model: Model | None = None) -> None:
-        """The committed data, or the meaning of events, is another now."""
+    def reopen_all(self, model: Model | None = None) -> None:
+        """Rebuild all views: the committed data, or the model, has changed."""
         if model is not None:
             self.model = model
         self._waiting.clear()
@@ -136,9 +136,9 @@ class Views:
                     self._amendment(partition).removed.add(draft_key(draft.draft_clock, draft.id))
 
     def note(self, applied: Applied) -> None:
-        """Remember what a transaction changed, to be taken in by `refresh`."""
+        """Note what a transaction changed; `refresh` applies it."""
         for partition in applied.started:
-            self._amendment(partition).anew = True
+            self._amendment(partition).rebuild = True
         for partition, events in applied.events.items():
             amendment = self._amendment(partition)
             amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
@@ -157,7 +157,7 @@ class Views:
         """Bring every view up to date with the store."""
         waiting, self._waiting = self._waiting, {}
         for partition, amendment in waiting.items():
-            if amendment.anew:
+            if amendment.rebuild:
                 self.open(partition)
                 continue
             view, known = self._views[partition], self._store.followed[partition].known
@@ -171,7 +171,7 @@ class Views:
             elif view.snapshot_due(self._snapshot_every):
                 self._write(partition, view)
 
-    # -- what they say -------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------
 
     def dump(self, partition: str, profile: str) -> Json:
         with self._lock:
@@ -181,7 +181,7 @@ class Views:
             return view.dump(profile)
 
     def refusals(self, profile: str, partitions: Sequence[str], event: JsonObject) -> list[FieldError]:
-        """What speaks against an event in the first partition that has something against it."""
+        """The refusals of an event in the first of its partitions that has any."""
         for partition in partitions:
             view = self._views.get(partition)
             if view is not None and (errors := view.refusals(profile, event)):
