@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are loaded when they are asked for, so that none pays for another."""
+"""Groups of commands whose modules are imported when they run, so that no command waits for another's imports."""
 
 from __future__ import annotations
 

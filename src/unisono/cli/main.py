@@ -1,4 +1,4 @@
-"""The one command, `unisono`. A command's module is loaded when it is asked for, so none pays for another."""
+"""The one command, `unisono`. A command's module is imported when the command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a model over events, in a process of its own: rules that never return cannot hang whoever asked.
+"""One run of a model over events, in a process of its own: rules that never return cannot hang the command.
 
 Several such processes, each with another seed for hashes, another time and another working directory, send whether
 the model is deterministic. A `TrialRequest` goes in on standard input, and lines of JSON, `TrialAnswer`, come out.
@@ -73,18 +73,18 @@ class Digests:
         self._file = file
         self._probe = probe
         self._place = 0
-        self._said = hashlib.sha256()
+        self._refusals = hashlib.sha256()
         self._last: tuple[str, tuple[str | None, ...]] = "", ()
 
     def on_event(
-        self, partition: str, record: Record, state: PartitionState, said: tuple[str | None, ...]
+        self, partition: str, record: Record, state: PartitionState, refusals: tuple[str | None, ...]
     ) -> None:
         self._place += 1
-        if any(said):
-            self._said.update(repr((record.committed_id, said)).encode())
+        if any(refusals):
+            self._refusals.update(repr((record.committed_id, refusals)).encode())
         if self._probe.due(self._place):
             kind = f"event {record.committed_id} in {partition!r}"
-            self.marks.append(self._mark(partition, state, kind, said))
+            self.marks.append(self._mark(partition, state, kind, refusals))
 
     def on_partition_end(self, partition: str, state: PartitionState) -> None:
         mark = self._mark(partition, state, "", ())
@@ -93,18 +93,20 @@ class Digests:
             self._file.write(msgspec.json.encode(line).decode() + "\n")
         else:
             self.states[partition] = state.dump()
-        self._place, self._said = 0, hashlib.sha256()
+        self._place, self._refusals = 0, hashlib.sha256()
 
-    def _mark(self, partition: str, state: PartitionState, kind: str, said: tuple[str | None, ...]) -> Mark:
+    def _mark(
+        self, partition: str, state: PartitionState, kind: str, refusals: tuple[str | None, ...]
+    ) -> Mark:
         dump = state.dump()
-        digest = self._said.copy()
+        digest = self._refusals.copy()
         digest.update(state_digest(partition, dump))
         states = {partition: dump} if self._probe.states else None
-        return Mark(self._place, digest.hexdigest(), kind, states, tuple(each for each in said if each))
+        return Mark(self._place, digest.hexdigest(), kind, states, tuple(each for each in refusals if each))
 
 
 def run(request: TrialRequest, send: Any, watch: ReviewWatch) -> TrialAnswer:
-    """Do what is asked for."""
+    """Perform a request."""
     if request.elsewhere:
         os.chdir("/")
     if request.shift_s:
@@ -180,7 +182,7 @@ def shift_clock(by_s: float) -> None:
 
 
 def main() -> None:
-    """The process."""
+    """Entry of the process: one request on stdin, answers in lines on stdout."""
     out = LineOutput()
     sent_at = time.monotonic()
 

@@ -193,11 +193,11 @@ async def narrow(
 def difference(one: Mark, two: Mark) -> str:
     """What differs between two runs at one place, in words."""
     if one.refused != two.refused:
-        said = [
+        verdicts = [
             f"refused it ({shorten(mark.refused[0], 150)})" if mark.refused else "took it"
             for mark in (one, two)
         ]
-        return f"different judgements in two runs: one {said[0]}, the other {said[1]}"
+        return f"different judgements in two runs: one {verdicts[0]}, the other {verdicts[1]}"
     left, right = one.states or {}, two.states or {}
     found = next(differences(left, right), JsonDifference("value", None, left, right))
     path, here, there = found.path(), found.left, found.right

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Draft:
-    """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
+    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists."""
 
     def __init__(self, client: SyncClient, ticket: Ticket) -> None:
         self._client = client
@@ -102,7 +102,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         await self.close()
 
     async def close(self) -> None:
-        """Say goodbye to the server, store a snapshot, let go of the file. Pending drafts stay in it."""
+        """Disconnect, store a snapshot and close the store. Pending drafts stay in it."""
         if self._engine is not None:
             await asyncio.wrap_future(self._engine.close())
 
@@ -118,7 +118,7 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     ) -> Draft:
         """Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
 
-        InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
+        InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
         """
         request = SubmitRequest(new_id() if id is None else id, named(partitions, partition), event)
         return Draft(self, await asyncio.wrap_future(self._running.submit(request)))

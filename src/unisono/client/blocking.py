@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class BlockingDraft:
-    """An event on its way: stored on this machine, and shown in the views, from the moment it exists."""
+    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists."""
 
     def __init__(self, client: BlockingClient, ticket: Ticket) -> None:
         self._client = client
@@ -88,7 +88,7 @@ class BlockingClient(Client[BlockingDraft]):
         self.close()
 
     def close(self) -> None:
-        """Say goodbye to the server, store a snapshot, let go of the file. Pending drafts stay in it."""
+        """Disconnect, store a snapshot and close the store. Pending drafts stay in it."""
         if self._engine is not None:
             self._engine.close().result()
 
@@ -102,7 +102,7 @@ class BlockingClient(Client[BlockingDraft]):
     ) -> BlockingDraft:
         """Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
 
-        InvalidEvent, with nothing stored, when its form is wrong or the current view speaks against it.
+        InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
         """
         request = SubmitRequest(new_id() if id is None else id, named(partitions, partition), event)
         return BlockingDraft(self, self._running.submit(request).result())

@@ -22,7 +22,7 @@ Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """One client: whom it talks to, as whom, about what, and where it keeps it."""
+    """One client: its server, its identity, its partitions and its store."""
 
     url: str
     token: Token

@@ -383,7 +383,7 @@ class Core:
     # -- the end -------------------------------------------------------------------------------------------
 
     def close(self, error: ClientError | None = None) -> None:
-        """Store what makes the next start fast, and let go of the file. Drafts stay in it."""
+        """Store snapshots, which make the next start fast, and close the file. Drafts stay in it."""
         if self._closed is not None:
             return
         if error is not None:

@@ -4,7 +4,7 @@ ClientError
 ├── InvalidEvent        refused before it was stored; carries FieldErrors
 ├── UnknownPartition    not a partition of this client
 ├── UnknownDraft        no rejected draft has this id
-├── ClientClosed        asked after the client was closed, or still waiting when it was
+├── ClientClosed        called after the client was closed, or still waiting when it was
 ├── ClientStopped       waiting for a connection that is not tried any more
 ├── NotCaughtUp         live, but without some of its partitions or drafts; carries which and why
 └── StoreError          the local store cannot be used; the text says what to do

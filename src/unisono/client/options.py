@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """When a draft that the server fails on is tried again: each try costs the connection, so ever more rarely."""
 
     page_limit: int = 1000
-    """Events asked for at once; the server cuts it to its own bounds."""
+    """Events per page; the server reduces it to its own bounds."""
 
     buffer_events_max: int = 1000
     buffer_bytes_max: int = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Why a client is not where its program wants it, in words: what keeps it from its server, what it waits for."""
+"""Reasons in words: why the server cannot be reached, and what the client waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED_MAX: Final = 3
 """Names in one sentence; the status has all of them."""
 
 TEXT_MAX: Final = 500
-"""Characters of what another program said."""
+"""Characters of another program's message."""
 
 SECRET_MIN: Final = 8
 """A shorter string is no secret, and would be found in every text."""
@@ -36,7 +36,7 @@ def address(url: str) -> str:
 
 
 def without_tokens(text: str, *tokens: str | None) -> str:
-    """A text that somebody else wrote, with no token in it (AUTH-08)."""
+    """Text from elsewhere with every token removed (AUTH-08)."""
     for token in tokens:
         if token and len(token) >= SECRET_MIN:
             text = text.replace(token, "[token]")

@@ -33,7 +33,7 @@ PASSING: Final = frozenset({
 """Problems of a connection: over when the client is live."""
 
 REFUSALS: Final = frozenset({"forbidden", "validation_failed", "bad_request", TOO_MANY})
-"""Problems of what was asked for: over when nothing is refused any more."""
+"""Problems of a request: over when nothing is refused any more."""
 
 
 class Status(msgspec.Struct, frozen=True):

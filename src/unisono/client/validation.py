@@ -55,7 +55,7 @@ def partition_name(given: str) -> str:
 
 
 def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int | None) -> CheckedEvent:
-    """Everything that can be said of an event without a model and a state; raises InvalidEvent."""
+    """Check everything about an event that needs no model and no state; raises InvalidEvent."""
     if not isinstance(id, str):
         raise _invalid("id", f"must be a string, not {type(id).__name__}")
     size = len(id.encode("utf-8", "replace"))

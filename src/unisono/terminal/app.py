@@ -1,4 +1,4 @@
-"""The application: keys become events, and what the client tells becomes what is seen.
+"""The application: keys become events, and the client's changes are drawn.
 
 All state is the client's. The application holds the outline it drew last, and asks the client again whenever that
 tells of a change: its own drafts and the edits of others come the same way.
@@ -31,7 +31,7 @@ Addition: TypeAlias = Callable[[Outline, str | None, str, str], JsonObject]
 
 
 class OutlineApp(App[None]):
-    """One partition's outline. The client is open and follows that partition; whoever opened it closes it."""
+    """One partition's outline. The client is open and follows that partition; its opener closes it."""
 
     ENABLE_COMMAND_PALETTE = False
 
@@ -93,14 +93,14 @@ class OutlineApp(App[None]):
             self._news.set()
 
     async def _keep_drawing(self) -> None:
-        """Once for everything that was heard meanwhile."""
+        """Redraw once for all changes that have come meanwhile."""
         while True:
             await self._news.wait()
             self._news.clear()
             await self.draw()
 
     async def draw(self) -> None:
-        """Put on the screen what the client says now."""
+        """Draw the client's present view and status."""
         pending = await self._touched_by_drafts()
         outline = read(self.client.view(self.partition), self.target)
         self.outline_view.show(outline, pending)

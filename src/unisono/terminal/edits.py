@@ -1,4 +1,4 @@
-"""What a person does to an outline, as events: each names its place by the neighbours seen on the screen.
+"""Edits of an outline as events: each names its place by the neighbours seen on the screen.
 
 None means that there is nothing to do: the item is at the edge already, or gone.
 """
@@ -73,8 +73,8 @@ def add_anew(outline: Outline, event: JsonObject) -> JsonObject | None:
         return None
     options = payload.get("options")
     parent = options.get("parent") if isinstance(options, dict) else None
-    kept = parent if isinstance(parent, str) and parent in outline.place else None
-    return {**event, "payload": {**payload, "options": _placed(kept, "last")}}
+    known_parent = parent if isinstance(parent, str) and parent in outline.place else None
+    return {**event, "payload": {**payload, "options": _placed(known_parent, "last")}}
 
 
 def touched(event: JsonObject, target: str) -> str | None:

@@ -74,7 +74,7 @@ class OutlineView(ScrollView, can_focus=True):
     # -- what is shown -------------------------------------------------------------------------------------------
 
     def show(self, outline: Outline, pending: frozenset[str]) -> None:
-        """Put another state on the screen: the selection stays with its item, and its item stays in its line."""
+        """Draw another state: the selection stays with its item, and its item stays in its line."""
         if outline == self.outline and pending == self.pending:
             return
         line = None if self.selected is None else self._place() - self.scroll_offset.y

@@ -1,4 +1,4 @@
-"""What stands around the outline: the line to type in, the drafts that were refused, a question before deleting."""
+"""Panels around the outline: the title line, the refused drafts, the question before deleting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Then = Callable[[str], Awaitable[None]]
 
 
 class KeyLine(Static):
-    """The keys that do something now. One line of text: it changes with every title that is asked for."""
+    """The keys that work now, in one line of text: it changes while a title is entered."""
 
     DEFAULT_CSS = """
     KeyLine { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -46,7 +46,7 @@ class KeyLine(Static):
 
 
 class TitleLine(Input):
-    """Asks for a title; hidden while nobody is asked."""
+    """The input line for a title; hidden while none is asked for."""
 
     DEFAULT_CSS = """
     TitleLine { display: none; }

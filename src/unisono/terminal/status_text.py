@@ -1,4 +1,4 @@
-"""What the screen says in words: where the client stands, and what a refused draft wanted."""
+"""Text of the screen: the status line, and what a refused draft was to do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _problem_text(problem: Problem) -> str:
 
 
 def wish(event: JsonObject, outline: Outline) -> str:
-    """What an event wants, in the words of the outline."""
+    """What an event does, in the words of the outline."""
     id = touched(event, outline.target)
     payload = event.get("payload")
     if id is None or not isinstance(payload, dict):

@@ -27,7 +27,7 @@ from unisono.model.schema import EVENT_TYPE
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 SETTLE_EVERY: Final = 256
-"""Committed entries kept undoable: some hundred kilobytes, and one in so many pays for the drafts above."""
+"""Committed entries that can be undone: some hundred kilobytes, and one in so many pays for the drafts above."""
 
 FOLD_SLICE: Final = 1000
 """Events between two settles while a history is folded, so that its journal stays small."""
