@@ -86,17 +86,17 @@ class CoreConnection(Protocol):
 
 def _mark_consecutive(happened: Sequence[Input]) -> Sequence[Input]:
     """The same inputs, with every broadcast but the last marked as followed by another."""
-    at = [place for place, each in enumerate(happened) if _is_broadcast(each)]
+    at = [
+        place
+        for place, each in enumerate(happened)
+        if isinstance(each, Received) and isinstance(each.message, Broadcast)
+    ]
     if len(at) < 2:
         return happened
     marked = list(happened)
     for place in at[:-1]:
         marked[place] = msgspec.structs.replace(happened[place], more=True)
     return marked
-
-
-def _is_broadcast(happened: Input) -> bool:
-    return isinstance(happened, Received) and isinstance(happened.message, Broadcast)
 
 
 class Core:
@@ -186,13 +186,9 @@ class Core:
         message = happened.message
         if not isinstance(message, SyncResponse):
             return happened
+        digest = state.model_digest if message.model_digest is None else message.model_digest
         return check_snapshots(
-            message,
-            state.cycle,
-            state.profile,
-            self.views.model,
-            state.model_version,
-            state.model_digest if message.model_digest is None else message.model_digest,
+            message, state.cycle, state.profile, self.views.model, state.model_version, digest
         )
 
     def _send_sync(self, effect: SendSync) -> None:
@@ -200,13 +196,9 @@ class Core:
         fit = effect.snapshots and can_continue_from(
             state.profile, self.views.model, state.model_version, state.model_digest
         )
-        decline_snapshots = state.server_sends_snapshots and not effect.since and not fit
+        decline = state.server_sends_snapshots and not effect.since and not fit
         payload = sync_payload(
-            effect.partitions,
-            effect.since,
-            effect.limit,
-            effect.subscription,
-            decline_snapshots=decline_snapshots,
+            effect.partitions, effect.since, effect.limit, effect.subscription, decline_snapshots=decline
         )
         self._messages.append(("sync", payload))
 
