@@ -28,10 +28,18 @@ from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.job import AuditOptions, audit, first_parts, gather, listed, look, scope_of
+from unisono.pipeline.jobs.audit.job import (
+    AuditOptions,
+    audit,
+    check_parts,
+    first_parts,
+    list_files,
+    make_scope,
+    merge_outcomes,
+)
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
-from unisono.pipeline.open_log import no_collection, sqlite_uri
+from unisono.pipeline.open_log import gc_paused, sqlite_uri
 from unisono.pipeline.spark.session import context
 from unisono.pipeline.spark.warmup import prepare
 
@@ -42,9 +50,9 @@ def plain_events(lake: Lake) -> None:
     check = EventCheck(tally)
     ids: set[str] = set()
     reached = 0
-    with no_collection():
+    with gc_paused():
         for batch in lake.scan_arrow():
-            check.look(batch)
+            check.check(batch)
             ids.update(batch.column("id").to_pylist())
             for committed_id in batch.column("committed_id").to_pylist():
                 assert committed_id == reached + 1
@@ -57,11 +65,11 @@ def plain_all(lake: Lake, store: str | None) -> None:
     """What the tasks of the first pass do, in this process."""
     log, places = lake.table(LOG), lake.table(BY_PARTITION)
     tally = FindingTally(log.head)
-    files = [*listed(log, tally), *listed(places, tally)]
-    scope = scope_of(lake, log, places, store, AuditOptions(), tally)
-    found = list(look(scope, 1, first_parts(scope, files)))
-    (outcome,) = gather(scope, 0, [pair for pair in found if pair[0] == 0])
-    list(gather(scope, 1, [pair for pair in found if pair[0]]))
+    files = [*list_files(log, tally), *list_files(places, tally)]
+    scope = make_scope(lake, log, places, store, AuditOptions(), tally)
+    found = list(check_parts(scope, 1, first_parts(scope, files)))
+    (outcome,) = merge_outcomes(scope, 0, [pair for pair in found if pair[0] == 0])
+    list(merge_outcomes(scope, 1, [pair for pair in found if pair[0]]))
     assert not tally.counts
     assert not outcome.tally.counts  # type: ignore[union-attr]
 

@@ -33,7 +33,7 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.compare import verify
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import BOTH, EVENTS_PER_FILE, ExportTask, export, run_task
-from unisono.pipeline.open_log import no_collection, open_reader, read_range, sqlite_uri
+from unisono.pipeline.open_log import gc_paused, open_reader, read_range, sqlite_uri
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.warmup import prepare
@@ -70,7 +70,7 @@ def plain_log(store: str, events: int, folder: Path) -> None:
     """What anybody would write: rows from the log into one Parquet file."""
     reader = open_reader(store)
     with (
-        no_collection(),
+        gc_paused(),
         pq.ParquetWriter(folder / "plain.parquet", LOG_SCHEMA, compression="zstd") as writer,
     ):
         for records in read_range(reader, 0, events):

@@ -39,7 +39,7 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.open_log import no_collection, sqlite_uri
+from unisono.pipeline.open_log import gc_paused, sqlite_uri
 from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.session import context
 from unisono.pipeline.spark.warmup import prepare
@@ -81,7 +81,7 @@ def plain(location: str, upto: int, folder: Path) -> Plain:
     model = shipped.load()
     states: dict[str, PartitionState] = {}
     counts: dict[str, int] = {}
-    with no_collection():
+    with gc_paused():
         for batch in lake.scan_arrow(upto=upto, columns=("partitions", "event")):
             touched: dict[str, PartitionState] = {}
             rows = zip(batch.column("partitions").to_pylist(), batch.column("event").to_pylist(), strict=True)

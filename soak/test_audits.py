@@ -28,6 +28,6 @@ def test_all_damage_is_found(seed: int, context: SparkContext, damager: Damager)
     planter = Planter(lake)
     expected = at_random(planter, chance, chance.randrange(1, 200))
     planter.commit()
-    report = audit(context, lake, asked=AuditOptions(sample=0))
+    report = audit(context, lake, options=AuditOptions(sample=0))
     assert expected <= {(finding.kind, finding.committed_id) for finding in report.findings}
     shutil.rmtree(lake.storage.location)

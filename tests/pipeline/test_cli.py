@@ -63,7 +63,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     data, place = str(tmp_path / "data"), ["--lake", str(tmp_path / "lake")]
     cases = {
         ("export", "--data", str(tmp_path / "none"), *place): "holds no log",
-        ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 was asked for",
+        ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 is requested",
         ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
         (
             "export",

@@ -28,7 +28,7 @@ from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
-from unisono.pipeline.task_planning import Planned, cut
+from unisono.pipeline.task_planning import PlannedTask, plan_tasks
 from unisono.store.port import Record
 
 BUCKETS = 4
@@ -81,19 +81,21 @@ def test_however_the_work_is_cut_the_states_are_the_same(
     model = outline_model()
     expected = {name: replayed(model, history) for name, history in by_partition(records).items()}
     for cores, events in ((1, 1), (2, 10_000), (3, 100_000), (64, 100_000)):
-        parts = cut(storage, files, BUCKETS, events, cores)
+        parts = plan_tasks(storage, files, BUCKETS, events, cores)
         folded = [one for part in parts for one in fold_share(work(storage, files, part.share))]
         assert len(folded) == len(expected), "no partition twice"
         assert {one.partition: (one.state, one.skipped) for one in folded} == expected
-    assert len(cut(storage, files, BUCKETS, 100_000, 64)) > 2 * BUCKETS
-    assert [part for part in cut(storage, files, BUCKETS, 100_000, 64) if _is_alone(part)], "the large one"
+    assert len(plan_tasks(storage, files, BUCKETS, 100_000, 64)) > 2 * BUCKETS
+    assert [part for part in plan_tasks(storage, files, BUCKETS, 100_000, 64) if _is_alone(part)], (
+        "the large one"
+    )
     (hot,) = fold_names(work(storage, files, Share(BUCKETS), 0, 1_950, HOT))
     assert (hot.state, hot.skipped) == replayed(
         model, [record for record in by_partition(records)[HOT] if record.committed_id <= 1_950]
     )
 
 
-def _is_alone(part: Planned) -> bool:
+def _is_alone(part: PlannedTask) -> bool:
     return (part.share.low, part.share.high) == (HOT.encode(), HOT.encode() + b"\0")
 
 

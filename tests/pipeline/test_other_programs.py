@@ -23,7 +23,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.compact import foreign_files as mending
+from unisono.pipeline.jobs.compact import foreign_files
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
@@ -174,12 +174,12 @@ def test_compaction_mends_what_another_program_rearranged(
 ) -> None:
     damage, table = DAMAGE[case]
     damage(place, table)
-    assert mending.work(place.lake)
+    assert foreign_files.has_work(place.lake)
     told = unisono("lake", "compact", *place.options[:-1])
     assert told.exit_code == 0, told.output
     assert f"{table}: " in told.output
-    assert "checked and written anew" in told.output
-    assert not mending.work(place.lake)
+    assert "checking and rewriting them" in told.output
+    assert not foreign_files.has_work(place.lake)
     require_exact(place.lake, place.records)
     assert unisono("lake", "snapshot", *place.options, "--publish").exit_code == 0
     require_replay(place.lake, OPEN, place.records)
@@ -216,7 +216,9 @@ def test_spread_over_buckets_and_in_both_tables(context: SparkContext, place: Pl
         z_order(place, table)
     with pytest.raises(LakeUnusable, match="another program wrote"):
         state_at(place.lake, place.records[0].partitions[0], OPEN)
-    assert mending.mend(HERE, place.lake) == EVENTS + sum(len(r.partitions) for r in place.records)
+    assert foreign_files.rewrite_foreign_files(HERE, place.lake) == EVENTS + sum(
+        len(r.partitions) for r in place.records
+    )
     require_exact(place.lake, place.records)
     name = place.records[0].partitions[0]
     own = by_partition(place.records)[name]
@@ -232,7 +234,7 @@ def test_snapshots_that_another_program_rearranged_are_folded_anew(
     assert "`unisono lake compact` checks its rows" in told.output
     told = unisono("lake", "compact", *place.options[:-1])
     assert told.exit_code == 0, told.output
-    assert "it is emptied: `unisono lake snapshot` folds all anew" in told.output
+    assert "all snapshots removed, `unisono lake snapshot` makes them again" in told.output
     assert unisono("lake", "snapshot", *place.options, "--publish").exit_code == 0
     require_replay(place.lake, OPEN, place.records)
 
@@ -262,7 +264,7 @@ def test_what_is_not_the_same_rows_is_not_mended(context: SparkContext, place: P
     """DELETE and UPDATE of other programs: the files are theirs, and so are the rows."""
     place.delta(BY_PARTITION).delete("committed_id = 700")
     with pytest.raises(Mismatch, match=r"have 11\d\d rows and 11\d\d were committed: remove the directory"):
-        mending.mend(HERE, place.lake)
+        foreign_files.rewrite_foreign_files(HERE, place.lake)
     shutil.rmtree(place.lake.storage.table(BY_PARTITION))
     export_to(place.lake, place.data)
     place.delta(LOG).update({"event": "'{}'"}, predicate="committed_id = 700")
@@ -270,12 +272,12 @@ def test_what_is_not_the_same_rows_is_not_mended(context: SparkContext, place: P
     with pytest.raises(
         Mismatch, match="the hash of event 700 in the lake's table log does not match its content"
     ):
-        mending.mend(HERE, place.lake)
+        foreign_files.rewrite_foreign_files(HERE, place.lake)
     assert set(Path(place.lake.storage.location).rglob("*.parquet")) == files
     place.delta(LOG).restore(place.delta(LOG).version() - 1)
     place.delta(BY_PARTITION).update({"partition": "'elsewhere'"}, predicate="committed_id = 700")
     with pytest.raises(Mismatch, match="is not what the table log has: remove the directory by_partition"):
-        mending.mend(HERE, place.lake)
+        foreign_files.rewrite_foreign_files(HERE, place.lake)
     assert set(Path(place.lake.storage.location).rglob("0*.parquet")) <= files, "nothing is left"
 
 

@@ -1,4 +1,4 @@
-"""The time of day, as everything here keeps it."""
+"""The current time."""
 
 from __future__ import annotations
 

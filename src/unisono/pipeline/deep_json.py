@@ -1,4 +1,4 @@
-"""JSON text of values however deep they are: encoders recurse and give up, a tree of nodes may be far deeper."""
+"""JSON text of values of any depth: encoders recurse and give up, while a tree of nodes may be far deeper."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from unisono.vocabulary import Json
 
 
 def text(value: Json, *, pretty: bool = False, sort_keys: bool = False) -> str:
-    """A value as JSON: on one line, or indented for a reader."""
+    """A value as JSON, on one line or indented."""
     option = (orjson.OPT_INDENT_2 if pretty else 0) | (orjson.OPT_SORT_KEYS if sort_keys else 0)
     try:
         return orjson.dumps(value, option=option).decode()
-    except orjson.JSONEncodeError:  # too deep, or an integer beyond 64 bits, which a reducer may have made
+    except orjson.JSONEncodeError:  # too deep, or an integer beyond 64 bits from a reducer
         return "".join(_tokens(value, pretty, sort_keys))
 
 
@@ -25,7 +25,7 @@ def state_text(packed: bytes) -> str:
 
 
 def _tokens(value: Json, pretty: bool, sort_keys: bool) -> Iterator[str]:
-    """As the encoder writes it, without recursion: a stack of what is open, with the bracket that closes it."""
+    """The encoder's output, without recursion: a stack of open values with their closing brackets."""
     stack: list[tuple[Iterator[tuple[str, Json]], str]] = [(iter([("", value)]), "")]
     first = True
     while stack:

@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline, each with a text that says what to do."""
+"""The pipeline's errors. Each text says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception
 
 
 class PipelineError(Exception):
-    """The job cannot be done as asked; nothing was changed by the step that raised it."""
+    """The job cannot be done; the step that raised this changed nothing."""
 
 
 class NoJava(PipelineError):
-    """Spark needs a Java that is not there, or too old."""
+    """Java is missing, or too old for Spark."""
 
 
 class NoSuchStore(PipelineError):
-    """The log cannot be read where it was said to be."""
+    """The log cannot be opened."""
 
 
 class StoreNotVisible(NoSuchStore):
@@ -28,33 +28,33 @@ class StoreNotVisible(NoSuchStore):
 
 
 class NoSuchRange(PipelineError):
-    """The committed ids asked for are not (or no longer) in the log."""
+    """The requested committed ids are not in the log, or no longer."""
 
 
 class Mismatch(PipelineError):
-    """A copy is not what it was copied from."""
+    """A copy differs from its original."""
 
 
 class NoModel(PipelineError):
-    """No model was named, or the one that was cannot be used."""
+    """No model is given, or it cannot be used."""
 
 
 class ModelContentChanged(PipelineError):
-    """A model has another content than before under the same version."""
+    """A model's content changed under the same version."""
 
 
 class NoSuchPartition(PipelineError):
-    """No event of a partition is in the lake."""
+    """The lake has no event of a partition."""
 
 
 class NoSuchMoment(PipelineError):
-    """A committed_id or a time that the lake does not reach back or forward to."""
+    """The lake does not reach a committed_id or a time."""
 
 
 def brief(error: BaseException) -> str:
-    """What a failure comes down to, in one line for a person.
+    """A failure in one line for people.
 
-    Spark hands on the traceback of a task or of Java: of that the last error, which is the cause of the others.
+    Of a traceback that Spark passes on, from a task or from Java, the last error: it is the cause of the others.
     """
     if isinstance(error, PipelineError | LakeError):
         return one_line(error)

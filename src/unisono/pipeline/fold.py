@@ -45,7 +45,7 @@ from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
 from unisono.pipeline.errors import NoSuchPartition
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.open_log import no_collection
+from unisono.pipeline.open_log import gc_paused
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import Json
 
@@ -139,7 +139,7 @@ def make_snapshots(work: FoldTask) -> FoldResult:
 
 def fold_share(work: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
     """The partitions of a share that have new events, sorted by name; or all of them (`unchanged`)."""
-    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
+    with gc_paused(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
         folder = Folder(work.model.load())
         found = histories(work.storage, work.events, work.share, work.since, work.upto)
         if unchanged:
@@ -152,7 +152,7 @@ def fold_share(work: FoldTask, *, unchanged: bool = False) -> Iterator[Partition
 
 def fold_names(work: FoldTask) -> Iterator[PartitionFold]:
     """The named partitions, sorted by name, each from its own snapshot on."""
-    with no_collection(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
+    with gc_paused(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
         folder = Folder(work.model.load())
         for name in sorted({name.encode() for name in work.names}):
             base = snapshots.latest(name)

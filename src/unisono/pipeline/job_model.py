@@ -1,4 +1,4 @@
-"""The model that a job folds with: chosen once by the driver, shipped to executors by its files."""
+"""The model that a job folds with: chosen once by the driver, shipped to executors with its files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from unisono.pipeline.errors import NoModel
 from unisono.store.maintenance import NO_MODEL_VERSION
 
 OPEN: Final = "open"
-"""The name, and the digest, of the model that takes anything and reduces nothing."""
+"""The name and digest of the open model, which accepts any event and reduces none."""
 
 LOADED_MAX: Final = 4
-"""Models kept in one process: a job has one, a comparison two."""
+"""Models cached in one process: a job has one, a comparison two."""
 
 _loaded: OrderedDict[tuple[int, str], Model] = OrderedDict()
 
 
 class ShippedModel(msgspec.Struct, frozen=True):
-    """A model by its content; small and picklable. Without files it is the open one."""
+    """A model by its content; small and picklable. Without files it is the open model."""
 
     version: int
     digest: str
@@ -35,18 +35,18 @@ class ShippedModel(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Model) -> ShippedModel:
-        """A loaded model, to be sent elsewhere."""
+        """A loaded model, ready to ship."""
         if model.version is None:
             return cls.open()
         return cls(model.version, model.digest, dict(model.files))
 
     @property
     def stored_digest(self) -> str:
-        """The digest under which a store keeps its snapshots."""
+        """The digest in a store's snapshots."""
         return stored_digest(self.digest)
 
     def load(self) -> Model:
-        """The model itself, built once per process."""
+        """The model, built once per process."""
         key = (self.version, self.digest)
         model = _loaded.get(key)
         if model is None:
@@ -59,14 +59,14 @@ class ShippedModel(msgspec.Struct, frozen=True):
 
 
 def stored_digest(digest: str) -> str:
-    """A store names the open model by no digest at all."""
+    """The digest as stores have it: empty for the open model."""
     return "" if digest == OPEN else digest
 
 
 def choose(directory: str | None, store: str | None) -> ShippedModel:
-    """The model in a directory; or, when none is named, the one in force where the log `store` is written.
+    """The model in a directory; without one, the model in force at the log `store`.
 
-    `open` names the open model, which is also that of a log without a model.
+    `open` names the open model, which a log without a model also has.
     """
     if directory == OPEN:
         return ShippedModel.open()
@@ -77,14 +77,12 @@ def choose(directory: str | None, store: str | None) -> ShippedModel:
             head, *faults = (line.strip() for line in str(error).splitlines())
             raise NoModel(f"{head} {'; '.join(faults)}".rstrip()) from error
     if store is None:
-        raise NoModel(
-            "say which model to fold with: --model DIR, --model open, or the log that has one (--data)"
-        )
+        raise NoModel("no model given: --model DIR, --model open, or the log that has one (--data)")
     return in_force(store)
 
 
 def in_force(store: str) -> ShippedModel:
-    """The model that the authority of this log judges by."""
+    """The model in force at a log."""
     from unisono.pipeline.maintain.embedded import open_maintainer
 
     maintainer = open_maintainer(store)

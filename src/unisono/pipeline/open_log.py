@@ -1,7 +1,7 @@
-"""Opening the log from anywhere: on the driver to plan, on executors to read.
+"""Opens the log from anywhere: on the driver to plan, on executors to read.
 
-A store is named by a URI, `sqlite:DIRECTORY` (or the bare directory) and `postgresql://…`. Executors open it
-again from that text, so nothing but the text travels.
+A store is named by a URI: `sqlite:DIRECTORY` (or the bare directory) or `postgresql://…`. Executors open it again
+from that text; nothing else is shipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unisono.store.sqlite.reader import SqliteReader
 __all__ = [
     "LogExtent",
     "extent",
-    "no_collection",
+    "gc_paused",
     "normal_uri",
     "open_reader",
     "read_partitions",
@@ -36,40 +36,40 @@ SQLITE: Final = "sqlite:"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 READ_BYTES: Final = 4 << 20
-"""Aimed at in one read: long enough to be fast, short enough (milliseconds) that the WAL can start over."""
+"""Target size of one read: large enough to be fast, short enough (milliseconds) that the WAL can be reset."""
 
 READ_ROWS_MAX: Final = 1_000
-"""A read of this many events of the largest size a server takes stays below what an Arrow array holds."""
+"""This many events of the largest accepted size still fit in an Arrow array."""
 
 _READ_ROWS_FIRST: Final = 64
 
 
 def sqlite_uri(directory: Path) -> str:
-    """The URI of an embedded log, good in any working directory (links stay as they are)."""
+    """The URI of an embedded log, valid in any working directory (symbolic links stay)."""
     return f"{SQLITE}{os.path.abspath(directory)}"  # noqa: PTH100
 
 
 def normal_uri(store: str) -> str:
-    """`store` as a URI that means the same everywhere; a bare path is an embedded log."""
+    """`store` as an absolute URI; a bare path is an embedded log."""
     if store.startswith(POSTGRES):
         return store
     path = store.removeprefix(SQLITE)
     if path.startswith("//"):
         path = path[2:]
     elif not store.startswith(SQLITE) and "://" in store:
-        raise NoSuchStore(f"{hide_credentials(store)} is no store: use sqlite:DIRECTORY or postgresql://…")
+        raise NoSuchStore(f"{hide_credentials(store)} is not a store: use sqlite:DIRECTORY or postgresql://…")
     if not path:
-        raise NoSuchStore("a store needs a place: sqlite:DIRECTORY or postgresql://…")
+        raise NoSuchStore("the store is missing: use sqlite:DIRECTORY or postgresql://…")
     return sqlite_uri(Path(path))
 
 
 def sqlite_directory(uri: str) -> Path | None:
-    """Where the embedded log of a normal URI is; None for any other store."""
+    """The directory of an embedded log; None for any other store."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
 def open_reader(uri: str) -> LogReader:
-    """A reader of the log at `uri`; NoSuchStore says why there is none."""
+    """A reader of the log at `uri`; NoSuchStore when it cannot be opened."""
     uri = normal_uri(uri)
     try:
         if (directory := sqlite_directory(uri)) is not None:
@@ -91,22 +91,22 @@ def _open_postgres(uri: str) -> LogReader:
 
 
 def extent(uri: str) -> LogExtent:
-    """The contiguous, durable stretch that the log at `uri` holds now."""
+    """The contiguous, durable range of the log at `uri`."""
     reader = open_reader(uri)
     try:
-        held = reader.extent()
+        log_extent = reader.extent()
     finally:
         reader.close()
-    _settle(uri)
-    return held
+    _sync_wal(uri)
+    return log_extent
 
 
-def _settle(uri: str) -> None:
-    """Make what was just read durable, should its writer have died between writing and syncing it.
+def _sync_wal(uri: str) -> None:
+    """Make what was just read durable, in case its writer died between writing and syncing.
 
-    A reader beside a living writer sees nothing that is not on disk. After a crash the last group may be in
-    the kernel's cache only; without this a copy could keep what a power loss then takes from the log. Opening
-    the WAL is safe in any process: SQLite holds its locks on the other files.
+    While a writer runs, readers see synced data only. After a crash the last group may be in the kernel's cache only;
+    without this sync, a copy could have events that a power loss removes from the log. Opening the WAL is safe in any
+    process: SQLite keeps its locks on the other files.
     """
     if (directory := sqlite_directory(normal_uri(uri))) is None:
         return
@@ -121,32 +121,32 @@ def _settle(uri: str) -> None:
 
 
 def require_range(uri: str, since: int, upto: int) -> None:
-    """Refuse a range that the log does not hold whole."""
-    held = extent(uri)
-    if max(since, upto) > held.head:
-        raise NoSuchRange(f"the log ends at {held.head}, {max(since, upto)} was asked for")
+    """Refuse a range that the log does not have completely."""
+    log_extent = extent(uri)
+    if max(since, upto) > log_extent.head:
+        raise NoSuchRange(f"the log ends at {log_extent.head}, {max(since, upto)} is requested")
     if not 0 <= since <= upto:
-        raise NoSuchRange(f"({since}, {upto}] is no range: 0 <= from <= to must hold")
-    if since < min(upto, held.pruned_to):
-        raise _gone(held.pruned_to, since)
+        raise NoSuchRange(f"({since}, {upto}] is not a range: 0 <= from <= to must hold")
+    if since < min(upto, log_extent.pruned_to):
+        raise _pruned_error(log_extent.pruned_to, since)
 
 
 def read_range(reader: LogReader, since: int, upto: int) -> Iterator[list[Record]]:
-    """Every record of `(since, upto]`, ascending, in short reads; NoSuchRange at the first one missing.
+    """Every record of `(since, upto]`, ascending, in short reads; NoSuchRange at the first missing one.
 
-    Stateless: the same range gives the same records, however often and wherever it is read.
+    Stateless: the same range always gives the same records.
     """
     reached, limit = since, _READ_ROWS_FIRST
     while reached < upto:
         try:
             records = list(reader.scan(reached, upto, limit=limit))
         except Pruned as pruned:
-            raise _gone(pruned.upto, reached) from pruned
+            raise _pruned_error(pruned.upto, reached) from pruned
         expected = range(reached + 1, reached + 1 + len(records))
         if not records or records[-1].committed_id != expected[-1]:
             present = {record.committed_id for record in records}
             missing = next((id for id in expected if id not in present), reached + 1 + len(present))
-            raise NoSuchRange(f"event {missing} is not in the log, though ({since}, {upto}] was to be read")
+            raise NoSuchRange(f"event {missing} is not in the log: cannot read ({since}, {upto}]")
         yield records
         reached = records[-1].committed_id
         limit = _next_limit(records)
@@ -161,7 +161,7 @@ def read_partitions(
         try:
             page = reader.page(partitions, since, upto, limit=READ_ROWS_MAX, bytes_max=READ_BYTES)
         except Pruned as pruned:
-            raise _gone(pruned.upto, since) from pruned
+            raise _pruned_error(pruned.upto, since) from pruned
         if page.records:
             yield list(page.records)
             since = page.records[-1].committed_id
@@ -169,8 +169,8 @@ def read_partitions(
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Millions of small objects and no cycle among them: looking for cycles doubles the time of a read."""
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection: with millions of small objects and no cycles it doubles the time of a read."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -180,9 +180,9 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _gone(pruned_to: int, since: int) -> NoSuchRange:
+def _pruned_error(pruned_to: int, since: int) -> NoSuchRange:
     return NoSuchRange(
-        f"events up to {pruned_to} have left the log, {since + 1} was asked for: the lake has them"
+        f"events up to {pruned_to} have left the log, {since + 1} is requested: read it from the lake"
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a lake is the copy of a log, and a model the one its states were folded by (DUR-07, DUR-08)."""
+"""Checks that a lake is a copy of a log, and a model the one its states were folded with (DUR-07, DUR-08)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from unisono.store.port import LogReader
 
 ANOTHER: Final = (
     "the lake is a copy of the log {lake}…, and {store} holds the log {log}: it is another one. If it was restored "
-    "from a backup of the first one, `unisono lake export --adopt` compares what both have and goes on"
+    "from a backup of the first one, `unisono lake export --adopt` compares what both have and continues"
 )
 
 
 def origin_of(store: str) -> Origin:
-    """Which log a store holds, and its model."""
+    """The identity of a store's log, and its model."""
     reader: Any = open_reader(store)
     try:
         bundle: ModelBundle | None = reader.model_in_force()
@@ -34,22 +34,26 @@ def origin_of(store: str) -> Origin:
         reader.close()
 
 
-def require_same_log(store: str, lake: Lake, head: int, held: LogExtent, *, adopting: bool = False) -> None:
-    """Refuse a log that the lake is no copy of. `head` is the lake's, looked at before what the log held.
+def require_same_log(
+    store: str, lake: Lake, head: int, log_extent: LogExtent, *, adopting: bool = False
+) -> None:
+    """Refuse a log that the lake is not a copy of. `head` is the lake's, read before `log_extent`.
 
-    The last event must be the same, and its id the one that is noted, unless it is to be adopted. Of a log whose
-    epoch is another, or that is adopted, all events that both have are compared.
+    The lake's last event must be the same in the log, and the recorded log id must match, unless the log is adopted.
+    For an adopted log, or another log epoch, all events that both have are compared.
     """
-    if head > held.head:
+    if head > log_extent.head:
         raise LakeUnusable(
-            f"the lake holds events up to {head} and the log ends at {held.head}: "
+            f"the lake holds events up to {head} and the log ends at {log_extent.head}: "
             "it is the copy of another log, or this log has lost events"
         )
-    if held.pruned_to > head:
-        raise NoSuchRange(f"events {head + 1} to {held.pruned_to} have left the log and are not in the lake")
+    if log_extent.pruned_to > head:
+        raise NoSuchRange(
+            f"events {head + 1} to {log_extent.pruned_to} were pruned from the log and are not in the lake"
+        )
     reader = open_reader(store)
     try:
-        _compare(reader, lake, max(held.pruned_to, head - 1), head)
+        _compare(reader, lake, max(log_extent.pruned_to, head - 1), head)
         log, table = reader.identity(), lake.table(LOG)
         noted, epoch = table.read_note(LOG_ID), table.read_note(LOG_EPOCH)
         if noted not in (None, number(log.log_id)) and not adopting:
@@ -57,21 +61,21 @@ def require_same_log(store: str, lake: Lake, head: int, held: LogExtent, *, adop
                 ANOTHER.format(lake=shown_note(noted or 0), store=hide_credentials(store), log=log.log_id)
             )
         if adopting or (noted is not None and epoch != log.log_epoch):
-            _compare(reader, lake, held.pruned_to, head)
+            _compare(reader, lake, log_extent.pruned_to, head)
     finally:
         reader.close()
 
 
 def adopt(store: str, lake: Lake) -> int:
-    """Make this log the one the lake is a copy of, if what both have is equal; the events that were compared."""
-    head, held = lake.head(), extent(store)
-    require_same_log(store, lake, head, held, adopting=True)
+    """Record this log as the lake's origin if all common events are equal; returns the number compared."""
+    head, log_extent = lake.head(), extent(store)
+    require_same_log(store, lake, head, log_extent, adopting=True)
     lake.table(LOG).write_notes(origin_of(store).notes())
-    return max(0, head - held.pruned_to)
+    return max(0, head - log_extent.pruned_to)
 
 
-def require_known_content(lake: Lake, model: ShippedModel) -> None:
-    """Refuse another content of a model version than the one the lake's log was judged by."""
+def require_same_model(lake: Lake, model: ShippedModel) -> None:
+    """Refuse a model whose content differs from the one recorded for its version."""
     noted = lake.table(LOG).read_note(f"{MODEL}.{model.version}") if model.files else None
     if noted not in (None, number(model.digest)):
         raise ModelContentChanged(
@@ -89,12 +93,12 @@ def _compare(reader: LogReader, lake: Lake, since: int, upto: int) -> None:
         record = next(there, None)
         if record is None or (record.committed_id, record.hash) != (committed_id, hash):
             raise Mismatch(
-                f"event {committed_id} of the log is not event {committed_id} of the lake: it is the copy of "
+                f"event {committed_id} differs between the log and the lake: the lake is a copy of "
                 "another log"
             )
     if next(there, None) is not None:
         raise Mismatch(
-            f"the lake lacks events up to {upto} that it says it has: `unisono lake audit` tells more"
+            f"the lake lacks events up to {upto} that it says it has: run `unisono lake audit` for details"
         )
 
 

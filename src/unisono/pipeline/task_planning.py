@@ -1,4 +1,4 @@
-"""Cutting all partitions into shares of like size, one task each: by bucket, and a large bucket by names."""
+"""Splits all partitions into shares of similar size, one task each: by bucket, and a large bucket by names."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
 FEW_EVENTS: Final = 16_384
-"""Up to so many events, a file for each bucket would hold a handful of states: a task takes several buckets."""
+"""Up to this many events a task takes several buckets: a file per bucket would have a handful of states."""
 
 TASK_EVENTS_MIN: Final = 2_000
-"""Less than this is not worth a second task."""
+"""Fewer events are not worth a second task."""
 
 TASK_ROWS_MIN: Final = 50_000
 TASK_ROWS_MAX: Final = 2_000_000
-"""A share in rows: large enough to be worth a task, small enough that losing a worker costs a minute at most."""
+"""Rows per share: enough to be worth a task, few enough that a lost worker costs a minute at most."""
 
 TASKS_PER_CORE: Final = 4
-"""So that cores are busy to the end though shares differ."""
+"""Keeps cores busy to the end although shares differ in size."""
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """A share, about how many rows it has, and the bucket that what comes of it belongs to."""
+class PlannedTask(msgspec.Struct, frozen=True):
+    """A share, its estimated rows, and the bucket of its output files."""
 
     share: Share
     rows: int
     bucket: int
 
 
-def cut(storage: Storage, files: Sequence[DataFile], buckets: int, events: int, cores: int) -> list[Planned]:
-    """All partitions, in shares that do not overlap, the largest first; `files` hold the rows to be read."""
+def plan_tasks(
+    storage: Storage, files: Sequence[DataFile], buckets: int, events: int, cores: int
+) -> list[PlannedTask]:
+    """All partitions in disjoint shares, the largest first; `files` have the rows to read."""
     if events <= FEW_EVENTS:
         count = min(cores, buckets, max(1, events // TASK_EVENTS_MIN))
         return [
-            Planned(Share(buckets, tuple(range(number, buckets, count))), events // count, UNBUCKETED)
+            PlannedTask(Share(buckets, tuple(range(number, buckets, count))), events // count, UNBUCKETED)
             for number in range(count)
         ]
     rows = Counter(dict.fromkeys(range(buckets), 0))
@@ -62,20 +64,20 @@ def cut(storage: Storage, files: Sequence[DataFile], buckets: int, events: int, 
 
 def _of_bucket(
     storage: Storage, files: Sequence[DataFile], buckets: int, bucket: int, rows: int, size: int
-) -> Iterator[Planned]:
+) -> Iterator[PlannedTask]:
     own = [file for file in files if file.bucket == bucket]
     if rows <= size or not own:
-        yield Planned(Share(buckets, (bucket,)), rows, bucket)
+        yield PlannedTask(Share(buckets, (bucket,)), rows, bucket)
         return
     names = _sampled(storage, max(own, key=lambda file: file.rows))
     picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
     edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
     for low, high in pairwise([None, *edges, None]):
         inside = sum((low is None or name >= low) and (high is None or name < high) for name in names)
-        yield Planned(Share(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
+        yield PlannedTask(Share(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
 
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
-    """The name that each row group of a file begins with, ascending."""
+    """The first name of each row group of a file, ascending."""
     with open_checked(storage, file) as parquet:
         return [group.first_name for group in Footer(parquet.metadata).row_groups()]

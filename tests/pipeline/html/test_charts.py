@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.pipeline.html.charts import Series, bars, columns, histogram, line, ranges, stacked_bars, told
+from unisono.pipeline.html.charts import (
+    Series,
+    bars,
+    columns,
+    format_value,
+    histogram,
+    line,
+    ranges,
+    stacked_bars,
+)
 from unisono.pipeline.html.pages import Fact, HtmlPage
 
 HOUR = 3_600_000
@@ -153,7 +162,7 @@ def test_times_are_utc() -> None:
     ],
 )
 def test_numbers_for_people(value: float, unit: str, text: str) -> None:
-    assert told(value, unit) == text  # type: ignore[arg-type]
+    assert format_value(value, unit) == text  # type: ignore[arg-type]
 
 
 class Reading(HTMLParser):

@@ -108,7 +108,7 @@ def test_no_store_no_maintainer(tmp_path: Path, postgres: Postgres) -> None:
     assert not (tmp_path / "nothing").exists(), "and none was made"
     with pytest.raises(NoSuchStore, match="unisono db init"):
         open_maintainer(postgres.dsn())
-    with pytest.raises(NoSuchStore, match="is no store"):
+    with pytest.raises(NoSuchStore, match="is not a store"):
         open_maintainer("mysql://h/db")
 
 

@@ -23,7 +23,7 @@ HOLD = """
 import sys, time
 from unisono.pipeline.service.lease import Lease
 from unisono.lake.storage import Storage
-Lease(Storage.at(sys.argv[1]), 600.0).take()
+Lease(Storage.at(sys.argv[1]), 600.0).acquire()
 print("held", flush=True)
 time.sleep(600)
 """
@@ -36,12 +36,12 @@ def place(tmp_path: Path) -> Storage:
 
 def test_one_at_a_time(place: Storage) -> None:
     first, second = Lease(place), Lease(place)
-    first.take()
-    with pytest.raises(LeaseTaken, match=r"process .* is at work on the lake"):
-        second.take()
-    first.give_back()
-    second.take()
-    second.give_back()
+    first.acquire()
+    with pytest.raises(LeaseTaken, match=r"process .* works on the lake"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
 
 
 def test_of_many_at_once_one_gets_it(place: Storage) -> None:
@@ -53,7 +53,7 @@ def test_of_many_at_once_one_gets_it(place: Storage) -> None:
         lease = Lease(place)
         start.wait()
         try:
-            lease.take()
+            lease.acquire()
         except LeaseTaken:
             return
         had.append(lease)
@@ -64,23 +64,23 @@ def test_of_many_at_once_one_gets_it(place: Storage) -> None:
     for thread in threads:
         thread.join()
     assert len(had) == 1
-    had[0].give_back()
+    had[0].release()
 
 
 def test_it_is_renewed_while_it_is_held(tmp_path: Path) -> None:
     def hold(lease_s: float) -> None:
         place = Storage.at(str(tmp_path / f"{lease_s}"))
         held = Lease(place, lease_s=lease_s)
-        held.take()
+        held.acquire()
         try:
             before = held._open().version()
             time.sleep(1.5 * lease_s)
             assert held._open().version() > before
             assert not held.lost.is_set()
             with pytest.raises(LeaseTaken):
-                Lease(place).take()
+                Lease(place).acquire()
         finally:
-            held.give_back()
+            held.release()
 
     in_a_window(hold, 1.0, 6.0, 30.0)
 
@@ -92,12 +92,12 @@ def test_a_killed_holder_on_this_machine_is_seen_to_be_dead(place: Storage) -> N
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     with pytest.raises(LeaseTaken, match=f"process {process.pid} "):
-        Lease(place).take()
+        Lease(place).acquire()
     process.kill()
     process.communicate()
     own = Lease(place)
-    own.take()
-    own.give_back()
+    own.acquire()
+    own.release()
 
 
 def test_a_holder_that_nobody_has_buried_yet_is_dead_too(place: Storage) -> None:
@@ -109,8 +109,8 @@ def test_a_holder_that_nobody_has_buried_yet_is_dead_too(place: Storage) -> None
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     own = Lease(place)
-    own.take()
-    own.give_back()
+    own.acquire()
+    own.release()
     process.communicate()
 
 
@@ -120,14 +120,14 @@ def test_the_number_of_a_process_alone_says_nothing(place: Storage, monkeypatch:
         before.setattr(leases, "_began", lambda _: "1")
         hold(Lease(place))
     own = Lease(place)
-    own.take()
-    own.give_back()
+    own.acquire()
+    own.release()
     with monkeypatch.context() as beside:
         beside.setattr(leases, "_machine", lambda: "another container")
         beside.setattr("os.getpid", lambda: 2**22 + 1)  # none here has this one
         hold(Lease(place))
     with pytest.raises(LeaseTaken):
-        Lease(place).take()
+        Lease(place).acquire()
 
 
 @pytest.mark.parametrize("off_h", [-24, 0, 24])
@@ -152,10 +152,10 @@ def test_a_holder_elsewhere_keeps_it_while_it_renews_it_whatever_its_clock_says(
 
     hold_elsewhere(away)
     with pytest.raises(LeaseTaken, match="elsewhere"):
-        own.take(wait)
+        own.acquire(wait)
     hold_elsewhere(Lease(place, lease_s=0.2))  # and never again, as one whose machine is gone
-    own.take(lambda _, seconds: threading.Event().wait(min(seconds, 0.05)))
-    own.give_back()
+    own.acquire(lambda _, seconds: threading.Event().wait(min(seconds, 0.05)))
+    own.release()
 
 
 def test_without_waiting_the_clocks_are_compared(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,31 +164,31 @@ def test_without_waiting_the_clocks_are_compared(place: Storage, monkeypatch: py
         hold(Lease(place))
     own = Lease(place)
     with pytest.raises(LeaseTaken, match="elsewhere"):
-        own.take()
+        own.acquire()
     later = now_ms() + int((leases.LEASE_S + leases.SKEW_S) * 1_000) + 1
     monkeypatch.setattr(leases, "now_ms", lambda: later)
-    own.take()
-    own.give_back()
+    own.acquire()
+    own.release()
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost_and_says_why(tmp_path: Path) -> None:
     held, other = (Lease(Storage.at(str(tmp_path / "lake")), lease_s=0.3) for _ in range(2))
-    held.take()
+    held.acquire()
     (tmp_path / "lake").rename(tmp_path / "away")
     (tmp_path / "lake").write_text("in the way")
     assert held.lost.wait(20.0)
     assert held.why.startswith("the lake's lease could not be renewed: ")
-    held.give_back()
+    held.release()
     with pytest.raises(LakeUnusable, match="lake/lease cannot be opened"):
-        other.take()
+        other.acquire()
 
 
 def test_giving_back_what_is_out_of_reach_is_harmless(tmp_path: Path) -> None:
     held = Lease(Storage.at(str(tmp_path / "lake")))
-    held.take()
+    held.acquire()
     (tmp_path / "lake").rename(tmp_path / "away")
     (tmp_path / "lake").write_text("in the way")
-    held.give_back()
+    held.release()
 
 
 def hold(lease: Lease) -> None:
@@ -198,7 +198,7 @@ def hold(lease: Lease) -> None:
 
 def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Lease(place, lease_s=1.0)
-    slow.take()
+    slow.acquire()
     table = slow._open()
     holder = leases._holder(table)
     assert holder is not None
@@ -208,13 +208,13 @@ def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.Monkey
         if real(table).name == holder.name
         else real(table),
     )  # fmt: skip
-    other.take()
+    other.acquire()
     assert slow.lost.wait(5.0)
     assert slow.why.startswith("the lake's lease was lost: process ")
-    slow.give_back()
+    slow.release()
     newest = leases._holder(other._open())
     assert newest is not None
     assert newest.pid == holder.pid
     with pytest.raises(LeaseTaken):
-        Lease(place).take()  # giving back what was lost gave nothing back
-    other.give_back()
+        Lease(place).acquire()  # giving back what was lost gave nothing back
+    other.release()

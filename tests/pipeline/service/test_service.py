@@ -49,21 +49,21 @@ class Bench:
         return ServiceStage(name, work, every_s)
 
     def service(
-        self, *stages: ServiceStage, alive: Callable[[], bool] = lambda: True, beat_s: float = 60.0
+        self, *stages: ServiceStage, alive: Callable[[], bool] = lambda: True, heartbeat_s: float = 60.0
     ) -> Service:
-        self.lease.give_back()
+        self.lease.release()
         self.lease = Lease(self.lake.storage)
-        self.lease.take()
+        self.lease.acquire()
         return Service(
             self.store,
             self.lake,
             stages,
             every_s=self.every_s,
             status_file=self.file,
-            say=self.said.append,
+            notify=self.said.append,
             lease=self.lease,
             alive=alive,
-            beat_s=beat_s,
+            heartbeat_s=heartbeat_s,
         )
 
 
@@ -80,9 +80,9 @@ def test_a_cycle_does_every_stage_in_order(bench: Bench) -> None:
     service = bench.service(bench.stage("export"), bench.stage("audit", 3_600), bench.stage("retain"))
     assert service.run(threading.Event(), cycles=2)
     assert bench.done == ["export", "audit", "retain", "export", "retain"]
-    told = read_pipeline_status(bench.file)
-    assert told is not None
-    assert (told.cycles, told.running, told.stages["export"].runs, told.stages["export"].items) == (
+    note = read_pipeline_status(bench.file)
+    assert note is not None
+    assert (note.cycles, note.running, note.stages["export"].runs, note.stages["export"].items) == (
         2,
         False,
         2,
@@ -95,10 +95,10 @@ def test_what_is_done_now_and_then_is_remembered(bench: Bench) -> None:
     service = bench.service(bench.stage("audit", 3_600))
     service.run(threading.Event(), cycles=1)
     assert bench.done == ["audit"]
-    told = read_pipeline_status(bench.file)
-    assert told is not None
-    told.stages["audit"].last_done_ms -= 3_600_001
-    write_pipeline_status(bench.file, told)
+    note = read_pipeline_status(bench.file)
+    assert note is not None
+    note.stages["audit"].last_done_ms -= 3_600_001
+    write_pipeline_status(bench.file, note)
     bench.service(bench.stage("audit", 3_600)).run(threading.Event(), cycles=1)
     assert bench.done == ["audit", "audit"]
 
@@ -169,9 +169,9 @@ def test_trouble_with_the_status_or_the_log_keeps_no_stage(bench: Bench) -> None
 
     service = bench.service(bench.stage("export", then=move), bench.stage("publish"))
     assert service.run(threading.Event(), cycles=1)
-    told = [line.partition(":")[0] for line in bench.said]
-    assert told.count("the status cannot be written") == 1
-    assert told.count("log or lake out of reach") == 1
+    note = [line.partition(":")[0] for line in bench.said]
+    assert note.count("cannot write the status") == 1
+    assert note.count("log or lake unavailable") == 1
     assert bench.done == ["export", "publish"]
 
 
@@ -184,7 +184,7 @@ def test_the_status_stays_fresh_during_a_long_stage(bench: Bench) -> None:
             lambda: (now := read_pipeline_status(bench.file)) and now.updated_ms > first.updated_ms
         )
 
-    assert bench.service(bench.stage("audit", then=wait), beat_s=0.01).run(threading.Event(), cycles=1)
+    assert bench.service(bench.stage("audit", then=wait), heartbeat_s=0.01).run(threading.Event(), cycles=1)
 
 
 def test_it_stops_after_the_stage_at_work(bench: Bench) -> None:
@@ -225,19 +225,19 @@ def test_all_stages_and_a_second_service(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "the log holds 2001 to 2500, the lake 1 to 2500" in done.stdout
-    told = read_pipeline_status(tmp_path / "data" / "pipeline.json")
-    assert told is not None
+    note = read_pipeline_status(tmp_path / "data" / "pipeline.json")
+    assert note is not None
     names = ["export", "snapshot", "publish", "retain", "compact", "audit", "report"]
-    assert list(told.stages) == names
-    assert {name for name in names if told.stages[name].failures} == set()
+    assert list(note.stages) == names
+    assert {name for name in names if note.stages[name].failures} == set()
     assert (out / "audit" / "index.html").is_file()
     assert (out / "report" / "index.html").is_file()
     held = Lease(Lake.at(str(tmp_path / "lake")).storage)
-    held.take()
+    held.acquire()
     refused = run("run", *place, "--cycles", "1", "--no-wait")
-    held.give_back()
+    held.release()
     assert refused.returncode == 2
-    assert "is at work on the lake" in refused.stderr
+    assert "works on the lake" in refused.stderr
 
 
 @pytest.mark.req("DUR-05", "DUR-06")

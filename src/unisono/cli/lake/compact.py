@@ -27,13 +27,13 @@ def compact_(place: LakeTarget, rows_per_file: int | None, vacuum_hours: int | N
 
     What another Delta tool wrote (OPTIMIZE, Z-ORDER) is checked and put in order again first.
     """
-    from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact, vacuum, work
+    from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact, needs_compaction, vacuum
     from unisono.pipeline.spark.cluster import require_visible
 
     began, target = time.monotonic(), place.open_lake()
     rows = rows_per_file or ROWS_PER_FILE
     before = after = rewritten = 0
-    if work(target, rows) or verify:
+    if needs_compaction(target, rows) or verify:
         spark = place.context("unisono lake compact")
         for table in compact(spark, target, rows, place.say):
             place.say(f"{table.table}: {table.files_before} files → {table.files_after}")

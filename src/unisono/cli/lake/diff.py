@@ -24,12 +24,12 @@ def diff_(
     `+` is new, `-` is gone, `~` has another value, `>` was moved within a tree. Needs no Spark.
     """
     from unisono.pipeline.deep_json import text
-    from unisono.pipeline.jobs.past.job import beyond, state_at
+    from unisono.pipeline.jobs.past.job import after_end_note, state_at
     from unisono.pipeline.state_diff import changes
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
     old, new = state_at(view, partition, chosen, since), state_at(view, partition, chosen, upto)
-    if note := beyond(view, upto):
+    if note := after_end_note(view, upto):
         click.echo(note, err=True)
     found = list(changes(old.state, new.state))
     if as_json:

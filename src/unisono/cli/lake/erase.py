@@ -79,14 +79,14 @@ def erase_(
     if not yes:
         click.confirm("erase them? This cannot be undone", abort=True)
     lease = Lease(lake.storage)
-    lease.take()
+    lease.acquire()
     try:
         for directory in reports:
             remove_report(directory)
             place.say(f"removed the report in {directory}: `unisono lake report` makes it again")
-        done = erase(spark, store, lake, planned, reason=reason, progress=place.say, also=reports)
+        done = erase(spark, store, lake, planned, reason=reason, notify=place.say, also=reports)
     finally:
-        lease.give_back()
+        lease.release()
     _tell(place, done)
 
 

@@ -154,7 +154,7 @@ def _follow(
         checkpoint,
         every_s=every or EVERY_S,
         events_per_batch=events_per_batch or EVENTS_PER_BATCH,
-        told=told,
+        on_batch=told,
     )
     place.say(f"following {store.partition(':')[0]} from event {target.head()}")
     follower.run(stop)

@@ -125,7 +125,7 @@ def import_(
     if (fault := client_id_fault(client_id)) is not None:
         raise click.UsageError(f"--client-id {fault}")
     if report_file is not None and not report_file.absolute().parent.is_dir():
-        raise click.UsageError(f"--report: {report_file.parent} is no directory")
+        raise click.UsageError(f"--report: {report_file.parent} is not a directory")
     named = store if data is None else f"sqlite:{data}"
     place = LakeTarget(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting():

@@ -27,16 +27,16 @@ def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = Fa
     the folding itself compares with those that there are.
     """
     from unisono.pipeline.job_model import choose
-    from unisono.pipeline.jobs.snapshot.job import reached
+    from unisono.pipeline.jobs.snapshot.job import folded_to
     from unisono.pipeline.open_log import extent
-    from unisono.pipeline.origin_check import require_known_content, require_same_log
+    from unisono.pipeline.origin_check import require_same_log, require_same_model
 
     lake = place.open_lake()
     known = place.store is not None or DATA.is_dir()
     if directory is None and known:
         require_same_log(place.store_uri, lake, lake.head(), extent(place.store_uri))
     model = choose(directory, place.store_uri if known else None)
-    require_known_content(lake, model)
+    require_same_model(lake, model)
     if not folding:
-        reached(lake, model)
+        folded_to(lake, model)
     return model

@@ -91,7 +91,7 @@ def report_(
         within_ms=within,
         store=store,
         server=server_counts(metrics) if metrics else counts_beside(store, place.say),
-        say=place.say,
+        notify=place.say,
     )
     write(made, out)
     if made.head and not made.totals.events:

@@ -31,7 +31,7 @@ def retain_(
     An event goes when all its partitions have a snapshot at or past it in the store, and its copy in the lake was
     compared with it and hashed anew just before. A server on the log goes on meanwhile.
     """
-    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy, held_text, plan, retain
+    from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy, extent_text, plan, retain
     from unisono.pipeline.maintain.embedded import open_maintainer
     from unisono.pipeline.spark.cluster import require_visible
 
@@ -53,4 +53,4 @@ def retain_(
         maintainer.close()
     if not done.events:
         place.say(done.plan.text())
-    sum_up("let go of", done.events, time.monotonic() - began, held_text(held))
+    sum_up("let go of", done.events, time.monotonic() - began, extent_text(held))

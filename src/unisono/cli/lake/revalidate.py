@@ -45,7 +45,7 @@ def revalidate_(
     lake.view()
     head = 0 if place.store is None else extent(place.store_uri).head
     spark = place.context("unisono lake revalidate")
-    result = revalidate(spark, lake, before, now, out=out, say=place.say, log_head=head)
+    result = revalidate(spark, lake, before, now, out=out, notify=place.say, log_head=head)
     if out is not None:
         write(result, out)
     click.echo(encode(result).decode() if as_json else f"{text(result)}\n{result.verdict}")

@@ -147,7 +147,7 @@ def _serve(
     _heed_signals(place, stop)
     lease = Lease(lake.storage)
     try:
-        lease.take(None if no_wait else _waiting(place, stop))
+        lease.acquire(None if no_wait else _waiting(place, stop))
     except LeaseTaken:
         if stop.is_set():
             return True
@@ -161,14 +161,14 @@ def _serve(
             stages(spark, store, lake, wanted),
             every_s=every_s,
             status_file=file,
-            say=place.say,
+            notify=place.say,
             lease=lease,
             alive=lambda: not is_stopped(spark.sparkContext),
         )
         place.say(f"at work on {lake.storage.location}, status in {file}")
         good = service.run(stop, cycles)
     finally:
-        lease.give_back()
+        lease.release()
     told = service.status
     click.echo(
         f"{told.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds "

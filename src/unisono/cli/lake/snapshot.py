@@ -53,10 +53,10 @@ def snapshot_(
 def _fold(
     place: LakeTarget, target: Lake, model: ShippedModel, partitions: tuple[str, ...], rebuild: bool
 ) -> SnapshotResult:
-    from unisono.pipeline.jobs.snapshot.job import SnapshotResult, reached, snapshot
+    from unisono.pipeline.jobs.snapshot.job import SnapshotResult, folded_to, snapshot
 
     head = target.view().head
-    if not partitions and not rebuild and reached(target, model) == head:
+    if not partitions and not rebuild and folded_to(target, model) == head:
         return SnapshotResult(model.version, head, head, 0, 0, 0, 0.0)
     return snapshot(
         place.context("unisono lake snapshot"),

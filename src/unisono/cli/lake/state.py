@@ -21,11 +21,11 @@ from unisono.display import escape_controls
 def state_(place: LakeTarget, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
     from unisono.pipeline.deep_json import text
-    from unisono.pipeline.jobs.past.job import beyond, state_at
+    from unisono.pipeline.jobs.past.job import after_end_note, state_at
 
     chosen, view = chosen_model(place, model), place.open_lake().view()
     found = state_at(view, partition, chosen, at)
-    if note := beyond(view, at):
+    if note := after_end_note(view, at):
         click.echo(note, err=True)
     if as_json:
         click.echo(text(msgspec.structs.asdict(found)))

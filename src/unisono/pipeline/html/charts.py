@@ -23,7 +23,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from unisono.display import replace_unprintable
-from unisono.pipeline.html.drawing import GRID, PALETTE, POINTS, TEXT, drawing, drawn
+from unisono.pipeline.html.drawing import GRID, PALETTE, POINTS, TEXT, drawing, to_svg
 
 Unit = Literal["", "bytes", "ms", "%", "time"]
 """What a number is of; a `time` is in milliseconds since the epoch."""
@@ -97,7 +97,7 @@ def line(
         _value_axis(axes, unit)
         _time_axis(axes)
         _legend(axes, len(series))
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
 def columns(
@@ -120,7 +120,7 @@ def columns(
         _value_axis(axes, unit)
         _time_axis(axes)
         _legend(axes, len(series))
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
 def ranges(edges: Sequence[float], series: Sequence[Series], *, label: str) -> str:
@@ -133,7 +133,7 @@ def ranges(edges: Sequence[float], series: Sequence[Series], *, label: str) -> s
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.xaxis.set_major_formatter(_tick(""))
         _legend(axes, len(series))
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
 def bars(names: Sequence[str], values: Sequence[float], *, label: str, unit: Unit = "") -> str:
@@ -158,7 +158,7 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
             left = [a + b for a, b in zip(left, values, strict=True)]
         for place, value in zip(places, left, strict=True):
             axes.annotate(
-                told(value, unit),
+                format_value(value, unit),
                 (value, place),
                 xytext=(5, 0),
                 textcoords="offset points",
@@ -173,7 +173,7 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
         axes.yaxis.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         _legend(axes, len(series))
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], *, label: str, unit: Unit = "") -> str:
@@ -190,13 +190,15 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, label: str, unit
         axes.bar(range(len(counts)), list(counts), 0.92, align="edge", color=PALETTE[0], linewidth=0)
         each = -(-len(edges) // EDGE_LABELS_MAX)
         shown = range(0, len(edges), each)
-        axes.set_xticks([place - 0.04 for place in shown], [told(edges[place], unit) for place in shown])
+        axes.set_xticks(
+            [place - 0.04 for place in shown], [format_value(edges[place], unit) for place in shown]
+        )
         axes.set_xlim(-0.4, len(counts) + 0.4)
         _value_axis(axes, "")
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
-def told(value: float, unit: Unit = "") -> str:
+def format_value(value: float, unit: Unit = "") -> str:
     """A number for a person: thousands apart, bytes in kB or MB, times in UTC, no more digits than help."""
     if unit == "bytes":
         for size, name in _BYTES:
@@ -256,7 +258,7 @@ def _nothing(label: str) -> str:
         figure, axes = _canvas(60)
         axes.set_axis_off()
         axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", color=TEXT)
-        return drawn(figure, label)
+        return to_svg(figure, label)
 
 
 def _times(milliseconds: Sequence[float]) -> list[float]:
@@ -272,7 +274,7 @@ def _value_axis(axes: Axes, unit: Unit) -> None:
 def _tick(unit: Unit) -> FuncFormatter:
     def of(value: float, _place: Any) -> str:
         if unit or abs(value) < WHOLE_BELOW:
-            return told(value, unit)
+            return format_value(value, unit)
         size, name = next((size, name) for size, name in _COUNTS if abs(value) >= size)
         return f"{_digits(value / size)}{name}"
 

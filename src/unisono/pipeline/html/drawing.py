@@ -60,7 +60,7 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def drawn(figure: Figure, label: str) -> str:
+def to_svg(figure: Figure, label: str) -> str:
     """The picture as one `<svg>` element for an HTML page; `label` says what it shows to who cannot see it."""
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

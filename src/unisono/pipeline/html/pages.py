@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from unisono.display import replace_unprintable
-from unisono.pipeline.html.charts import Unit, told
+from unisono.pipeline.html.charts import Unit, format_value
 
 Cell = str | int | float | bool | None
 
@@ -85,25 +85,25 @@ class HtmlPage:
         name = _SLUG.sub("-", title.lower()).strip("-") or "section"
         name = f"{name}-{len(self._sections) + 1}"
         self._sections.append((name, title))
-        self._body.append(f'<h2 id="{name}">{shown(title)}</h2>')
+        self._body.append(f'<h2 id="{name}">{escape(title)}</h2>')
 
     def heading(self, title: str) -> None:
         """A heading within a section."""
-        self._body.append(f"<h3>{shown(title)}</h3>")
+        self._body.append(f"<h3>{escape(title)}</h3>")
 
     def text(self, text: str) -> None:
-        self._body.append(f"<p>{shown(text)}</p>")
+        self._body.append(f"<p>{escape(text)}</p>")
 
     def note(self, text: str) -> None:
         """Small print: how a figure was made, what it does not say."""
-        self._body.append(f'<p class="note">{shown(text)}</p>')
+        self._body.append(f'<p class="note">{escape(text)}</p>')
 
     def verdict(self, text: str, *, good: bool) -> None:
-        self._body.append(f'<p class="{"good" if good else "bad"}">{shown(text)}</p>')
+        self._body.append(f'<p class="{"good" if good else "bad"}">{escape(text)}</p>')
 
     def facts(self, facts: Sequence[Fact]) -> None:
         tiles = (
-            f"<div><dt>{shown(fact.name)}</dt><dd>{shown(_said(fact.value, fact.unit))}</dd></div>"
+            f"<div><dt>{escape(fact.name)}</dt><dd>{escape(_cell_text(fact.value, fact.unit))}</dd></div>"
             for fact in facts
         )
         self._body.append(f'<dl class="facts">{"".join(tiles)}</dl>')
@@ -121,12 +121,12 @@ class HtmlPage:
         classes = [_class([row[place] for row in rows], unit) for place, unit in enumerate(chosen)]
         out = ['<div class="wide"><table>']
         if caption:
-            out.append(f"<caption>{shown(caption)}</caption>")
-        heads = (f"<th{own}>{shown(name)}</th>" for name, own in zip(head, classes, strict=True))
+            out.append(f"<caption>{escape(caption)}</caption>")
+        heads = (f"<th{own}>{escape(name)}</th>" for name, own in zip(head, classes, strict=True))
         out.append(f"<thead><tr>{''.join(heads)}</tr></thead><tbody>")
         for row in rows:
             cells = (
-                f"<td{own}>{_isolated(_said(cell, unit))}</td>"
+                f"<td{own}>{_escape_isolated(_cell_text(cell, unit))}</td>"
                 for cell, unit, own in zip(row, chosen, classes, strict=True)
             )
             out.append(f"<tr>{''.join(cells)}</tr>")
@@ -135,17 +135,17 @@ class HtmlPage:
 
     def figure(self, svg: str, caption: str) -> None:
         """A picture of `unisono.pipeline.html.charts`, which is markup already."""
-        self._body.append(f"<figure><figcaption>{shown(caption)}</figcaption>{svg}</figure>")
+        self._body.append(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>")
 
     def code(self, text: str) -> None:
         """Lines as they are: JSON, a command."""
-        lines = (_isolated(each) for each in text.split("\n"))
+        lines = (_escape_isolated(each) for each in text.split("\n"))
         self._body.append(f"<pre>{'<br>'.join(lines)}</pre>")
 
     def html(self) -> str:
         """The whole document."""
-        title = shown(self._title)
-        links = "".join(f'<a href="#{name}">{shown(text)}</a>' for name, text in self._sections)
+        title = escape(self._title)
+        links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in self._sections)
         return "\n".join(
             part
             for part in (
@@ -155,11 +155,11 @@ class HtmlPage:
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
                 f"<title>{title}</title><style>{STYLE}</style></head><body><main>",
                 f"<header><h1>{title}</h1>",
-                f'<p class="lead">{shown(self._lead)}</p>' if self._lead else "",
+                f'<p class="lead">{escape(self._lead)}</p>' if self._lead else "",
                 f"<nav>{links}</nav>" if len(self._sections) > 1 else "",
                 "</header>",
                 *self._body,
-                f"<footer>{shown(self._footer)}</footer>" if self._footer else "",
+                f"<footer>{escape(self._footer)}</footer>" if self._footer else "",
                 "</main></body></html>\n",
             )
             if part
@@ -171,14 +171,14 @@ def counted(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
-def shown(text: str) -> str:
+def escape(text: str) -> str:
     """`text` as markup that shows it."""
     return html.escape(replace_unprintable(text))
 
 
-def _isolated(text: str) -> str:
+def _escape_isolated(text: str) -> str:
     """The same for names that others chose: their direction of writing changes nothing around them."""
-    return f"<bdi>{shown(text)}</bdi>"
+    return f"<bdi>{escape(text)}</bdi>"
 
 
 def _is_number(cell: Cell) -> bool:
@@ -192,9 +192,9 @@ def _class(cells: Sequence[Cell], unit: Unit) -> str:
     return ' class="n"' if cells and all(map(_is_number, cells)) else ""
 
 
-def _said(cell: Cell, unit: Unit = "") -> str:
+def _cell_text(cell: Cell, unit: Unit = "") -> str:
     if cell is None:
         return "\N{EN DASH}"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return told(cell, unit) if isinstance(cell, int | float) else cell
+    return format_value(cell, unit) if isinstance(cell, int | float) else cell

@@ -16,7 +16,7 @@ import msgspec
 from unisono.ipc.files import read_admin_file
 
 ANSWER_S: Final = 120.0
-"""For one command: a step takes milliseconds, but it may have to wait for its turn."""
+"""Time for one command: a step takes milliseconds, but may wait for its turn."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -74,15 +74,15 @@ class LogMaintainer(Protocol):
         ...
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        """partition → committed_id of its snapshot of that model; without a model the digest is empty."""
+        """partition → committed_id of its snapshot of that model; the digest is empty without a model."""
         ...
 
     def model_in_force(self) -> ModelBundle | None:
-        """The model the server judges by; None where it has no version (its snapshots then have version 0)."""
+        """The model in force; None where it has no version (its snapshots then have version 0)."""
         ...
 
     def set_archive(self, location: str) -> None:
-        """Name the lake that has what leaves the log."""
+        """Set the lake that has the pruned events."""
         ...
 
     def prune_step(self, upto: int) -> int:
@@ -131,7 +131,7 @@ class EmbeddedLogMaintainer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._port = AdminPort(directory)
-        # StoreUnusable where there is no log; writing would make one.
+        # StoreUnusable where there is no log; opening it for writing would create one.
         self._erasures = self._read(lambda reader: reader.erasures())
 
     def extent(self) -> LogExtent:
@@ -166,9 +166,9 @@ class EmbeddedLogMaintainer:
     def reclaim(self) -> None:
         until = time.monotonic() + SERVER_WAIT_S
         free = -1
-        while not (left := msgspec.convert(self._change(_reclaim, "reclaim"), ReclaimProgress)).done:
-            if left.free_pages != free:
-                free, until = left.free_pages, time.monotonic() + SERVER_WAIT_S
+        while not (result := msgspec.convert(self._change(_reclaim, "reclaim"), ReclaimProgress)).done:
+            if result.free_pages != free:
+                free, until = result.free_pages, time.monotonic() + SERVER_WAIT_S
             elif time.monotonic() > until:
                 raise MaintenanceFailed("a reader keeps the log's WAL open, so it cannot be truncated")
             else:
@@ -211,7 +211,7 @@ class EmbeddedLogMaintainer:
 
 
 def model_key(bundle: ModelBundle | None) -> tuple[int, str]:
-    """The version and the digest that snapshots of the model in force have."""
+    """The version and digest in snapshots of the model in force."""
     return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
 
 
@@ -237,16 +237,16 @@ def _erase(log: SqliteLog, request: EraseRequest) -> Answer:
 def _reclaim(log: SqliteLog) -> Answer:
     """Nobody else has the log open, so a file that cannot shrink or has traces of erased text is written again."""
     until = time.monotonic() + STEP_S
-    while not (left := log.reclaim()).done and time.monotonic() < until:
+    while not (result := log.reclaim()).done and time.monotonic() < until:
         pass
-    if left.done and (left.unclean or left.free_pages):
+    if result.done and (result.unclean or result.free_pages):
         log.rewrite()
-        left = ReclaimProgress(True, 0)
-    answer: Answer = msgspec.to_builtins(left)
+        result = ReclaimProgress(True, 0)
+    answer: Answer = msgspec.to_builtins(result)
     return answer
 
 
 def tombstone_batches(tombstones: Sequence[tuple[int, bytes]]) -> Iterator[list[Tombstone]]:
-    """At least one, possibly empty: partitions may be named without any event."""
+    """At least one batch, possibly empty: partitions may be given without any event."""
     for start in range(0, max(1, len(tombstones)), ERASE_EVENTS_MAX):
         yield [Tombstone(*pair) for pair in tombstones[start : start + ERASE_EVENTS_MAX]]

@@ -1,13 +1,13 @@
-"""Never two services at work on one lake: a lease, kept in the lake itself.
+"""Keeps two services from working on one lake: a lease in the lake itself.
 
-The lease is a Delta table `lease` without rows. Each commit of it names a holder and until when it holds, and raises
-an application transaction by one; of two that try at once, the object store or the file system lets one through and
-Delta refuses the other. So it holds wherever the lake is, and nothing has to be running for it.
+The lease is a Delta table `lease` without rows. Each commit names a holder and an expiry time, and raises an
+application transaction by one. Of two concurrent commits, storage accepts one and Delta refuses the other. So the
+lease works wherever the lake is, and needs no running service.
 
-Whoever holds it renews it well before it ends. One who was killed keeps it until it runs out, unless it was on this
-machine, where a dead process is seen to be dead. Clocks of two machines need not agree: who waits for a lease
-measures by its own how long it has not been renewed. A holder that slept past its end finds the lease with another at
-its next renewal; what it did meanwhile harmed nobody, because every change of a lake or a log stands on its own.
+A holder renews its lease well before it expires. The lease of a killed holder expires, or ends at once when a waiter
+on the same machine sees that the process is dead. Clocks of two machines need not agree: a waiter measures with its
+own clock how long the lease was not renewed. A holder that slept past its expiry finds another holder at its next
+renewal; what it did until then is harmless, because every change of a lake or a log is safe by itself.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ TABLE: Final = "lease"
 TRANSACTION: Final = "unisono.lease"
 
 LEASE_S: Final = 60.0
-"""How long a lake stays taken after its holder died on another machine."""
+"""Time until a lake is free after its holder died on another machine."""
 
 RENEWALS: Final = 3
-"""Times a lease is renewed before it would end."""
+"""Renewals within the duration of a lease."""
 
 POLLS: Final = 60
-"""Times whoever waits looks during the length of a lease."""
+"""Polls of a waiter within the duration of a lease."""
 
 SKEW_S: Final = 5.0
-"""By which clocks of two machines may differ for who does not wait to see a lease renewed."""
+"""Clock difference between two machines that is tolerated when a lease is not waited for."""
 
 _SCHEMA: Final = pa.schema([pa.field("holder", pa.string())])
 _CONFIGURATION: Final = {
@@ -57,13 +57,13 @@ _CONFIGURATION: Final = {
 
 
 class LeaseTaken(PipelineError):
-    """Another service holds the lake."""
+    """Another service has the lease of the lake."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a lake, and until when by its own clock; 0 when it was given back.
+    """The process that has the lease, and its expiry by its own clock; 0 when it was released.
 
-    `machine` and `began` tell its process from all others: a number is given again, in a container at once.
+    `machine` and `began` identify the process beside its pid, since pids are reused, in a container at once.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it surely works no longer: it gave the lease back, or ran on this machine and does not now."""
+        """Whether it certainly ended: it released the lease, or its process on this machine is gone."""
         if self.until_ms == 0:
             return True
         return bool(self.machine) and self.machine == _machine() and self.began != _began(self.pid)
 
     @property
-    def has_run_out(self) -> bool:
-        """Whether its time is over, if its clock and ours agree."""
+    def is_expired(self) -> bool:
+        """Whether the lease is expired, assuming both clocks agree."""
         return self.until_ms + SKEW_S * 1_000 <= now_ms()
 
     def text(self) -> str:
@@ -91,33 +91,33 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 Wait = Callable[[Holder, float], bool]
-"""Told who has it, sleeps for so many seconds; True to give up."""
+"""Called with the holder and seconds to sleep; returns True to give up."""
 
 
 class _Watch:
-    """Whether a lease can be had. Who waits sees it renewed, and by its own clock when that stays out for its whole
-    length; who does not can only compare two clocks."""
+    """Decides whether a lease is free. A waiter observes renewals, and by its own clock their absence for a whole
+    lease duration; without waiting, only the two clocks can be compared."""
 
     def __init__(self, *, waits: bool) -> None:
         self._waits = waits
-        self._seen: Holder | None = None
+        self._last: Holder | None = None
         self._since = 0.0
 
     def is_free(self, holder: Holder | None) -> bool:
         if holder is None or holder.has_ended:
             return True
         if not self._waits:
-            return holder.has_run_out
+            return holder.is_expired
         now = time.monotonic()
-        if holder != self._seen:
-            self._seen, self._since = holder, now
+        if holder != self._last:
+            self._last, self._since = holder, now
         return now - self._since > holder.lease_s
 
 
 class Lease:
-    """The right to work on a lake, from `take` to `give_back`; renewed in a thread of its own meanwhile.
+    """The exclusive right to work on a lake, from `acquire` to `release`; a thread renews it.
 
-    `lost` is set when a renewal found it with another, or could not be made before it ended; `why` then says which.
+    `lost` is set when another process has the lease, or it could not be renewed in time; `why` says which.
     """
 
     def __init__(self, storage: Storage, lease_s: float = LEASE_S) -> None:
@@ -129,8 +129,8 @@ class Lease:
         self.lost = threading.Event()
         self.why = ""
 
-    def take(self, wait: Wait | None = None) -> None:
-        """Take it, or raise LeaseTaken; with `wait`, when its holder has ended or did not renew it for too long."""
+    def acquire(self, wait: Wait | None = None) -> None:
+        """Acquire the lease or raise LeaseTaken; with `wait`, wait until the holder ends or stops renewing."""
         watch = _Watch(waits=wait is not None)
         while True:
             table = self._open()
@@ -139,40 +139,40 @@ class Lease:
                 if self._commit(table, self._end_ms()):
                     break
             elif holder is not None and (wait is None or wait(holder, self._lease_s / POLLS)):
-                raise LeaseTaken(f"{holder.text()} is at work on the lake at {self._storage.location}")
+                raise LeaseTaken(f"{holder.text()} works on the lake at {self._storage.location}")
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
-    def give_back(self) -> None:
-        """End it, so that the next need not wait; harmless when it was never had, or is had no longer."""
+    def release(self) -> None:
+        """End the lease, so that the next holder need not wait; does nothing without a lease."""
         self._stop.set()
         if self._thread is None:
             return
         self._thread.join()
         self._thread = None
-        with suppress(LeaseTaken, LakeUnusable, DeltaError, OSError):  # out of reach, it runs out by itself
-            self._restate(until_ms=0)
+        with suppress(LeaseTaken, LakeUnusable, DeltaError, OSError):  # unavailable: the lease expires
+            self._extend(until_ms=0)
 
     def _renew(self) -> None:
         ends = time.monotonic() + self._lease_s
         while not self.lost.is_set() and not self._stop.wait(self._lease_s / RENEWALS):
             try:
-                self._restate(self._end_ms())
+                self._extend(self._end_ms())
                 ends = time.monotonic() + self._lease_s
             except LeaseTaken as taken:
                 self._lose(f"was lost: {taken}")
-            except Exception as error:  # out of reach; perhaps it comes back in time
+            except Exception as error:  # unavailable; may be back in time
                 if time.monotonic() > ends:
                     self._lose(f"could not be renewed: {brief(error)}")
 
-    def _restate(self, until_ms: int) -> None:
-        """Hold it until another time; LeaseTaken when it is not ours."""
+    def _extend(self, until_ms: int) -> None:
+        """Set another expiry; LeaseTaken when another process has the lease."""
         table = self._open()
         holder = _holder(table)
         if holder is None or holder.name != self._name:
-            raise LeaseTaken("somebody else has it" if holder is None else f"{holder.text()} has it")
+            raise LeaseTaken("another process has it" if holder is None else f"{holder.text()} has it")
         if not self._commit(table, until_ms):
-            raise LakeUnusable(f"somebody else writes to {self._storage.table(TABLE)}")
+            raise LakeUnusable(f"another process writes to {self._storage.table(TABLE)}")
 
     def _lose(self, why: str) -> None:
         self.why = f"the lake's lease {why}"
@@ -200,7 +200,7 @@ class Lease:
             raise LakeUnusable(f"{place} cannot be opened: {one_line(error)}") from error
 
     def _commit(self, table: DeltaTable, until_ms: int) -> bool:
-        """Name ourselves the holder; False when somebody else committed first."""
+        """Commit this process as the holder; False when another commit came first."""
         pid = os.getpid()
         holder = Holder(
             self._name, socket.gethostname(), pid, until_ms, self._lease_s, _machine(), _began(pid)
@@ -224,19 +224,16 @@ class Lease:
 
 
 def _holder(table: DeltaTable) -> Holder | None:
-    """Who the newest commit names; None of a table that was just made."""
+    """The holder in the newest commit; None for a new table."""
     newest: dict[str, Any] = table.history(1)[0]
-    told = newest.get("unisono")
-    if isinstance(told, str):
-        return msgspec.json.decode(told, type=Holder)
-    return None if told is None else msgspec.convert(told, Holder)
+    note = newest.get("unisono")
+    if isinstance(note, str):
+        return msgspec.json.decode(note, type=Holder)
+    return None if note is None else msgspec.convert(note, Holder)
 
 
 def _machine() -> str:
-    """Where the number of a process means something: this system since it was started, and in a container only that.
-
-    Empty where the system does not say.
-    """
+    """The scope in which a pid is unique: host, boot and pid namespace; empty where the system does not tell."""
     try:
         return f"{socket.gethostname()} {boot_id()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
@@ -244,7 +241,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """When the process began, in ticks of the kernel; empty when none of that number is alive."""
+    """When the process began, in kernel ticks; empty when there is no such process."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except OSError:

@@ -9,7 +9,7 @@ from unisono.pipeline.errors import PipelineError
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a path where no status can be written."""
+    """Refuse a path where the status cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -17,5 +17,5 @@ def require_writable(path: Path) -> None:
             raise IsADirectoryError(f"{path} is a directory")
     except OSError as error:
         raise PipelineError(
-            f"the status cannot be kept in {path} ({error}): name another file with --status"
+            f"cannot write the status to {path} ({error}): name another file with --status"
         ) from error

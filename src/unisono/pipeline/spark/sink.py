@@ -125,7 +125,7 @@ class EventWriter(DataSourceArrowWriter):
             raise PipelineError('.option("url", "ws://HOST:PORT") is missing')
         self._job = secrets.token_hex(4)
         self._tokens = Tokens.of(given, f"spark-{self._job}")
-        self._speaking = SinkTarget(
+        self._target = SinkTarget(
             given["url"],
             _choice(given, "profile", ("canonical", "compatibility")),
             _number(given, "batch", BATCH_EVENTS),
@@ -147,7 +147,7 @@ class EventWriter(DataSourceArrowWriter):
         rejections: list[Rejection] = []
         collected = _Collected(self._place(task, attempt)) if self._collect else None
         rejected = 0
-        with Exchange(self._speaking, self._tokens.of_task(task)) as exchange:
+        with Exchange(self._target, self._tokens.of_task(task)) as exchange:
             for rejection in exchange.submit(self._items(iterator)):
                 rejected += 1
                 if len(rejections) < EXAMPLES:
@@ -159,18 +159,18 @@ class EventWriter(DataSourceArrowWriter):
         return WriteSummary(rejected, [rejection.text() for rejection in rejections], file)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message for message in messages if isinstance(message, WriteSummary)]
-        faults = [message.fault for message in told if message.fault]
+        summaries = [message for message in messages if isinstance(message, WriteSummary)]
+        faults = [message.fault for message in summaries if message.fault]
         if faults:
             raise SinkFailed(
-                f"{len(faults)} of {len(told)} tasks gave up: {faults[0]}. What was committed stays, and is passed "
-                "over when this is written again"
+                f"{len(faults)} of {len(summaries)} tasks gave up: {faults[0]}. What was committed stays, and is "
+                "skipped when this is written again"
             )
-        rejected = sum(message.rejected for message in told)
+        rejected = sum(message.rejected for message in summaries)
         if self._collect:
-            self._name_files(told)
+            self._name_files(summaries)
         elif rejected:
-            examples = [example for message in told for example in message.examples][:EXAMPLES]
+            examples = [example for message in summaries for example in message.examples][:EXAMPLES]
             raise SinkFailed(
                 f"{rejected} events were rejected (every task stopped at its first): {'; '.join(examples)}. "
                 "What was committed stays; correct them and write again, or use on_reject=collect"
@@ -186,9 +186,9 @@ class EventWriter(DataSourceArrowWriter):
     def _place(self, task: int, attempt: int) -> Path:
         return self._rejects / f".{self._job}-{task:05d}-{attempt}.parquet"
 
-    def _name_files(self, told: list[WriteSummary]) -> None:
+    def _name_files(self, summaries: list[WriteSummary]) -> None:
         """Files of attempts that failed keep their dot and are read by nobody."""
-        for message in told:
+        for message in summaries:
             if message.file is not None:
                 path = Path(message.file)
                 path.rename(path.with_name(path.name.removeprefix(".")))
@@ -201,9 +201,7 @@ class _Collected:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PipelineError(
-                f"rejected events cannot be written to {path.parent}: {error.strerror}"
-            ) from error
+            raise PipelineError(f"cannot write rejected events to {path.parent}: {error.strerror}") from error
         self._path = path
         self._rows: list[Rejection] = []
         self._writer: Any = None
@@ -257,11 +255,11 @@ def _require_columns(schema: StructType, from_content: bool) -> None:
         raise PipelineError("a column event (JSON as string), or schema and data (JSON as string), is needed")
     for name, kind in columns.items():
         if name == "partitions":
-            fits, wanted = isinstance(kind, ArrayType) and _is_text(kind.elementType), "array of string"
+            valid, expected = isinstance(kind, ArrayType) and _is_text(kind.elementType), "array of string"
         else:
-            fits, wanted = name not in _TEXTS or _is_text(kind), "string"
-        if not fits:
-            raise PipelineError(f"column {name} must be {wanted}, not {kind.simpleString()}")
+            valid, expected = name not in _TEXTS or _is_text(kind), "string"
+        if not valid:
+            raise PipelineError(f"column {name} must be {expected}, not {kind.simpleString()}")
 
 
 def _is_text(kind: DataType) -> bool:

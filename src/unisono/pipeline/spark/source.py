@@ -55,7 +55,7 @@ from unisono.pipeline.errors import NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.open_log import (
     LogExtent,
     extent,
-    no_collection,
+    gc_paused,
     normal_uri,
     open_reader,
     read_partitions,
@@ -114,7 +114,7 @@ class Reading(msgspec.Struct, frozen=True):
                 stretches = read_range(reader, part.since, part.upto)
             else:
                 stretches = read_partitions(reader, self.partitions, part.since, part.upto)
-            with no_collection():
+            with gc_paused():
                 for records in stretches:
                     yield to_batch(records)
         finally:
@@ -196,8 +196,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since, head = start["committed_id"], extent(self.reading.store).head
         if since > head:
             raise NoSuchRange(
-                f"the stream stands at event {since} and the log ends at {head}: it is another log, or this log "
-                "has lost events; to begin anew, use another checkpoint"
+                f"the stream is at event {since} and the log ends at {head}: it is another log, or this log "
+                "has lost events; use another checkpoint to start again"
             )
         end = self._bounded(head)
         if isinstance(limit, ReadMaxRows):
@@ -231,7 +231,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     to: int | None
     batch_max: int
     push_down: bool
-    held: LogExtent
+    log: LogExtent
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadRequest:
@@ -264,7 +264,7 @@ class UnisonoSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         to_be_written = options.get("url") and not options.get("store")
-        self._asked = None if to_be_written else ReadRequest.of(options)
+        self._request = None if to_be_written else ReadRequest.of(options)
 
     @classmethod
     def name(cls) -> str:
@@ -274,11 +274,11 @@ class UnisonoSource(DataSource):
         return SPARK_LOG_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        asked = self._reading()
-        since = asked.held.pruned_to if asked.since is None else asked.since
-        upto = asked.held.head if asked.to is None else asked.to
-        require_range(asked.reading.store, since, upto)
-        return (NarrowingReader if asked.push_down else BatchReader)(asked.reading, since, upto)
+        request = self._reading()
+        since = request.log.pruned_to if request.since is None else request.since
+        upto = request.log.head if request.to is None else request.to
+        require_range(request.reading.store, since, upto)
+        return (NarrowingReader if request.push_down else BatchReader)(request.reading, since, upto)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """`df.write.format("unisono")`: events for a server's judgement."""
@@ -287,13 +287,13 @@ class UnisonoSource(DataSource):
         return EventWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        asked = self._reading()
-        return StreamReader(asked.reading, asked.since, asked.to, asked.batch_max)
+        request = self._reading()
+        return StreamReader(request.reading, request.since, request.to, request.batch_max)
 
     def _reading(self) -> ReadRequest:
-        if self._asked is None:
+        if self._request is None:
             raise NoSuchStore(_NO_STORE)
-        return self._asked
+        return self._request
 
 
 def _number(options: Mapping[str, str], name: str, least: int) -> int | None:

@@ -177,7 +177,7 @@ def test_replays_go_on_where_files_are_damaged(
     start = chunk.data_page_offset + 60
     content[start : start + 100] = bytes(100)
     path.write_bytes(bytes(content))
-    report = audit(context, lake, asked=AuditOptions(sample=sample))
+    report = audit(context, lake, options=AuditOptions(sample=sample))
     assert {(finding.kind, finding.committed_id) for finding in report.findings} == {("file", file.first_id)}
     (replayed,) = (one for one in report.checked if "against a replay" in one.what)
     assert "could not be read" in replayed.note
@@ -193,10 +193,10 @@ def test_snapshots_are_replayed_by_the_model_of_their_version(
     (tmp_path / "model.toml").write_text('name = "m"\nmodel_version = 3\n')
     model = ShippedModel.of(load_model(tmp_path))
     snapshot(context, lake, model)
-    without = audit(context, lake, asked=AuditOptions(sample=10))
+    without = audit(context, lake, options=AuditOptions(sample=10))
     assert without.sound, without.text()
     assert "snapshots of model version 3: 10 snapshots (of 10 partitions; not replayed" in without.text()
-    given = audit(context, lake, asked=AuditOptions(sample=10, model=model))
+    given = audit(context, lake, options=AuditOptions(sample=10, model=model))
     assert given.sound, given.text()
     assert "snapshots of model version 3 against a replay: 10 snapshots" in given.text()
     assert {kind.kind: (kind.count, kind.warning) for kind in given.kinds} == {"model": (750, True)}
@@ -208,7 +208,7 @@ def test_random_damage_is_found(context: SparkContext, damager: Damager, seed: i
     planter = Planter(lake)
     expected = at_random(planter, random.Random(seed), 25)
     planter.commit()
-    report = audit(context, lake, asked=AuditOptions(sample=0))
+    report = audit(context, lake, options=AuditOptions(sample=0))
     found = {(finding.kind, finding.committed_id) for finding in report.findings}
     assert expected <= found
     assert report.wrong == len(report.findings)

@@ -21,12 +21,12 @@ from unisono.model.partition import PartitionState
 from unisono.pipeline.fold import replay
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.compare_copies import DifferingBlocks, StoreRange
-from unisono.pipeline.jobs.audit.duplicate_ids import accuse, meet, split
-from unisono.pipeline.jobs.audit.event_checks import EventCheck, whole_rows
+from unisono.pipeline.jobs.audit.duplicate_ids import find_shared_ids, report_shared_ids, split
+from unisono.pipeline.jobs.audit.event_checks import EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
-from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
-from unisono.pipeline.jobs.audit.job import shared_out
-from unisono.pipeline.jobs.audit.page import _folded
+from unisono.pipeline.jobs.audit.id_continuity import check_continuity
+from unisono.pipeline.jobs.audit.job import balance
+from unisono.pipeline.jobs.audit.page import _merge_places
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
 from unisono.pipeline.row_fingerprints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
@@ -49,7 +49,7 @@ def made(event: Any, names: list[str], committed_id: int = 7) -> Record:
 
 def found(*some: Record, model: ShippedModel | None = None) -> list[tuple[str, int | None]]:
     tally = FindingTally(100)
-    EventCheck(tally, None if model is None else model.load()).look(to_batch(some))
+    EventCheck(tally, None if model is None else model.load()).check(to_batch(some))
     return [(finding.kind, finding.committed_id) for finding in tally.kept()]
 
 
@@ -127,7 +127,7 @@ def test_partitions_of_one_event(names: list[str], kinds: list[str]) -> None:
 def test_a_tombstone_is_no_finding() -> None:
     erased = _with(made(SET, ["a"]), "event", tombstone(5))
     check = EventCheck(FindingTally(10))
-    check.look(to_batch([erased]))
+    check.check(to_batch([erased]))
     assert check.tombstones == [7]
     assert found(erased) == []
 
@@ -149,7 +149,7 @@ def test_rows_without_a_value_are_told() -> None:
     rows[1]["hash"] = None
     rows[2]["committed_id"] = None
     tally = FindingTally(3)
-    left = whole_rows(pa.RecordBatch.from_pylist(rows, LOG_SCHEMA), tally)
+    left = complete_rows(pa.RecordBatch.from_pylist(rows, LOG_SCHEMA), tally)
     assert left.column("committed_id").to_pylist() == [1]
     assert [finding.text() for finding in tally.kept()] == [
         "column: committed_id has no value",
@@ -164,18 +164,18 @@ def test_ids_meet_wherever_they_are() -> None:
     for cut in (slice(0, 3), slice(3, None)):
         for home, blob in split(hashes[cut], ids[cut], 3):
             parts.setdefault(home, []).append(blob)
-    groups = sorted(group for blobs in parts.values() for group in meet(blobs).groups)
+    groups = sorted(group for blobs in parts.values() for group in find_shared_ids(blobs).groups)
     assert groups == [(10, 13, 16), (11, 15)]
     tally = FindingTally(20)
     # 11 and 15 only share a hash.
-    accuse(groups, [(10, b"x"), (13, b"x"), (16, b"x"), (11, b"y"), (15, b"z")], tally)
+    report_shared_ids(groups, [(10, b"x"), (13, b"x"), (16, b"x"), (11, b"y"), (15, b"z")], tally)
     assert [finding.committed_id for finding in tally.kept()] == [13, 16]
 
 
 def test_a_row_twice_is_not_an_id_twice() -> None:
     twice = np.array([5, 5], np.uint64), np.array([3, 3], np.int64)
-    assert meet(blob for _, blob in split(*twice, 1)).groups == []
-    assert meet([]).groups == []
+    assert find_shared_ids(blob for _, blob in split(*twice, 1)).groups == []
+    assert find_shared_ids([]).groups == []
 
 
 def test_findings_are_counted_and_the_first_are_kept() -> None:
@@ -197,7 +197,7 @@ def test_findings_are_drawn_where_their_events_are(head: int) -> None:
     tally = FindingTally(head)
     for id in range(1, head + 1):
         tally.add("gap", "missing", id)
-    drawn = _folded(tally.places["gap"].tolist(), head)
+    drawn = _merge_places(tally.places["gap"].tolist(), head)
     assert drawn.sum() == head
     assert len(drawn) == min(head, 50)
     if head <= 50:
@@ -212,7 +212,7 @@ def test_stretches_of_files_are_one_history() -> None:
         FileContent("a", ((1, 52),), 1, 60),
         FileContent("c", ((500, 501),), 90, 91),
     ]
-    look_at_chain(scope, outcome, [])
+    check_continuity(scope, outcome, [])
     told = [(finding.kind, finding.committed_id) for finding in outcome.tally.kept()]
     assert told == [
         ("head", None),
@@ -226,7 +226,7 @@ def test_stretches_of_files_are_one_history() -> None:
 
 def test_work_is_shared_out() -> None:
     parts = [StoreRange(start, start + 10 * (1 + start % 7)) for start in range(0, 1_000, 10)]
-    slices = shared_out(parts, 2)
+    slices = balance(parts, 2)
     assert len(slices) == 8
     assert sorted((part for some in slices for part in some), key=repr) == sorted(parts, key=repr)
     weights = [

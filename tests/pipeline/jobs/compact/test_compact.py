@@ -18,7 +18,7 @@ from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.compare import verify
 from unisono.pipeline.jobs.compact import job as compaction
-from unisono.pipeline.jobs.compact.job import ALWAYS_JOINED_ROWS, choose, compact, vacuum, work
+from unisono.pipeline.jobs.compact.job import ALWAYS_JOINED_ROWS, choose, compact, needs_compaction, vacuum
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark.frames import read_log
@@ -76,7 +76,7 @@ def test_fewer_files_same_rows(
     before = lake.view()
     names = ["plain", "room-003"]
     old = [row for batch in before.scan_arrow(names) for row in batch.to_pylist()]
-    assert work(lake)
+    assert needs_compaction(lake)
     with spreading():
         told = compact(context, lake)
     assert [part.table for part in told] == [LOG, BY_PARTITION]
@@ -92,7 +92,7 @@ def test_fewer_files_same_rows(
     # A reader that opened the lake before sees what it saw.
     assert [row for batch in before.scan_arrow(names) for row in batch.to_pylist()] == old
     assert read_log(spark, before).count() == 3_000
-    assert not work(lake)
+    assert not needs_compaction(lake)
     assert [part.rows_rewritten for part in compact(context, lake)] == [0, 0]
 
 
@@ -103,7 +103,7 @@ def test_what_is_small_is_joined_and_not_spread(
     view = lake.view()
     assert len(view.log_files) == 1
     assert [file.bucket for file in view.partition_files] == [UNBUCKETED]
-    assert not work(lake)
+    assert not needs_compaction(lake)
     require_exact(lake, records)
     seen = [row["committed_id"] for batch in view.scan_arrow(["plain"]) for row in batch.to_pylist()]
     assert seen == [record.committed_id for record in records if "plain" in record.partitions]
@@ -147,10 +147,10 @@ def test_compaction_beside_readers_exports_and_another_compaction(
     stop = threading.Event()
     failures: list[BaseException] = []
 
-    def guarded(work: object) -> None:
+    def guarded(action: object) -> None:
         try:
             while not stop.is_set():
-                work()  # type: ignore[operator]
+                action()  # type: ignore[operator]
         except BaseException as error:
             failures.append(error)
 
@@ -167,7 +167,7 @@ def test_compaction_beside_readers_exports_and_another_compaction(
     def tidy() -> None:
         compact(context, lake)
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in (read, read, tidy, tidy)]
+    threads = [threading.Thread(target=guarded, args=(action,)) for action in (read, read, tidy, tidy)]
     with spreading():
         for thread in threads:
             thread.start()

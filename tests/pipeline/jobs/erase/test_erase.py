@@ -32,7 +32,7 @@ from unisono.pipeline.jobs.erase.erasure_table import erasures
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
 from unisono.pipeline.jobs.erase.job import EraseSummary, NothingFound, erase, plan
 from unisono.pipeline.jobs.erase.select import Selector
-from unisono.pipeline.jobs.erase.unproved import unproved
+from unisono.pipeline.jobs.erase.unproved import load_unproved
 from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.maintain.embedded import open_maintainer
@@ -350,7 +350,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
     unknown = call("--client", "nobody", "--yes")
     assert (unknown.exit_code, unknown.output) == (
         2,
-        "unisono: no event is of client 'nobody': nothing was erased\n",
+        "unisono: no events of client 'nobody': nothing was erased\n",
     )
     dry = call("--client", CULPRIT, "--dry-run")
     assert dry.exit_code == 0
@@ -393,7 +393,7 @@ def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tm
     left.unlink()
     told = unisono("lake", "erase", *place, "--id", "planted-40", "--yes")
     assert told.exit_code == 0, told.output
-    assert unproved(lake.storage) is None
+    assert load_unproved(lake.storage) is None
 
 
 def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811

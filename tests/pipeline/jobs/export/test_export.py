@@ -152,7 +152,7 @@ def test_by_partition_is_made_anew_from_the_lake_alone(
 
 
 def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(NoSuchRange, match="the log ends at 3000, 9999 was asked for"):
+    with pytest.raises(NoSuchRange, match="the log ends at 3000, 9999 is requested"):
         export(context, store, lake, to=9_999)
     export(context, store, lake, to=100)
     make_store(tmp_path / "other", 200, seed=2)
@@ -167,7 +167,9 @@ def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, 
     prune(tmp_path / "pruned", 100)
     assert plan(sqlite_uri(tmp_path / "pruned"), lake) == [ExportCommit(100, 300, BOTH)]
     prune(tmp_path / "pruned", 150)
-    with pytest.raises(NoSuchRange, match="events 101 to 150 have left the log and are not in the lake"):
+    with pytest.raises(
+        NoSuchRange, match="events 101 to 150 were pruned from the log and are not in the lake"
+    ):
         plan(sqlite_uri(tmp_path / "pruned"), lake)
     with pytest.raises(NoSuchRange, match="nothing left"):
         verify(context, sqlite_uri(tmp_path / "pruned"), lake)

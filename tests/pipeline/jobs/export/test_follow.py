@@ -85,7 +85,7 @@ def test_batches_that_are_there_already_add_nothing(
     told: list[tuple[int, int]] = []
     follower = Follower(
         spark, store, lake, tmp_path / "at", every_s=0.1, events_per_batch=130,
-        told=lambda done: told.append((done.since, done.upto)),
+        on_batch=lambda done: told.append((done.since, done.upto)),
     )  # fmt: skip
     export(context, store, lake, events_per_file=90)
     records += append(log, 300)

@@ -22,7 +22,7 @@ from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.past.job import moment, state_at, states_at
+from unisono.pipeline.jobs.past.job import resolve_moment, state_at, states_at
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
@@ -101,26 +101,28 @@ def test_all_partitions_at_once(
 def test_moments(past: tuple[Lake, list[Record]]) -> None:
     lake, records = past
     view = lake.view()
-    assert moment(view, None) == EVENTS
-    assert moment(view, " 12 ") == moment(view, 12) == 12
+    assert resolve_moment(view, None) == EVENTS
+    assert resolve_moment(view, " 12 ") == resolve_moment(view, 12) == 12
     for record in (records[0], records[700], records[-1]):
         when = datetime.fromtimestamp(record.status_updated_at / 1000, UTC)
         last = max(r.committed_id for r in records if r.status_updated_at <= record.status_updated_at)
-        assert moment(view, when.isoformat()) == last
-        assert moment(view, when.replace(tzinfo=None).isoformat()) == last, "UTC unless it says otherwise"
-        assert moment(view, when.isoformat().replace("+00:00", "Z")) == last
-    assert moment(view, "2999-01-01") == EVENTS
-    assert moment(view, "2023-11-14T23:13:20.100+01:00") == max(
+        assert resolve_moment(view, when.isoformat()) == last
+        assert resolve_moment(view, when.replace(tzinfo=None).isoformat()) == last, (
+            "UTC unless it says otherwise"
+        )
+        assert resolve_moment(view, when.isoformat().replace("+00:00", "Z")) == last
+    assert resolve_moment(view, "2999-01-01") == EVENTS
+    assert resolve_moment(view, "2023-11-14T23:13:20.100+01:00") == max(
         r.committed_id for r in records if r.status_updated_at <= START_MS + 100
     )
     for wrong, says in (
-        (EVENTS + 1, "the lake ends at event 2000, 2001 was asked for"),
-        (-1, "-1 was asked for"),
+        (EVENTS + 1, "the lake ends at event 2000, 2001 is requested"),
+        (-1, "-1 is requested"),
         ("yesterday", "neither a committed_id nor a time as in"),
         ("2001-01-01", "no event was committed by 2001-01-01T00:00:00"),
     ):
         with pytest.raises(NoSuchMoment, match=says):
-            moment(view, wrong)
+            resolve_moment(view, wrong)
     with pytest.raises(NoSuchPartition, match="no event of partition 'nobody' is in the lake"):
         state_at(lake, "nobody", shipped_outline())
 
@@ -180,9 +182,9 @@ def test_commands(past: tuple[Lake, list[Record]], tmp_path: Path, monkeypatch: 
     assert asked("state", *place, "--at", when, "--quiet").stderr == "", "the lake's own last moment"
     monkeypatch.chdir(tmp_path)  # where no server's data lies
     for arguments, says in (
-        (["state", *place, "--at", "9999"], "the lake ends at event 2000, 9999 was asked for"),
+        (["state", *place, "--at", "9999"], "the lake ends at event 2000, 9999 is requested"),
         (["state", *place, "--at", "soon"], "neither a committed_id nor a time"),
-        (["state", *place[:2], "--partition", "p"], "say which model to fold with: --model DIR"),
+        (["state", *place[:2], "--partition", "p"], "no model given: --model DIR"),
         (["diff", *place[:4], "--partition", "nobody", "--from", "1"], "no event of partition 'nobody'"),
     ):
         told = asked(*arguments)

@@ -221,7 +221,7 @@ def test_another_lake_must_have_what_left_before_too(
     damage(damaged, BY_PARTITION, 100)
     keep = RetentionPolicy(events=500, newest=0)
     told = plan(context, place.store, place.maintainer, damaged, keep).text()
-    assert f"what has left before is at {tmp_path / 'lake'}: this lake is audited first" in told
+    assert f"events pruned before are at {tmp_path / 'lake'}: this lake is audited first" in told
     with pytest.raises(Mismatch, match=r"damaged is NOT SOUND, .* nothing was removed"):
         retain(context, place.store, place.maintainer, damaged, keep)
     assert place.maintainer.extent() == LogExtent(1_500, EVENTS, str(tmp_path / "lake"))
@@ -236,10 +236,10 @@ def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
         return plan(context, place.store, place.maintainer, place.lake, keep).text()
 
     few = told(RetentionPolicy(events=10_000, age_ms=90_000, newest=5_000))
-    assert "nothing can go\n" in few
-    assert "  up to 0: 10000 events are to be kept\n" in few
+    assert "nothing can be pruned\n" in few
+    assert "  up to 0: 10000 events are kept\n" in few
     assert "  up to 0: the newest 5000 events always stay\n" in few
-    assert "events of the last 1.5 minutes are to be kept" in few
+    assert "events of the last 1.5 minutes are kept" in few
     size = sum(len(record.event) for record in read_store(place.data)[:1_000])
     some = plan(
         context, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
@@ -247,7 +247,7 @@ def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     assert size / 2 < some.bytes < size * 2
     retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told(RetentionPolicy(events=0)).startswith(
-        f"the log holds no events, {EVENTS} have left it, snapshots"
+        f"the log has no events, {EVENTS} were pruned, snapshots"
     )
 
 
@@ -304,7 +304,7 @@ def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
             assert list(reader.scan(held.pruned_to, EVENTS, limit=10_000)) == records[held.pruned_to :]
     told = run("retain", "--keep-events", "300", "--keep-newest", "0", "--dry-run", *arguments)
     assert told.returncode == 0, told.stderr
-    assert "can go: " in told.stdout
+    assert "can be pruned: " in told.stdout
     done = run("retain", "--keep-events", "300", "--keep-newest", "0", *arguments)
     assert done.returncode == 0, done.stderr
     assert f"the log holds events 2701 to {EVENTS}" in done.stdout

@@ -403,7 +403,7 @@ def test_an_empty_lake(context: SparkContext, tmp_path: Path) -> None:
     assert (result.compatible, result.events, result.rounds) == (True, 0, 0)
     assert "not judged" not in text(result)
     (tmp_path / "a file").touch()
-    with pytest.raises(PipelineError, match="the result cannot be written to"):
+    with pytest.raises(PipelineError, match="cannot write the result to"):
         revalidate(context, empty, model, ShippedModel.open(), out=tmp_path / "a file")
     behind = revalidate(context, empty, model, ShippedModel.open(), log_head=7)
     assert "The log has 7 events after these that are not in the lake and were not judged" in text(behind)

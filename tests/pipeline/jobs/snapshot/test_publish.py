@@ -15,7 +15,7 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.errors import Mismatch, ModelContentChanged
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import publish as publishing
-from unisono.pipeline.jobs.snapshot.job import reached, snapshot
+from unisono.pipeline.jobs.snapshot.job import folded_to, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
@@ -130,7 +130,7 @@ def test_not_of_another_content_of_the_version_in_force(context: SparkContext, t
     told = asked("snapshot", *place, "--rebuild", "--publish")
     assert (told.exit_code, told.stdout) == (2, "")
     assert "its snapshots are not published" in told.stderr
-    assert reached(lake, shipped_outline()) == 50, "what there was stays"
+    assert folded_to(lake, shipped_outline()) == 50, "what there was stays"
 
 
 def asked(*arguments: str) -> Result:

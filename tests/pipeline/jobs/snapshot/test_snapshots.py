@@ -37,12 +37,12 @@ from unisono.model.load import load_model
 from unisono.model.pack import pack, unpack
 from unisono.pipeline.errors import ModelContentChanged, NoModel, NoSuchPartition
 from unisono.pipeline.job_model import ShippedModel, choose
-from unisono.pipeline.jobs.compact.job import compact, vacuum, work
-from unisono.pipeline.jobs.compact.snapshot_compaction import AGE_BASE, kept
+from unisono.pipeline.jobs.compact.job import compact, needs_compaction, vacuum
+from unisono.pipeline.jobs.compact.snapshot_compaction import AGE_BASE, states_to_keep
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at, states_at
 from unisono.pipeline.jobs.snapshot import job as snapshots
-from unisono.pipeline.jobs.snapshot.job import forget, latest, reached, snapshot
+from unisono.pipeline.jobs.snapshot.job import drop_snapshots, folded_to, latest, snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import Record
@@ -172,14 +172,14 @@ def test_back_to_a_model_whose_snapshots_were_removed(
         snapshot(context, lake, model)
     compact(context, lake)
     export(context, store, lake)
-    assert reached(lake, first) == 0
+    assert folded_to(lake, first) == 0
     assert snapshot(context, lake, first).partitions == 7
     require_replay(lake, first, records)
     compact(context, lake)
     assert {part.model_version for part in lake_info(lake).snapshots} == {1, 3}, (
         "those that reach furthest stay"
     )
-    assert reached(lake, first) == 60
+    assert folded_to(lake, first) == 60
 
 
 def _counted(directory: Path, count: int) -> list[Record]:
@@ -248,8 +248,8 @@ def test_partitions_whose_history_changed_are_folded_anew(
         export(context, store, lake, to=upto)
         snapshot(context, lake, model)
     gone = ["room-00002", "room-00005", "nobody"]
-    assert forget(lake, gone) == 4
-    assert forget(lake, gone) == 0
+    assert drop_snapshots(lake, gone) == 4
+    assert drop_snapshots(lake, gone) == 0
     left = {row.partition for row in latest(lake, model.version)}
     assert len(left) == 23
     assert not left & set(gone)
@@ -294,11 +294,11 @@ def test_older_snapshots_are_thinned_out(
         if upto % 500 == 0:
             before = require_replay(lake, model, records[:upto])
             rows = sum(file.rows for file in lake.table(SNAPSHOTS).files())
-            assert work(lake)
+            assert needs_compaction(lake)
             told = next(part for part in compact(context, lake) if part.table == SNAPSHOTS)
             assert told.files_after < told.files_before
             assert told.rows_rewritten == rows
-            assert not work(lake)
+            assert not needs_compaction(lake)
             assert require_replay(lake, model, records[:upto]) == before
     rows = sum(file.rows for file in lake.table(SNAPSHOTS).files())
     assert rows < 25 * 7, "of fifteen generations"
@@ -317,14 +317,14 @@ def test_older_snapshots_are_thinned_out(
 
 @given(st.lists(st.integers(1, 3_000), min_size=1, max_size=200, unique=True).map(sorted))
 def test_what_is_kept_of_many(ids: list[int]) -> None:
-    stay = kept(ids)
+    stay = states_to_keep(ids)
     assert stay[-1] == ids[-1]
     assert stay[0] == ids[0], "the oldest of the last stretch"
     assert set(stay) <= set(ids)
     assert stay == sorted(stay)
     ages = sorted(ids[-1] - committed_id for committed_id in stay)
     assert len(ages) <= 2 + len(bin(ids[-1])) // 2
-    assert kept(stay) == stay
+    assert states_to_keep(stay) == stay
     for committed_id in ids:
         near = max(other for other in stay if other <= committed_id)
         age = ids[-1] - committed_id
@@ -334,7 +334,7 @@ def test_what_is_kept_of_many(ids: list[int]) -> None:
 def test_thinned_again_and_again_the_past_stays_in_reach() -> None:
     ids: list[int] = []
     for number in range(1, 2_000):
-        ids = kept([*ids, number * 10])
+        ids = states_to_keep([*ids, number * 10])
         ages = [ids[-1] - committed_id for committed_id in ids]
         for newer, older in itertools.pairwise(sorted(ages)):
             assert older <= max(10, newer) * AGE_BASE * AGE_BASE

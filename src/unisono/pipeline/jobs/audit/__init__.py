@@ -1,20 +1,18 @@
-"""Is the history sound? What `unisono lake audit` looks at, one module for each question.
+"""Is the history sound? What `unisono lake audit` checks, one module per question.
 
-    findings   what can be wrong, and how findings are counted and kept
-    scope      what an audit is about, and what its tasks bring back
-    reading    a file as far as it can be read
-    events     one event by itself: partitions, canonical form, hash, kind, shape
-    files      one file of a table: sorted, true statistics, right bucket
-    chaining   all files of `log` as one history
-    ids        no id twice in the whole history
-    prints     fingerprints of rows, summed over blocks of ids, by which large copies are compared
-    stored     the server's log as far as it can be read
-    copies     by_partition beside log, the server's log beside the lake: which events differ
-    pruned     what the log remembers of events that have left it
-    erasures   tombstones and the record of erasures
-    states     snapshots beside a replay; `replaying` says which, and by which models
-    trees      the trees in a state
-    report     what came out, as text and JSON; `page` as a page
-
-`unisono.pipeline.jobs.audit.job` puts them together. Nothing here stops at what it finds.
+job                puts the checks together; no finding stops an audit
+findings           the kinds of findings; counts them and keeps the first of each kind
+tasks              the scope of an audit, and what its tasks return
+read_file          reads a data file as far as possible
+event_checks       one event: partitions, canonical form, hash, kind, shape
+file_checks        one file: order, statistics, bucket
+id_continuity      all files of `log` as one history
+duplicate_ids      no event id twice in the whole history
+read_log           reads the server's log as far as possible
+compare_copies     by_partition against log, the server's log against the lake
+pruned_ids         the ids that the log keeps of pruned events
+tombstones         tombstones against the record of erasures
+snapshot_replay    snapshots against a replay; replay_tasks plans it
+tree_invariants    the trees in a state
+result             the report as text and JSON; page as HTML
 """

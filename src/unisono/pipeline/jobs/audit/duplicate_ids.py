@@ -1,8 +1,8 @@
-"""No event id twice in the whole history: ids are exchanged between tasks by their hash.
+"""Finds event ids that occur twice in the whole history: tasks exchange ids by their hash.
 
-Each file's ids become pairs (hash, committed_id), 16 bytes an event, sent to the task that has that hash; there equal
-ids meet, whatever file they came from. A task holds the pairs of about a million events. What meets is looked up in
-the files again, so that a chance meeting of hashes accuses nobody.
+Each file's ids become pairs (hash, committed_id), 16 bytes per event, sent to the task for that hash, where equal ids
+meet. A task has the pairs of about a million events. Matches are looked up in the files again, so hash collisions are
+not reported.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import numpy as np
 
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
-from unisono.pipeline.jobs.audit.event_checks import whole_rows
+from unisono.pipeline.jobs.audit.event_checks import complete_rows
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.read_file import readable
 from unisono.pipeline.row_fingerprints import texts
 
 EVENTS_PER_EXCHANGE: Final = 1_000_000
-"""Events whose ids meet in one task: some 50 MB while they are sorted."""
+"""Events per task of the exchange: about 50 MB while they are sorted."""
 
 GROUPS_MAX: Final = 4 * KEPT_MAX
-"""Of one task: groups of events that share an id, which are named; what is beyond is counted."""
+"""Groups of events with one id that a task lists; further groups are counted."""
 
 
 class SharedIds(msgspec.Struct, frozen=True):
-    """What one task of the exchange found: groups of committed ids that share an id, and how many more there are."""
+    """Groups of committed ids that share an event id, found by one task, and the number of further ones."""
 
     groups: list[tuple[int, ...]]
     more: int
 
 
 def exchanges(events: int, cores: int) -> int:
-    """Into how many parts the ids of so many events are split."""
+    """The number of parts of the exchange."""
     return max(cores, -(-events // EVENTS_PER_EXCHANGE))
 
 
 def split(hashes: Any, committed_ids: Any, parts: int) -> Iterator[tuple[int, bytes]]:
-    """The pairs of one file, by the part of the exchange they go to."""
+    """The pairs of one file, by their part of the exchange."""
     order = np.argsort(hashes % np.uint64(parts), kind="stable")
     homes = (hashes % np.uint64(parts))[order]
     pairs = np.column_stack([hashes[order], committed_ids[order].view("u8")])
@@ -51,8 +51,8 @@ def split(hashes: Any, committed_ids: Any, parts: int) -> Iterator[tuple[int, by
             yield part, pairs[edges[part] : edges[part + 1]].tobytes()
 
 
-def meet(blobs: Iterable[bytes]) -> SharedIds:
-    """One part of the exchange: which committed ids have the same id's hash."""
+def find_shared_ids(blobs: Iterable[bytes]) -> SharedIds:
+    """One part of the exchange: committed ids whose event ids have the same hash."""
     pairs = np.frombuffer(b"".join(blobs), np.uint64).reshape(-1, 2)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     starts = np.flatnonzero(np.concatenate([[True], pairs[1:, 0] != pairs[:-1, 0]]))
@@ -70,7 +70,7 @@ def meet(blobs: Iterable[bytes]) -> SharedIds:
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """Committed ids whose event ids are wanted, in one file."""
+    """Committed ids of one file whose event ids are read."""
 
     storage: Storage
     file: DataFile
@@ -91,17 +91,17 @@ def look_up(task: Lookup) -> list[tuple[int, bytes]]:
     wanted = np.array(task.committed_ids, np.int64)
     found = []
     for batch in readable(task.storage, task.file, ("committed_id", "id")):
-        rows = whole_rows(batch, FindingTally(1), ("committed_id", "id"))
+        rows = complete_rows(batch, FindingTally(1), ("committed_id", "id"))
         ids = np.asarray(rows.column("committed_id"))
         names = texts(rows.column("id"))
         found += [(int(ids[place]), names[place]) for place in np.flatnonzero(np.isin(ids, wanted))]
     return found
 
 
-def accuse(
+def report_shared_ids(
     groups: Iterable[tuple[int, ...]], found: Iterable[tuple[int, bytes]], tally: FindingTally
 ) -> None:
-    """A finding for each event whose id an earlier event has."""
+    """Add a finding for each event whose id an earlier event has."""
     names: dict[int, bytes] = dict(found)
     for group in groups:
         firsts: dict[bytes, int] = {}

@@ -1,7 +1,7 @@
-"""One event by itself: are its columns what the log promises of every event, whatever the model was?
+"""Checks one event by itself: its columns must be what the log guarantees of every event, under any model.
 
-Always rejected at the door, so never in a sound log: an id, a partition set or a JSON text that is not valid, and an
-event that has the shape of neither profile. What today's model says of it is another matter and only a warning.
+A server always rejects an invalid id, an invalid partition set, invalid JSON, and an event that has the shape of
+neither profile, so a sound log has none of these. What the given model says of an event is a warning only.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from unisono.store.check_rows import ID_BYTES_MAX, TIME_MAX_MS
 from unisono.vocabulary import FieldError, Json
 
 REQUIRED: Final = ("committed_id", "id", "client_id", "partitions", "event", "status_updated_at", "hash")
-"""Columns that have a value in every row."""
+"""Columns with a value in every row."""
 
 SHOWN: Final = 80
-"""Characters of a value that a message repeats."""
+"""Characters of a value in a message."""
 
 _ANY_SCHEMA: Final = SchemaProfile(None)
 _ANY_TREE: Final = TreeProfile()
@@ -41,7 +41,7 @@ _TOMBSTONE_BYTES_MAX: Final = 64
 
 
 class Partitions(msgspec.Struct, frozen=True):
-    """A stored set of names: as canonical JSON in its normal form, and what is wrong with it."""
+    """A stored set of names: its normal form as canonical JSON, and its fault, if any."""
 
     text: bytes
     complaint: str | None
@@ -51,9 +51,9 @@ _WITHOUT_NAME: Final = Partitions(b"", "one of its partitions has no name")
 
 
 class EventCheck:
-    """Looks at events in batches and tells a tally what is wrong with them.
+    """Checks events in batches, and adds findings to a tally.
 
-    `tombstones` collects the ids of erased events; their hash is that of what was erased and is not recomputed.
+    `tombstones` collects the ids of erased events; their hash is of the erased content and is not recomputed.
     """
 
     def __init__(self, tally: FindingTally, model: Model | None = None) -> None:
@@ -62,10 +62,10 @@ class EventCheck:
         self.tombstones: list[int] = []
         self.hashed = 0
 
-    def look(self, batch: pa.RecordBatch) -> None:
-        """Rows of the table `log`, none of whose required columns is null."""
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Check rows of the table `log` that have all required columns."""
         ids = batch.column("committed_id").to_pylist()
-        self._look_at_columns(batch, ids)
+        self._check_columns(batch, ids)
         partitions = _partitions(batch.column("partitions"))
         columns = (
             texts(batch.column("event")),
@@ -74,17 +74,17 @@ class EventCheck:
             texts(batch.column("type")),
             texts(batch.column("schema")),
         )
-        for committed_id, event, names, kept, kind, schema in zip(ids, *columns, strict=True):
+        for committed_id, event, names, stored_hash, kind, schema in zip(ids, *columns, strict=True):
             if names.complaint is not None:
                 self._tally.add("partitions", names.complaint, committed_id)
-            self._look_at(committed_id, event, names.text, kept, (kind, schema))
+            self._check_event(committed_id, event, names.text, stored_hash, (kind, schema))
 
-    def _look_at(
-        self, committed_id: int, event: bytes, partitions: bytes, kept: bytes, kind: tuple[Any, Any]
+    def _check_event(
+        self, committed_id: int, event: bytes, partitions: bytes, stored_hash: bytes, kind: tuple[Any, Any]
     ) -> None:
         if len(event) < _TOMBSTONE_BYTES_MAX and is_tombstone(event):
             self.tombstones.append(committed_id)
-            self._look_at_kind(committed_id, event, kind, (ERASED_TYPE.encode(), None))
+            self._check_kind(committed_id, event, kind, (ERASED_TYPE.encode(), None))
             return
         try:
             value, text = parse_canonical(event)
@@ -94,29 +94,29 @@ class EventCheck:
         if text != event:
             self._tally.add("event", "its JSON is not in canonical form", committed_id)
         self.hashed += 1
-        if content_hash(text, partitions) != kept:
+        if content_hash(text, partitions) != stored_hash:
             self._tally.add("hash", "its hash is not that of its event and partitions", committed_id)
-        self._look_at_kind(committed_id, event, kind, _kind(value))
+        self._check_kind(committed_id, event, kind, _kind(value))
         if errors := _shape(value):
-            self._tally.add("shape", _told(errors), committed_id)
+            self._tally.add("shape", _errors_text(errors), committed_id)
         elif self._model is not None and (errors := _refused(self._model, value)):
-            self._tally.add("model", _told(errors), committed_id)
+            self._tally.add("model", _errors_text(errors), committed_id)
 
-    def _look_at_kind(
+    def _check_kind(
         self, committed_id: int, event: bytes, kind: tuple[Any, Any], own: tuple[Any, Any]
     ) -> None:
         if kind != own:
             right = type_and_schema(event)
             if kind != tuple(None if name is None else name.encode() for name in right):
-                shown = tuple(None if name is None else name.decode(errors="replace") for name in kind)
+                found = tuple(None if name is None else name.decode(errors="replace") for name in kind)
                 self._tally.add(
                     "kind",
-                    f"its columns say type {shown[0]!r}, schema {shown[1]!r}; its event {right[0]!r}, {right[1]!r}",
+                    f"its columns say type {found[0]!r}, schema {found[1]!r}; its event {right[0]!r}, {right[1]!r}",
                     committed_id,
                 )
 
-    def _look_at_columns(self, batch: pa.RecordBatch, ids: list[int]) -> None:
-        """What can be seen without looking at each row."""
+    def _check_columns(self, batch: pa.RecordBatch, ids: list[int]) -> None:
+        """Checks on whole columns."""
         sizes: Any = np.asarray(pc.binary_length(batch.column("id")))
         for place in _places((sizes < 1) | (sizes > ID_BYTES_MAX)):
             self._tally.add("id", f"its id has {sizes[place]} bytes, not 1 to {ID_BYTES_MAX}", ids[place])
@@ -133,10 +133,10 @@ class EventCheck:
             self._tally.add("time", f"{times[place]} is not a time in milliseconds", ids[place])
 
 
-def whole_rows(
+def complete_rows(
     batch: pa.RecordBatch, tally: FindingTally, columns: Sequence[str] = REQUIRED
 ) -> pa.RecordBatch:
-    """The rows that have a value in every one of `columns`; the others are findings."""
+    """The rows with a value in each of `columns`; the others are findings."""
     for name in columns:
         if batch.column(name).null_count:
             there = pc.is_valid(batch.column(name))
@@ -152,12 +152,12 @@ def _places(wrong: Any) -> list[int]:
 
 
 def _partitions(column: Any) -> list[Partitions]:
-    """Each row's set, judged once for all rows of a batch that have the same."""
+    """Each row's set, checked once per distinct set of a batch."""
     encoded = joined(column).dictionary_encode(null_encoding="encode")
     values = encoded.dictionary.to_pylist()
     judged = [_WITHOUT_NAME if value is None else _split(value) for value in values]
     found = list(map(judged.__getitem__, encoded.indices.to_pylist()))
-    # One value stands for other names where a name has a NUL in it, or where there is no name at all.
+    # A joined value is ambiguous where a name contains NUL, or where the list is empty.
     apart = np.array([-1 if value is None else value.count(b"\0") + 1 for value in values], np.int64)
     lengths = np.asarray(pc.list_value_length(column))
     for row in np.flatnonzero(apart[np.asarray(encoded.indices)] != lengths).tolist():
@@ -199,7 +199,7 @@ def _kind(value: Json) -> tuple[bytes | None, bytes | None]:
 
 
 def _shape(value: Json) -> list[FieldError]:
-    """What both profiles always rejected; of the two the one that the event's type names is asked."""
+    """Errors of the shape, by the profile that the event's type belongs to."""
     if not isinstance(value, dict):
         return [FieldError("event", "must be an object")]
     profile = _ANY_SCHEMA if value.get("type") == EVENT_TYPE else _ANY_TREE
@@ -227,6 +227,6 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def _told(errors: Sequence[FieldError]) -> str:
+def _errors_text(errors: Sequence[FieldError]) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{errors[0].field} {errors[0].message}{more}"

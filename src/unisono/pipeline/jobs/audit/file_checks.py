@@ -1,6 +1,6 @@
-"""One data file of the lake: can it be read, is it sorted, are the statistics true, is each row in its bucket?
+"""Checks one data file of the lake: readable, sorted, correct statistics, each row in its bucket.
 
-The rows of `log` are looked at event by event on the way, so that one pass serves all questions about them.
+The events of `log` are checked in the same pass.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.write import UNBUCKETED, DataFile
-from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, whole_rows
+from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, shown
+from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, value_text
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
 from unisono.pipeline.row_fingerprints import (
     EVENT_COLUMNS,
@@ -29,85 +29,87 @@ from unisono.pipeline.row_fingerprints import (
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 STRETCHES_MAX: Final = 4_096
-"""Of one file; one that has more gaps than this is described by the first of them."""
+"""Ranges of ids kept per file; a file with more gaps is described by the first of them."""
 
 TICKS: Final = 100
-"""Points of one file at which the time is noted."""
+"""Points per file for the chart of the log's growth."""
 
 
-def look_at_log(scope: Scope, file: DataFile, check: EventCheck, outcome: AuditOutcome) -> tuple[Any, Any]:
-    """A file of `log`; the hashes of its event ids, and their committed ids."""
-    tally, seen = outcome.tally, FileStatistics()
+def check_log_file(scope: Scope, file: DataFile, check: EventCheck, outcome: AuditOutcome) -> tuple[Any, Any]:
+    """Check a file of `log`; returns the hashes of its event ids, and their committed ids."""
+    tally, statistics = outcome.tally, FileStatistics()
     id_hashes: list[Any] = [np.zeros(0, np.uint64)]
-    for batch in batches(scope, file, outcome, seen):
-        seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
-        rows = whole_rows(batch, tally)
-        seen.times.append(np.column_stack([rows.column("committed_id"), rows.column("status_updated_at")]))
-        check.look(rows)
+    for batch in batches(scope, file, outcome, statistics):
+        statistics.ids.append(np.asarray(batch.column("committed_id").drop_null()))
+        rows = complete_rows(batch, tally)
+        statistics.times.append(
+            np.column_stack([rows.column("committed_id"), rows.column("status_updated_at")])
+        )
+        check.check(rows)
         ids = np.asarray(rows.column("committed_id"))
         hashed = batch_hashes(rows, LAKE_COLUMNS)
         id_hashes.append(np.stack([hashed["id"], ids.view("u8")]).ravel(order="F"))
         _sum_up(scope, outcome, rows, ids, hashed)
-    outcome.count("events", seen.rows)
-    ids = _joined(seen.ids)
-    _look_at_order(file, ids, tally)
+    outcome.count("events", statistics.rows)
+    ids = _joined(statistics.ids)
+    _check_order(file, ids, tally)
     for id in ids[ids > scope.head]:
         tally.add("head", f"it is in {file.path}, and the table ends at {scope.head}", int(id))
-    stretches = _look_at_ids(ids, tally)
-    first, last = _look_at_times(seen.times, tally, outcome)
+    stretches = _check_ids(ids, tally)
+    first, last = _check_times(statistics.times, tally, outcome)
     outcome.extents.append(FileContent(file.path, stretches, first, last))
-    _look_at_statistics(file, seen, ids, outcome)
+    _check_statistics(file, statistics, ids, outcome)
     pairs = np.concatenate(id_hashes).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1].astype(np.int64)
 
 
-def look_at_places(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
-    """A file of `by_partition`."""
-    tally, seen = outcome.tally, FileStatistics()
+def check_partition_file(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
+    """Check a file of `by_partition`."""
+    tally, statistics = outcome.tally, FileStatistics()
     before: tuple[bytes, int] | None = None
-    for batch in batches(scope, file, outcome, seen):
-        seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
-        rows = whole_rows(batch, tally, ("partition", *REQUIRED))
+    for batch in batches(scope, file, outcome, statistics):
+        statistics.ids.append(np.asarray(batch.column("committed_id").drop_null()))
+        rows = complete_rows(batch, tally, ("partition", *REQUIRED))
         if not rows.num_rows:
             continue
         ids = np.asarray(rows.column("committed_id"))
         names = rows.column("partition").cast(pa.binary()).dictionary_encode()
-        before = _look_at_places_order(file, names, ids, before, tally)
-        _look_at_bucket(scope, file, names, ids, tally)
-        seen.names.append((_least(names), _greatest(names)))
+        before = _check_partition_order(file, names, ids, before, tally)
+        _check_bucket(scope, file, names, ids, tally)
+        statistics.names.append((_first_name(names), _last_name(names)))
         hashed = batch_hashes(rows, (*LAKE_COLUMNS, "partition"))
         within = (ids > 0) & (ids <= scope.placed_to)
         outcome.placed.add(ids[within], mix(ids, hashed)[within])
-    outcome.count("places", seen.rows)
-    ids = _joined(seen.ids)
+    outcome.count("places", statistics.rows)
+    ids = _joined(statistics.ids)
     for id in ids[(ids > scope.places_head) | (ids < 1)]:
         tally.add("head", f"it is in {file.path}, and the table ends at {scope.places_head}", int(id))
-    _look_at_statistics(file, seen, ids, outcome)
+    _check_statistics(file, statistics, ids, outcome)
 
 
-def look_at_snapshots(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
-    """A file of `snapshots`: whether each state is the one that was written. What it should be is asked later."""
-    tally, seen = outcome.tally, FileStatistics()
+def check_snapshot_file(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:
+    """Check a file of `snapshots`: each state must match its hash. A replay comes later."""
+    tally, statistics = outcome.tally, FileStatistics()
     before: tuple[bytes, int] | None = None
-    for batch in batches(scope, file, outcome, seen):
-        rows = whole_rows(batch, tally, SNAPSHOT_SCHEMA.names)
-        seen.ids.append(np.asarray(batch.column("committed_id").drop_null()))
+    for batch in batches(scope, file, outcome, statistics):
+        rows = complete_rows(batch, tally, SNAPSHOT_SCHEMA.names)
+        statistics.ids.append(np.asarray(batch.column("committed_id").drop_null()))
         if not rows.num_rows:
             continue
         ids = np.asarray(rows.column("committed_id"))
         names = rows.column("partition").cast(pa.binary()).dictionary_encode()
-        _look_at_repeats(file, names, ids, before, tally)
-        before = _look_at_places_order(file, names, ids, before, tally)
-        _look_at_bucket(scope, file, names, ids, tally)
-        seen.names.append((_least(names), _greatest(names)))
+        _check_repeats(file, names, ids, before, tally)
+        before = _check_partition_order(file, names, ids, before, tally)
+        _check_bucket(scope, file, names, ids, tally)
+        statistics.names.append((_first_name(names), _last_name(names)))
         columns = (
             ids.tolist(),
             texts(rows.column("partition")),
             texts(rows.column("state")),
             texts(rows.column("hash")),
         )
-        for id, name, state, sealed in zip(*columns, strict=True):
-            if hashlib.sha256(state).digest() != sealed:
+        for id, name, state, stored_hash in zip(*columns, strict=True):
+            if hashlib.sha256(state).digest() != stored_hash:
                 tally.add(
                     "snapshot", "the state is not the one its hash is of", id, name.decode(errors="replace")
                 )
@@ -115,14 +117,14 @@ def look_at_snapshots(scope: Scope, file: DataFile, outcome: AuditOutcome) -> No
                 tally.add(
                     "snapshot", f"it goes past the head {scope.head}", id, name.decode(errors="replace")
                 )
-    outcome.count("snapshots", seen.rows)
-    _look_at_statistics(file, seen, _joined(seen.ids), outcome)
+    outcome.count("snapshots", statistics.rows)
+    _check_statistics(file, statistics, _joined(statistics.ids), outcome)
 
 
 def _sum_up(
     scope: Scope, outcome: AuditOutcome, rows: pa.RecordBatch, ids: Any, hashed: dict[str, Any]
 ) -> None:
-    """What by_partition and the server's log must have, if they are the same."""
+    """Add the fingerprints that by_partition and the server's log must have."""
     if scope.store is not None:
         within = (ids > scope.store_since) & (ids <= scope.store_upto)
         outcome.copied.add(ids[within], mix(ids, {name: hashed[name] for name in EVENT_COLUMNS})[within])
@@ -135,13 +137,13 @@ def _sum_up(
     outcome.expected.add(own[within], mix(own, expected)[within])
 
 
-def _look_at_order(file: DataFile, ids: Any, tally: FindingTally) -> None:
+def _check_order(file: DataFile, ids: Any, tally: FindingTally) -> None:
     for place in np.flatnonzero(ids[1:] < ids[:-1]) + 1:
         tally.add("order", f"it comes after {ids[place - 1]} in {file.path}", int(ids[place]))
 
 
-def _look_at_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
-    """The ids as stretches without gaps; those that are there twice are findings."""
+def _check_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
+    """The ids as ranges without gaps; duplicates are findings."""
     unique, counts = np.unique(ids, return_counts=True)
     for place in np.flatnonzero(counts > 1):
         tally.add("duplicate", f"it is there {counts[place]} times in one file", int(unique[place]))
@@ -156,8 +158,8 @@ def _look_at_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts, ends, strict=True))
 
 
-def _look_at_times(parts: list[Any], tally: FindingTally, outcome: AuditOutcome) -> tuple[int, int]:
-    """In the order of ids, times go back only where a clock was set right: further than clocks may differ."""
+def _check_times(parts: list[Any], tally: FindingTally, outcome: AuditOutcome) -> tuple[int, int]:
+    """Times in order of ids go back only where a clock was corrected, by more than clocks may differ."""
     rows = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     if not len(rows):
@@ -175,10 +177,10 @@ def _look_at_times(parts: list[Any], tally: FindingTally, outcome: AuditOutcome)
     return int(times[0]), int(times[-1])
 
 
-def _look_at_places_order(
+def _check_partition_order(
     file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: FindingTally
 ) -> tuple[bytes, int]:
-    """By partition, then by committed_id, through the whole file; a row that is there twice is not its question."""
+    """Order by partition, then committed_id, through the whole file; duplicates are checked elsewhere."""
     values = names.dictionary.to_pylist()
     ranks = np.empty(len(values), np.int64)
     ranks[sorted(range(len(values)), key=lambda place: values[place])] = np.arange(len(values))
@@ -194,10 +196,10 @@ def _look_at_places_order(
     return values[places[-1]], int(ids[-1])
 
 
-def _look_at_repeats(
+def _check_repeats(
     file: DataFile, names: Any, ids: Any, before: tuple[bytes, int] | None, tally: FindingTally
 ) -> None:
-    """A partition has one snapshot at an id: of two a reader would take the one or the other."""
+    """A partition has one snapshot at an id; with two, readers could disagree."""
     values, places = names.dictionary.to_pylist(), np.asarray(names.indices)
     again = np.flatnonzero((places[1:] == places[:-1]) & (ids[1:] == ids[:-1])) + 1
     if before == (values[places[0]], int(ids[0])):
@@ -207,7 +209,7 @@ def _look_at_repeats(
         tally.add("snapshot", f"it is there more than once in {file.path}", int(ids[place]), name)
 
 
-def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: FindingTally) -> None:
+def _check_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: FindingTally) -> None:
     if file.bucket == UNBUCKETED:
         return
     values = [value.decode(errors="replace") for value in names.dictionary.to_pylist()]
@@ -223,25 +225,26 @@ def _look_at_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: F
         )
 
 
-def _look_at_statistics(file: DataFile, seen: FileStatistics, ids: Any, outcome: AuditOutcome) -> None:
-    """What the table's log says of the file, against what is in it."""
+def _check_statistics(file: DataFile, statistics: FileStatistics, ids: Any, outcome: AuditOutcome) -> None:
+    """Compare the table's statistics of the file with its content."""
     if len(ids) and (int(ids.min()), int(ids.max())) != (file.first_id, file.last_id):
         outcome.reaches[file.path] = (int(ids.min()), int(ids.max()))
-    if not seen.complete:
+    if not statistics.complete:
         return
-    told: list[tuple[str, Any, Any]] = [("rows", file.rows, seen.rows)]
+    checks: list[tuple[str, Any, Any]] = [("rows", file.rows, statistics.rows)]
     if len(ids):
-        told.append(("first committed_id", file.first_id, int(ids.min())))
-        told.append(("last committed_id", file.last_id, int(ids.max())))
-    if seen.names:
-        least, greatest = min(low for low, _ in seen.names), max(high for _, high in seen.names)
-        told.append(("first partition", as_bytes(file.first_partition), least))
-        told.append(("last partition", as_bytes(file.last_partition), greatest))
-    for what, said, found in told:
-        if said != found:
+        checks.append(("first committed_id", file.first_id, int(ids.min())))
+        checks.append(("last committed_id", file.last_id, int(ids.max())))
+    if statistics.names:
+        least, greatest = min(low for low, _ in statistics.names), max(high for _, high in statistics.names)
+        checks.append(("first partition", as_bytes(file.first_partition), least))
+        checks.append(("last partition", as_bytes(file.last_partition), greatest))
+    for what, stated, found in checks:
+        if stated != found:
             outcome.tally.add(
                 "statistics",
-                f"the table {file.table} says of {file.path}: {what} {shown(said)}, and it is {shown(found)}",
+                f"the table {file.table} says of {file.path}: {what} {value_text(stated)}, "
+                f"and it is {value_text(found)}",
                 int(ids.min()) if len(ids) else file.first_id,
             )
 
@@ -250,11 +253,11 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _least(names: Any) -> bytes:
+def _first_name(names: Any) -> bytes:
     value: bytes = min(names.dictionary.to_pylist())
     return value
 
 
-def _greatest(names: Any) -> bytes:
+def _last_name(names: Any) -> bytes:
     value: bytes = max(names.dictionary.to_pylist())
     return value

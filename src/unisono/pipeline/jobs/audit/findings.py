@@ -1,4 +1,4 @@
-"""What an audit finds: each thing named with its event, all of them counted, the first of each kind kept."""
+"""The findings of an audit: each with its event, all counted, the first of each kind kept."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ KINDS: Final = {
 """Every kind of finding, in the order of the report."""
 
 WARNINGS: Final = frozenset(("model",))
-"""Kinds that say nothing against the history: it was made under other rules."""
+"""Kinds that do not make a history unsound: it was made under other rules."""
 
 KEPT_MAX: Final = 1_000
-"""Findings of one kind that are told one by one; a lost disk can have millions, which are counted."""
+"""Findings of one kind that are listed; a lost disk can have millions, which are counted."""
 
 PLACES: Final = 200
-"""Parts of the history for which findings are counted apart: as many as a plot can show."""
+"""Parts of the history in which findings are counted separately: as many as a chart can show."""
 
 MESSAGE_CHARS_MAX: Final = 400
 
 
 class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing wrong; `committed_id` and `partition` where it has them."""
+    """One finding, with `committed_id` and `partition` if it has them."""
 
     kind: str
     message: str
@@ -65,7 +65,7 @@ class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 class FindingTally:
     """Findings, counted by kind and by place in the history.
 
-    Tallies of parts add up. Of each kind those with the smallest ids are kept, whatever the order they came in.
+    Tallies of parts add up. Of each kind the findings with the smallest ids are kept, in whatever order they come.
     """
 
     def __init__(self, head: int) -> None:
@@ -85,13 +85,13 @@ class FindingTally:
         self._keep(kind, [AuditFinding(kind, short, committed_id, partition)])
 
     def count(self, kind: str, committed_ids: Any) -> None:
-        """Findings beyond those that were added one by one."""
+        """Count findings without keeping them."""
         if len(committed_ids):
             self.counts[kind] = self.counts.get(kind, 0) + len(committed_ids)
             np.add.at(self._histogram(kind), [self._place(int(id)) for id in committed_ids], 1)
 
     def room(self, kind: str) -> int:
-        """How many more of a kind would be kept: beyond that, count."""
+        """How many more findings of a kind would be kept."""
         return max(0, KEPT_MAX - len(self._kept.get(kind, ())))
 
     def merge(self, other: FindingTally) -> None:

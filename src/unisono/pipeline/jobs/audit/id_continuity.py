@@ -1,4 +1,4 @@
-"""Do the files of `log`, one after the other, make one history: every id from 1 to the head, once, in order?"""
+"""Checks that the files of `log` form one history: every id from 1 to the head, once, in order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 
-def look_at_chain(scope: Scope, outcome: AuditOutcome, files: Sequence[DataFile]) -> None:
-    """What no single file can tell: gaps and overlaps between them, and times that go back from one to the next."""
-    dark = [(part.first_id, part.last_id) for part in outcome.blind if part.file.table == LOG]
+def check_continuity(scope: Scope, outcome: AuditOutcome, files: Sequence[DataFile]) -> None:
+    """Checks across files: gaps, overlaps, and times that go back from one file to the next."""
+    hidden = [(part.first_id, part.last_id) for part in outcome.unreadable if part.file.table == LOG]
     stretches = sorted(stretch for one in outcome.extents for stretch in one.stretches)
-    _look_at_overlaps(stretches, outcome.tally)
-    _look_at_gaps(sorted([*stretches, *dark]), scope.head, outcome.tally)
-    _look_at_files([one for one in outcome.extents if one.stretches], outcome.tally)
+    _check_overlaps(stretches, outcome.tally)
+    _check_gaps(sorted([*stretches, *hidden]), scope.head, outcome.tally)
+    _check_files([one for one in outcome.extents if one.stretches], outcome.tally)
     if not any(file.table == LOG for file in files) and scope.head:
         outcome.tally.add("head", f"the table log ends at {scope.head} and has no files")
 
 
-def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: FindingTally) -> None:
+def _check_overlaps(stretches: Sequence[tuple[int, int]], tally: FindingTally) -> None:
     reached = 0
     for first, last in stretches:
         for id in range(first, min(first + KEPT_MAX, min(last, reached) + 1)):
@@ -31,7 +31,7 @@ def _look_at_overlaps(stretches: Sequence[tuple[int, int]], tally: FindingTally)
         reached = max(reached, last)
 
 
-def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: FindingTally) -> None:
+def _check_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: FindingTally) -> None:
     reached = 0
     within = [(first, min(last, head)) for first, last in stretches if first <= head]
     for first, last in [*within, (head + 1, head + 1)]:
@@ -42,8 +42,8 @@ def _look_at_gaps(stretches: Sequence[tuple[int, int]], head: int, tally: Findin
         reached = max(reached, last)
 
 
-def _look_at_files(extents: Sequence[FileContent], tally: FindingTally) -> None:
-    """Readers take files by their first id, one after the other, and count on ascending ids."""
+def _check_files(extents: Sequence[FileContent], tally: FindingTally) -> None:
+    """Readers take files in order of their first id and rely on ascending ids."""
     before: FileContent | None = None
     for extent in sorted(extents, key=lambda one: one.stretches[0]):
         first = extent.stretches[0][0]

@@ -1,11 +1,11 @@
-"""Is the whole history in the lake sound? One job reads every file once; what it leaves in doubt is looked at again.
+"""Audits the whole history in the lake. One job reads every file once; differences are read again in detail.
 
-First pass, a task for some files each: every file of `log` with all its events, every file of `by_partition`, every
-stretch of the server's log where one is named. On the way the ids of all events meet in an exchange between tasks.
-Then, only where sums differ, the rows of those blocks are compared one by one. Last come the snapshots.
+First pass: tasks read every file of `log` with all its events, every file of `by_partition`, and the server's log
+where one is given. They exchange the ids of all events to find duplicates. Then, only where sums differ, rows are
+compared one by one. Snapshots come last.
 
-Nothing found ends an audit. It reads one version of each table, writes nothing, and may run beside everything else
-but a vacuum of files younger than itself.
+No finding ends an audit. It reads one version of each table, writes nothing, and may run beside everything except a
+vacuum of files younger than itself.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ from unisono.pipeline.jobs.audit.compare_copies import (
     StoreRange,
     compare_places,
     compare_store,
+    plan_row_comparison,
     store_ranges,
     sum_store,
-    suspects,
 )
 from unisono.pipeline.jobs.audit.duplicate_ids import (
     SharedIds,
-    accuse,
     exchanges,
+    find_shared_ids,
     look_up,
     lookups,
-    meet,
+    report_shared_ids,
     split,
 )
 from unisono.pipeline.jobs.audit.event_checks import EventCheck
-from unisono.pipeline.jobs.audit.file_checks import look_at_log, look_at_places, look_at_snapshots
+from unisono.pipeline.jobs.audit.file_checks import check_log_file, check_partition_file, check_snapshot_file
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.id_continuity import look_at_chain
+from unisono.pipeline.jobs.audit.id_continuity import check_continuity
 from unisono.pipeline.jobs.audit.pruned_ids import BLOCKS_MAX as PRUNED_BLOCKS_MAX
 from unisono.pipeline.jobs.audit.pruned_ids import PrunedIdMemory, compare_memory, sum_memory
 from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
-from unisono.pipeline.jobs.audit.result import AuditReport, AuditStep, made
+from unisono.pipeline.jobs.audit.result import AuditReport, AuditStep, build_report
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
-from unisono.pipeline.jobs.audit.tombstones import look_at_erasures, recorded
-from unisono.pipeline.open_log import extent, no_collection
+from unisono.pipeline.jobs.audit.tombstones import check_tombstones, recorded_erasures
+from unisono.pipeline.open_log import extent, gc_paused
+from unisono.pipeline.progress import Notify, silent
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 SAMPLE: Final = 100
-"""Partitions whose snapshots are replayed unless told otherwise."""
+"""Partitions whose snapshots are replayed by default."""
 
 SLICES_PER_CORE: Final = 4
-"""Tasks of the first pass for each core, so that the last one to end leaves the others idle for a short time."""
+"""Tasks of the first pass per core: more tasks leave cores idle for a shorter time at the end."""
 
 SLICE_BYTES: Final = 64 << 20
-"""Of files, compressed, for one task: enough to be worth it, and a unit of progress."""
+"""Compressed bytes of files for one task: enough to be worth it, and a unit of progress."""
 
 STORE_EVENT_BYTES: Final = 100
-"""What an event of the log weighs beside compressed bytes of files, when work is shared out."""
+"""The weight of an event of the log against compressed bytes of files, to balance tasks."""
 
-Say = Callable[[str], None]
 Part = DataFile | StoreRange | PrunedIdMemory
 
 
 class AuditOptions(msgspec.Struct, frozen=True):
-    """How much to look at. `sample`: partitions whose snapshots are replayed; None for all of them.
+    """How much to check. `sample`: partitions whose snapshots are replayed; None for all.
 
-    `model`: also judge every event by it; that gives warnings only.
+    `model`: also judge every event by this model, which gives warnings only.
     """
 
     sample: int | None = SAMPLE
@@ -88,32 +88,36 @@ def audit(
     spark: SparkContext,
     lake: Lake,
     store: str | None = None,
-    asked: AuditOptions | None = None,
-    say: Say | None = None,
+    options: AuditOptions | None = None,
+    notify: Notify = silent,
 ) -> AuditReport:
-    """Look at everything; the report says what was looked at and what was found."""
-    began, say, asked = time.monotonic(), say or (lambda _: None), asked or AuditOptions()
-    # In this order: what a snapshot was made of is in `log`, and what is in `log` is in `by_partition`.
+    """Run all checks; the report has the checks and the findings."""
+    began, options = time.monotonic(), options or AuditOptions()
+    # In this order: events of a snapshot are in `log`, and events of `log` are in `by_partition`.
     states, log, places = lake.find(SNAPSHOTS), lake.table(LOG), lake.table(BY_PARTITION)
     tally = FindingTally(log.head)
-    files = [file for table in (log, places, states) if table is not None for file in listed(table, tally)]
-    scope = scope_of(lake, log, places, store, asked, tally)
-    say(f"auditing {scope.head} events in {len(files)} files")
+    files = [
+        file for table in (log, places, states) if table is not None for file in list_files(table, tally)
+    ]
+    scope = make_scope(lake, log, places, store, options, tally)
+    notify(f"auditing {scope.head} events in {len(files)} files")
     outcome, shared = first_pass(spark, scope, files)
     outcome.tally.merge(tally)
     first = time.monotonic()
-    say(f"read {outcome.counts.get('events', 0)} events in {first - began:.1f} s")
-    look_at_chain(scope, outcome, files)
-    look_at_erasures(outcome.erased(), recorded(lake.storage, scope.head, outcome.tally), outcome.tally)
-    _look_at_ids(spark, scope, files, shared, outcome)
-    _compare(spark, scope, files, outcome, say)
-    checked = _checked(scope, outcome, first - began)
-    checked += replay_snapshots(spark, scope, files, states, asked.sample, outcome, say)
-    return made(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
+    notify(f"read {outcome.counts.get('events', 0)} events in {first - began:.1f} s")
+    check_continuity(scope, outcome, files)
+    check_tombstones(
+        outcome.erased(), recorded_erasures(lake.storage, scope.head, outcome.tally), outcome.tally
+    )
+    _check_ids(spark, scope, files, shared, outcome)
+    _compare(spark, scope, files, outcome, notify)
+    checked = _steps(scope, outcome, first - began)
+    checked += replay_snapshots(spark, scope, files, states, options.sample, outcome, notify)
+    return build_report(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
 
 
-def scope_of(
-    lake: Lake, log: Table, places: Table, store: str | None, asked: AuditOptions, tally: FindingTally
+def make_scope(
+    lake: Lake, log: Table, places: Table, store: str | None, options: AuditOptions, tally: FindingTally
 ) -> Scope:
     head, places_head = log.head, places.head
     if places_head < head:
@@ -124,53 +128,56 @@ def scope_of(
         min(head, places_head),
         places_head,
         places.description().buckets,
-        model=asked.model,
+        model=options.model,
     )
     if store is None:
         return scope
-    held = extent(store)
-    if held.head < head:
-        message = (
-            f"the lake ends at {head} and the log at {held.head}: the log has lost events, or is another one"
-        )
-        tally.add("copy", message, held.head + 1)
-    upto = min(head, held.head)
+    log_extent = extent(store)
+    if log_extent.head < head:
+        message = f"the lake ends at {head} and the log at {log_extent.head}"
+        message += ": the log has lost events, or is another one"
+        tally.add("copy", message, log_extent.head + 1)
+    upto = min(head, log_extent.head)
     return msgspec.structs.replace(
-        scope, store=store, store_since=min(held.pruned_to, upto), store_upto=upto, store_head=held.head
+        scope,
+        store=store,
+        store_since=min(log_extent.pruned_to, upto),
+        store_upto=upto,
+        store_head=log_extent.head,
     )
 
 
-def listed(table: Table, tally: FindingTally) -> list[DataFile]:
-    """The files of a table as its log names them; what it does not say of a file is a finding and taken as 0."""
+def list_files(table: Table, tally: FindingTally) -> list[DataFile]:
+    """The files of a table; missing statistics are a finding and read as 0."""
     files = table.listed_files()
     for file in files:
         if not file.rows or (table.name != LOG and file.first_partition is None):
             tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)
         elif not has_own_name(file):
-            remedy = "`unisono lake compact` writes it anew"
+            remedy = "run `unisono lake compact` to rewrite it"
             tally.add("file", f"another program wrote {table.name}/{file.path}: {remedy}", file.first_id)
     present = sum(file.rows for file in files)
     if table.rows is not None and present != table.rows:
-        told = f"the table {table.name} names files with {present} rows and {table.rows} were committed"
-        tally.add("head", told, table.head or None)
+        message = f"the table {table.name} names files with {present} rows and {table.rows} were committed"
+        tally.add("head", message, table.head or None)
     return files
 
 
 def first_pass(
     spark: SparkContext, scope: Scope, files: Sequence[DataFile]
 ) -> tuple[AuditOutcome, list[SharedIds]]:
-    """Every file and every stretch of the log, once; the ids that met."""
+    """Read every file and the server's log once; the outcome, and ids that may be shared."""
     parts = first_parts(scope, files)
     if not parts:
         return AuditOutcome(scope), []
     cores = max(1, spark.defaultParallelism)
-    slices = shared_out(parts, cores)
+    slices = balance(parts, cores)
     exchange = exchanges(scope.head, cores)
     found = (
         spark.parallelize(slices, len(slices))
-        .flatMap(partial(look, scope, exchange))
+        .flatMap(partial(check_parts, scope, exchange))
         .partitionBy(exchange + 1, _home)
-        .mapPartitionsWithIndex(partial(gather, scope))
+        .mapPartitionsWithIndex(partial(merge_outcomes, scope))
         .collect()
     )
     (outcome,) = (one for one in found if isinstance(one, AuditOutcome))
@@ -178,7 +185,7 @@ def first_pass(
 
 
 def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
-    """Everything that is read once."""
+    """All parts that are read once."""
     parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
     return parts if scope.store is None else [*parts, PrunedIdMemory(scope.store_since)]
 
@@ -187,8 +194,8 @@ def _home(key: int) -> int:
     return key
 
 
-def shared_out(parts: Sequence[Part], cores: int) -> list[list[Part]]:
-    """The work in tasks of like size, the largest parts first."""
+def balance(parts: Sequence[Part], cores: int) -> list[list[Part]]:
+    """The parts as tasks of similar size, the largest parts first."""
     total = sum(map(_weight, parts))
     count = min(len(parts), max(cores * SLICES_PER_CORE, -(-total // SLICE_BYTES)))
     slices: list[list[Part]] = [[] for _ in range(count)]
@@ -207,31 +214,33 @@ def _weight(part: Part) -> int:
     return events * STORE_EVENT_BYTES
 
 
-def look(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[int, Any]]:
-    """On an executor: some files and stretches. What was found goes to part 0, ids to the others by their hash."""
+def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[int, Any]]:
+    """On an executor: check some parts. The outcome goes to part 0, ids go to the others by their hash."""
     outcome = AuditOutcome(scope)
     check = EventCheck(outcome.tally, None if scope.model is None else scope.model.load())
-    with no_collection():
+    with gc_paused():
         for part in parts:
             if isinstance(part, StoreRange):
                 sum_store(scope, part, outcome)
             elif isinstance(part, PrunedIdMemory):
                 sum_memory(scope, outcome)
             elif part.table == LOG:
-                hashes, ids = look_at_log(scope, part, check, outcome)
+                hashes, ids = check_log_file(scope, part, check, outcome)
                 yield from ((1 + home, blob) for home, blob in split(hashes, ids, exchange))
             elif part.table == BY_PARTITION:
-                look_at_places(scope, part, outcome)
+                check_partition_file(scope, part, outcome)
             else:
-                look_at_snapshots(scope, part, outcome)
+                check_snapshot_file(scope, part, outcome)
     outcome.take(check)
     yield 0, outcome
 
 
-def gather(scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[AuditOutcome | SharedIds]:
-    """On an executor: all outcomes as one, or one part of the exchange of ids."""
+def merge_outcomes(
+    scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]
+) -> Iterator[AuditOutcome | SharedIds]:
+    """On an executor: merge all outcomes (part 0), or find shared ids in one part of the exchange."""
     if part:
-        yield meet(blob for _, blob in pairs)
+        yield find_shared_ids(blob for _, blob in pairs)
         return
     whole = AuditOutcome(scope)
     for _, outcome in pairs:
@@ -239,7 +248,7 @@ def gather(scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]) -> Iterato
     yield whole
 
 
-def _look_at_ids(
+def _check_ids(
     spark: SparkContext,
     scope: Scope,
     files: Sequence[DataFile],
@@ -251,29 +260,37 @@ def _look_at_ids(
     if groups:
         tasks = lookups(scope.storage, log, groups)
         found = spark.parallelize(tasks, len(tasks)).flatMap(look_up).collect() if tasks else []
-        accuse(groups, found, outcome.tally)
+        report_shared_ids(groups, found, outcome.tally)
     if more := sum(part.more for part in shared):
         outcome.tally.count("id", [scope.head] * more)
 
 
 def _compare(
-    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: AuditOutcome, say: Say
+    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: AuditOutcome, notify: Notify
 ) -> None:
-    """Blocks in which copies differ, row by row."""
+    """Compare blocks in which copies differ, row by row."""
     reaching = _reaching(files, outcome)
     log = [file for file in reaching if file.table == LOG]
     ranges = outcome.expected.differing(outcome.placed, 0, scope.placed_to)
-    _compare_rows(spark, partial(compare_places, scope), ranges, reaching, outcome, "by_partition", say)
+    _compare_rows(spark, partial(compare_places, scope), ranges, reaching, outcome, "by_partition", notify)
     if scope.store is not None:
-        # What was pruned while it was read is in the lake's sums and not in the log's.
+        # Events pruned during the audit are in the lake's sums and not in the log's.
         since = max(scope.store_since, outcome.store_pruned_to)
         ranges = outcome.copied.differing(outcome.stored, since, scope.store_upto)
-        _compare_rows(spark, partial(compare_store, scope), ranges, log, outcome, "copy", say)
-        known = not outcome.memory_dark
+        _compare_rows(spark, partial(compare_store, scope), ranges, log, outcome, "copy", notify)
+        known = not outcome.memory_unreadable
         ranges = outcome.left.differing(outcome.remembered, 0, scope.store_since) if known else []
-        most = PRUNED_BLOCKS_MAX
+        blocks_max = PRUNED_BLOCKS_MAX
         _compare_rows(
-            spark, partial(compare_memory, scope), ranges, log, outcome, "pruned", say, most=most, each=most
+            spark,
+            partial(compare_memory, scope),
+            ranges,
+            log,
+            outcome,
+            "pruned",
+            notify,
+            blocks_max=blocks_max,
+            blocks_per_task=blocks_max,
         )
 
 
@@ -284,12 +301,12 @@ def _compare_rows(
     files: Sequence[DataFile],
     outcome: AuditOutcome,
     kind: str,
-    say: Say,
+    notify: Notify,
     **bounds: int,
 ) -> None:
-    tasks, rest = suspects(ranges, files, outcome.blind, **bounds)
+    tasks, rest = plan_row_comparison(ranges, files, outcome.unreadable, **bounds)
     if tasks:
-        say(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
+        notify(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
         for tally in spark.parallelize(tasks, len(tasks)).map(compare).collect():
             outcome.tally.merge(tally)
     for low, high in rest:
@@ -299,7 +316,7 @@ def _compare_rows(
 
 
 def _reaching(files: Sequence[DataFile], outcome: AuditOutcome) -> list[DataFile]:
-    """The files with the ids that they really hold."""
+    """The files with their actual first and last ids."""
     return [
         file
         if (reach := outcome.reaches.get(file.path)) is None
@@ -308,7 +325,7 @@ def _reaching(files: Sequence[DataFile], outcome: AuditOutcome) -> list[DataFile
     ]
 
 
-def _checked(scope: Scope, outcome: AuditOutcome, seconds: float) -> list[AuditStep]:
+def _steps(scope: Scope, outcome: AuditOutcome, seconds: float) -> list[AuditStep]:
     counts = outcome.counts
     checked = [
         AuditStep(

@@ -1,7 +1,7 @@
-"""What the log remembers of events that have left it, for deduplication: is it what the lake has of them?
+"""Checks the ids that the log keeps of pruned events, for deduplication, against the lake.
 
-The memory is ordered by event id, so it is read whole, in one go, by one task; like the other copies it is compared
-by prints over blocks of committed ids first.
+They are ordered by event id, so one task reads all of them. Like the other copies, they are first compared by
+fingerprints over blocks of committed ids.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from unisono.pipeline.jobs.audit.compare_copies import (
     DifferenceText,
     DifferingBlocks,
     Key,
+    collect_rows,
     difference,
-    gathered,
     rows_within,
 )
 from unisono.pipeline.jobs.audit.findings import FindingTally
@@ -34,13 +34,13 @@ from unisono.store.sqlite.files import connect_reader
 from unisono.store.statements import load_queries
 
 ROWS_READ: Final = 5_000
-"""In one read: some ten milliseconds, so that a running server's WAL can start over."""
+"""Rows per read: about ten milliseconds, so that a running server's WAL can be reset."""
 
 BLOCKS_MAX: Final = 64
-"""Blocks looked at row by row: all in one task, since each look reads the whole memory."""
+"""Blocks compared row by row: all in one task, since each comparison reads all ids."""
 
 ID_MAX: Final = (1 << 63) - 1
-"""Also rows are wanted whose committed_id cannot be."""
+"""Also reads rows with an impossible committed_id."""
 
 _SQL: Final = load_queries("sqlite")
 
@@ -55,13 +55,13 @@ Remembered = tuple[str, int, str, int, bytes]
 
 
 class PrunedIdMemory(msgspec.Struct, frozen=True):
-    """The part of the first pass that reads the memory."""
+    """The part of the first pass that reads the pruned ids."""
 
     events: int
 
 
 def sum_memory(scope: Scope, outcome: AuditOutcome) -> None:
-    """On an executor: the prints of what is remembered, and what cannot be, because it has not left."""
+    """On an executor: the fingerprints of pruned ids, and findings for events that are not pruned."""
     assert scope.store is not None
     others: list[Any] = [np.zeros(0, np.int64)]
     try:
@@ -72,33 +72,33 @@ def sum_memory(scope: Scope, outcome: AuditOutcome) -> None:
             outcome.count("remembered", int(within.sum()))
             others.append(ids[~within])
     except StoreLost:
-        raise  # as everywhere: the task is tried again
+        raise  # unavailable: the task is retried
     except StorageError as error:
         outcome.tally.add("pruned", f"what the log remembers of pruned events cannot be read: {error}")
-        outcome.memory_dark = True
-    # Asked last: what has left meanwhile is remembered rightly.
+        outcome.memory_unreadable = True
+    # Read last: events may be pruned during the audit.
     beyond, pruned_to = np.concatenate(others), extent(scope.store).pruned_to
     for id in beyond[(beyond < 1) | (beyond > pruned_to)]:
         outcome.tally.add("pruned", "the log remembers it as gone, and it has not left", int(id))
 
 
 def compare_memory(scope: Scope, task: DifferingBlocks) -> FindingTally:
-    """On an executor: what is remembered against the lake, row by row."""
+    """On an executor: compare pruned ids with the lake, row by row."""
     tally = FindingTally(scope.head)
     lake: dict[Key, list[Cells]] = {}
     memory: dict[Key, list[Cells]] = {}
     for batch in rows_within(scope, task):
         ids = np.asarray(batch.column("committed_id"))
-        gathered(lake, ids, [None] * len(ids), batch_hashes(batch, REMEMBERED_COLUMNS))
+        collect_rows(lake, ids, [None] * len(ids), batch_hashes(batch, REMEMBERED_COLUMNS))
     assert scope.store is not None
     for rows in _read(scope.store):
         ids = np.array([row[1] for row in rows], np.int64)
         own = [row for row, inside in zip(rows, task.within(ids).tolist(), strict=True) if inside]
-        gathered(memory, np.array([row[1] for row in own], np.int64), [None] * len(own), _row_hashes(own))
+        collect_rows(memory, np.array([row[1] for row in own], np.int64), [None] * len(own), _row_hashes(own))
     for key in sorted(lake.keys() | memory.keys(), key=lambda key: key[0]):
         problem = difference(lake.get(key, []), memory.get(key, []), REMEMBERED_COLUMNS, _WORDS)
-        dark = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.blind)
-        if problem and not dark:
+        hidden = key not in lake and any(part.first_id <= key[0] <= part.last_id for part in task.unreadable)
+        if problem and not hidden:
             tally.add("pruned", problem, key[0])
     return tally
 

@@ -1,6 +1,6 @@
-"""Reading a data file of the lake as far as it can be read: what cannot is a finding, and the rest goes on.
+"""Reads a data file of the lake as far as possible; unreadable parts are findings.
 
-Also whether a file's own statistics are true, by which readers choose the row groups they open.
+Also checks the statistics in the file, by which readers select row groups.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from unisono.lake.write import FILE_SCHEMAS, DataFile
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
 
 UNREADABLE: Final = (OSError, pa.ArrowException, DeltaError, UnicodeDecodeError)
-"""What reading a damaged, truncated or missing file raises."""
+"""Errors of reading a damaged, truncated or missing file."""
 
 
 def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Whatever rows of a file can be read, by no statistics and with no complaint: those were made before."""
+    """All readable rows of a file, without statistics and without findings, which were added before."""
     try:
         with (
             storage.read(file.table, file.path) as source,
             storage.open_parquet(source) as parquet,
         ):
-            for number in range(0 if _wrong(file, parquet) else parquet.num_row_groups):
+            for number in range(0 if _missing_columns(file, parquet) else parquet.num_row_groups):
                 try:
                     yield from parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(columns))
                 except UNREADABLE:
@@ -40,7 +40,7 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
 
 
 class FileStatistics:
-    """What a file turned out to hold, to be held against what is said of it."""
+    """The actual content of a file, to compare with its statistics."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -51,9 +51,9 @@ class FileStatistics:
 
 
 def batches(
-    scope: Scope, file: DataFile, outcome: AuditOutcome, seen: FileStatistics
+    scope: Scope, file: DataFile, outcome: AuditOutcome, statistics: FileStatistics
 ) -> Iterator[pa.RecordBatch]:
-    """All rows that can be read, row group by row group; what cannot is a finding."""
+    """All readable rows, by row group; unreadable parts are findings."""
     try:
         with (
             scope.storage.read(file.table, file.path) as source,
@@ -66,14 +66,14 @@ def batches(
                     file.first_id,
                 )
             if not _has_columns(file, parquet, outcome):
-                seen.complete = False
+                statistics.complete = False
                 return
             footer = Footer(parquet.metadata)
             for number in range(len(footer)):
-                yield from _group(file, parquet, footer, number, outcome, seen)
+                yield from _group(file, parquet, footer, number, outcome, statistics)
     except UNREADABLE as error:
-        seen.complete = False
-        _cannot_read(file, file.first_id, file.last_id, error, outcome)
+        statistics.complete = False
+        _report_unreadable(file, file.first_id, file.last_id, error, outcome)
 
 
 def _group(
@@ -82,38 +82,38 @@ def _group(
     footer: Footer,
     number: int,
     outcome: AuditOutcome,
-    seen: FileStatistics,
+    statistics: FileStatistics,
 ) -> Iterator[pa.RecordBatch]:
     first, last = file.first_id, file.last_id
     extremes = _Extremes()
     try:
-        said = _said(footer, number)
-        if (ids := said.get("committed_id")) is not None:
+        all_stated = _stated_bounds(footer, number)
+        if (ids := all_stated.get("committed_id")) is not None:
             first, last = ids
         columns = FILE_SCHEMAS[file.table].names
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns):
             extremes.add(batch)
-            seen.rows += batch.num_rows
+            statistics.rows += batch.num_rows
             yield batch
     except UNREADABLE as error:
-        seen.complete = False
-        _cannot_read(file, first, last, error, outcome, f"row group {number} of ")
+        statistics.complete = False
+        _report_unreadable(file, first, last, error, outcome, f"row group {number} of ")
         return
     for name, found in extremes.found.items():
-        if (told := said.get(name)) is None:
+        if (stated := all_stated.get(name)) is None:
             outcome.tally.add(
                 "statistics", f"row group {number} of {file.path} has no statistics of {name}", file.first_id
             )
-        elif told != found:
+        elif stated != found:
             outcome.tally.add(
                 "statistics",
-                f"row group {number} of {file.path} says {name} is {_span(told)}, and it is {_span(found)}",
+                f"row group {number} of {file.path} says {name} is {_span(stated)}, and it is {_span(found)}",
                 extremes.found["committed_id"][0],
             )
 
 
 class _Extremes:
-    """The least and the greatest value of the columns by which readers choose row groups."""
+    """The smallest and largest value of the columns by which readers select row groups."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[Any, Any]] = {}
@@ -127,22 +127,22 @@ class _Extremes:
                 self.found[name] = (min(low, both["min"]), max(high, both["max"]))
 
 
-def _said(footer: Footer, group: int) -> dict[str, tuple[Any, Any]]:
+def _stated_bounds(footer: Footer, group: int) -> dict[str, tuple[Any, Any]]:
     bounds = {name: footer.bounds(group, name) for name in ("committed_id", "partition")}
     return {name: (as_bytes(both[0]), as_bytes(both[1])) for name, both in bounds.items() if both is not None}
 
 
 def _has_columns(file: DataFile, parquet: pq.ParquetFile, outcome: AuditOutcome) -> bool:
-    wrong = _wrong(file, parquet)
+    wrong = _missing_columns(file, parquet)
     if wrong:
         message = f"{file.table}/{file.path} has no column {wrong[0]} of the right type"
         outcome.tally.add("file", message, file.first_id)
-        outcome.blind.append(UnreadableRows(file, file.first_id, file.last_id))
+        outcome.unreadable.append(UnreadableRows(file, file.first_id, file.last_id))
     return not wrong
 
 
-def _wrong(file: DataFile, parquet: pq.ParquetFile) -> list[str]:
-    """The columns that a file should have and has not."""
+def _missing_columns(file: DataFile, parquet: pq.ParquetFile) -> list[str]:
+    """The required columns that a file lacks."""
     found = parquet.schema_arrow
     return [
         field.name
@@ -151,23 +151,23 @@ def _wrong(file: DataFile, parquet: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _cannot_read(
+def _report_unreadable(
     file: DataFile, first: int, last: int, error: Exception, outcome: AuditOutcome, part: str = ""
 ) -> None:
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     outcome.tally.add(
         "file", f"{part}{file.table}/{file.path} (events {first} to {last}) cannot be read: {reason}", first
     )
-    outcome.blind.append(UnreadableRows(file, first, last))
+    outcome.unreadable.append(UnreadableRows(file, first, last))
 
 
 def as_bytes(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     return repr(value.decode(errors="replace")) if isinstance(value, bytes) else str(value)
 
 
 def _span(both: tuple[Any, Any]) -> str:
-    return f"{shown(both[0])} to {shown(both[1])}"
+    return f"{value_text(both[0])} to {value_text(both[1])}"

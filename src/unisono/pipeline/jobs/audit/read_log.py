@@ -1,4 +1,4 @@
-"""Reading the server's log as far as it can be read: what cannot is narrowed down to the events it is about."""
+"""Reads the server's log as far as possible, and narrows unreadable parts down to their events."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unisono.store.cluster import StoreLost
 from unisono.store.port import LogReader, Pruned, Record, StorageError
 
 FAILURES_MAX: Final = 200
-"""Failed reads after which a stretch is told as a whole: some ten damaged events are found in fewer."""
+"""Failed reads after which a whole range is reported: about ten damaged events are found with fewer."""
 
 
 class UnreadableEvents(msgspec.Struct, frozen=True):
-    """Events of `(since, upto]`, which cannot be read, and why."""
+    """Events of `(since, upto]` that cannot be read, and why."""
 
     since: int
     upto: int
@@ -28,20 +28,20 @@ class UnreadableEvents(msgspec.Struct, frozen=True):
         return f"the log cannot be read {here}: {self.reason}"
 
 
-class StoreReading:
-    """Reads stretches of the log that ascend, open while it is used.
+class LogReading:
+    """Reads ascending ranges of the log.
 
-    `dark`: what could not be read. `pruned_to`: what left the log meanwhile and was passed over.
+    `unreadable`: ranges that could not be read. `pruned_to`: events that were pruned meanwhile and skipped.
     """
 
     def __init__(self, store: str) -> None:
         self._store = store
         self._reader: LogReader | None = None
         self._failures = 0
-        self.dark: list[UnreadableEvents] = []
+        self.unreadable: list[UnreadableEvents] = []
         self.pruned_to = 0
 
-    def __enter__(self) -> StoreReading:
+    def __enter__(self) -> LogReading:
         return self
 
     def __exit__(
@@ -50,36 +50,36 @@ class StoreReading:
         self._close()
 
     def records(self, since: int, upto: int) -> Iterator[list[Record]]:
-        """What the log holds of `(since, upto]`, gaps or not, in short reads."""
+        """The events of `(since, upto]`, with or without gaps, in short reads."""
         for low in range(since, upto, READ_ROWS_MAX):
             yield from self._stretch(low, min(low + READ_ROWS_MAX, upto))
 
     def lacks(self, committed_id: int) -> bool:
-        """Whether an event was not seen for want of reading it."""
+        """Whether an event was not read because it was pruned or unreadable."""
         return committed_id <= self.pruned_to or any(
-            part.since < committed_id <= part.upto for part in self.dark
+            part.since < committed_id <= part.upto for part in self.unreadable
         )
 
     def _stretch(self, since: int, upto: int) -> Iterator[list[Record]]:
-        waiting = [(since, upto)]
-        while waiting:
-            low, high = waiting.pop()
+        ranges = [(since, upto)]
+        while ranges:
+            low, high = ranges.pop()
             low = max(low, self.pruned_to)
             try:
                 records = list(self._opened().scan(low, high, limit=READ_ROWS_MAX)) if low < high else []
             except Pruned as pruned:
                 self.pruned_to = max(self.pruned_to, pruned.upto)
-                waiting.append((low, high))
+                ranges.append((low, high))
             except StoreLost:
-                raise  # out of reach for now, which says nothing about it: the task is tried again
+                raise  # unavailable, not damaged: the task is retried
             except StorageError as error:
                 self._close()
                 self._failures += 1
                 if high - low > 1 and self._failures < FAILURES_MAX:
                     middle = (low + high) // 2
-                    waiting += [(middle, high), (low, middle)]
+                    ranges += [(middle, high), (low, middle)]
                 else:
-                    self._note(UnreadableEvents(low, high, str(error)))
+                    self._add_unreadable(UnreadableEvents(low, high, str(error)))
             else:
                 if records:
                     yield records
@@ -90,12 +90,12 @@ class StoreReading:
         return self._reader
 
     def _close(self) -> None:
-        """A reader that has failed once reads no more."""
+        """A reader that has failed cannot be used again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    def _note(self, part: UnreadableEvents) -> None:
-        if self.dark and self.dark[-1].upto == part.since:
-            part = UnreadableEvents(self.dark.pop().since, part.upto, part.reason)
-        self.dark.append(part)
+    def _add_unreadable(self, part: UnreadableEvents) -> None:
+        if self.unreadable and self.unreadable[-1].upto == part.since:
+            part = UnreadableEvents(self.unreadable.pop().since, part.upto, part.reason)
+        self.unreadable.append(part)

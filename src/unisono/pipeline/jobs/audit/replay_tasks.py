@@ -1,8 +1,8 @@
-"""Which snapshots are replayed, by which models, cut into tasks; and what came of it."""
+"""Plans which snapshots are replayed, with which models, and merges the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from unisono.lake.merge import Share
@@ -13,10 +13,11 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
 from unisono.pipeline.jobs.audit.result import AuditStep
-from unisono.pipeline.jobs.audit.snapshot_replay import Replayed, StateTask, replay_share
+from unisono.pipeline.jobs.audit.snapshot_replay import ReplayResult, StateTask, replay_share
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
-from unisono.pipeline.task_planning import cut
+from unisono.pipeline.progress import Notify
+from unisono.pipeline.task_planning import plan_tasks
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import StorageError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 EVENTS_PER_SHARE: Final = 1 << 20
-"""Told to `cut` where snapshots are replayed in full: enough for every bucket to be a share of its own."""
+"""Given to `plan_tasks` when all snapshots are replayed: enough to make each bucket a share of its own."""
 
 
 def replay_snapshots(
@@ -34,16 +35,16 @@ def replay_snapshots(
     states: Table | None,
     sample: int | None,
     outcome: AuditOutcome,
-    say: Callable[[str], None],
+    notify: Notify,
 ) -> list[AuditStep]:
-    """Replay the snapshots of some partitions, or of all of them (`sample` None), version by version.
+    """Replay the snapshots of some partitions, or of all (`sample` None), by model version.
 
-    `states`: the table they are in, which says how far all partitions were folded.
+    `states`: the table of snapshots, which records how far all partitions are folded.
     """
     if sample == 0:
         return []
     own = [file for file in files if file.table == SNAPSHOTS]
-    models, current = _at_hand(scope)
+    models, current = _available_models(scope)
     checked = []
     for version in sorted({file.model_version or 0 for file in own} | set(models)):
         store = None
@@ -54,24 +55,24 @@ def replay_snapshots(
             continue
         digest = "" if current is None else current.stored_digest
         tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
-        say(f"replaying snapshots of model version {version}")
-        parts: list[Replayed] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
+        notify(f"replaying snapshots of model version {version}")
+        parts: list[ReplayResult] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
         for part in parts:
             outcome.tally.merge(part.tally)
         if any(part.partitions or part.unread for part in parts):
-            checked.append(_checked(version, version in models, parts))
+            checked.append(_step_of(version, version in models, parts))
     return checked
 
 
-def _at_hand(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedModel | None]:
-    """Models by version, and the one that the log's own snapshots are of."""
+def _available_models(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedModel | None]:
+    """The available models by version, and the model of the log's own snapshots."""
     models = {NO_MODEL_VERSION: ShippedModel.open()}
     current = None
     if scope.store is not None:
         try:
             current = in_force(scope.store)
         except (PipelineError, StorageError):
-            current = None  # a log that may be read and not kept: its snapshots are not looked at
+            current = None  # a log that can be read and not maintained: its snapshots are not checked
         else:
             models[current.version] = current
     if scope.model is not None:
@@ -84,7 +85,7 @@ def _has_snapshots(store: str | None, model: ShippedModel) -> bool:
     try:
         return bool(reader.watermarks(model.version, model.stored_digest))
     except StorageError:
-        return True  # whoever reads them tells
+        return True  # reading them reports the error
     finally:
         reader.close()
 
@@ -126,22 +127,22 @@ def _shares(spark: SparkContext, scope: Scope, events: Sequence[DataFile], sampl
     if sample is None:
         try:
             count = max(scope.head, EVENTS_PER_SHARE)
-            return [part.share for part in cut(scope.storage, events, scope.buckets, count, cores)]
+            return [part.share for part in plan_tasks(scope.storage, events, scope.buckets, count, cores)]
         except (*UNREADABLE, AttributeError):
             return [Share(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
     count = min(cores, scope.buckets, sample)
     return [Share(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)]
 
 
-def _checked(version: int, replayed: bool, parts: Sequence[Replayed]) -> AuditStep:
+def _step_of(version: int, replayed: bool, parts: Sequence[ReplayResult]) -> AuditStep:
     partitions, unread = sum(part.partitions for part in parts), sum(part.unread for part in parts)
     note = f"of {partitions} partitions"
     if replayed:
         note += f", {sum(part.events for part in parts)} events"
     else:
-        note += "; not replayed, for want of that model: give it by --model"
+        note += "; not replayed, because this model is not available: give it with --model"
     if unread:
-        note += f"; {unread} could not be read, or not in full"
+        note += f"; {unread} could not be read completely"
     what = (
         f"snapshots of model version {version} against a replay"
         if replayed

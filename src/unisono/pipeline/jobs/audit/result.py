@@ -1,4 +1,4 @@
-"""What an audit comes to: a verdict, what was looked at, and every finding with its event; as text and as JSON."""
+"""The result of an audit as text and JSON: verdict, checks, and findings with their events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS_MAX: Final = 2_000
 
 
 class AuditStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that was looked at: how many, and how long it took where it was a step of its own."""
+    """One check: how many items, and its duration if measured."""
 
     what: str
     count: int
@@ -31,7 +31,7 @@ class AuditStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FindingKind(msgspec.Struct, frozen=True):
-    """How many findings of one kind there are, and in which parts of the history (`places`, of equal length)."""
+    """The number of findings of one kind, in total and per part of the history (`places`, of equal length)."""
 
     kind: str
     meaning: str
@@ -62,7 +62,7 @@ class AuditReport(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> int:
-        """Findings that speak against the history."""
+        """Findings that make the history unsound."""
         return sum(kind.count for kind in self.kinds if not kind.warning)
 
     def verdict(self) -> str:
@@ -73,7 +73,7 @@ class AuditReport(msgspec.Struct, frozen=True):
         return f"NOT SOUND, {count} in events 1 to {self.head}"
 
     def text(self) -> str:
-        """What a person reads: the verdict, what was looked at, then every kind with its first findings."""
+        """Text for people: the verdict, the checks, then each kind with its first findings."""
         lines = [f"{self.lake}: {self.verdict()}"]
         for one in self.checked:
             note = f" ({one.note})" if one.note else ""
@@ -85,10 +85,10 @@ class AuditReport(msgspec.Struct, frozen=True):
         for kind in self.kinds:
             warning = "warning, " if kind.warning else ""
             lines.append(f"{kind.kind} ({warning}{kind.count}): {kind.meaning}")
-            told = [finding for finding in self.findings if finding.kind == kind.kind][:LISTED]
-            lines += [f"  {finding.text().partition(': ')[2]}" for finding in told]
-            if kind.count > len(told):
-                lines.append(f"  and {kind.count - len(told)} more")
+            first = [finding for finding in self.findings if finding.kind == kind.kind][:LISTED]
+            lines += [f"  {finding.text().partition(': ')[2]}" for finding in first]
+            if kind.count > len(first):
+                lines.append(f"  and {kind.count - len(first)} more")
         if not self.sound:
             lines.append("Keep a copy of lake and log as they are before anything else is done with them.")
         return "\n".join(lines)
@@ -97,7 +97,7 @@ class AuditReport(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
-def made(
+def build_report(
     lake: str, scope: Scope, outcome: AuditOutcome, checked: list[AuditStep], seconds: float
 ) -> AuditReport:
     tally, erased = outcome.tally, outcome.erased()

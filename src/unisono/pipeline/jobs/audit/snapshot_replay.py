@@ -1,8 +1,7 @@
-"""Snapshots beside a replay: each must be, byte for byte, what folding the partition's events from nothing gives.
+"""Compares snapshots with a replay: each must equal, byte for byte, the fold of its partition's events from nothing.
 
-A task takes a share of the partitions, all of those that have snapshots or a few of them, and folds each once, up to
-its last snapshot, stopping at every one on the way: those of the lake's table, and the one that the server's store
-has. The reducers are those of `folding`; the order of events and the bytes of a state are too.
+A task takes all or some partitions of a share, and folds each once up to its last snapshot (`fold.replay`). It stops
+at every snapshot on the way: those of the lake's table, and the one in the server's store.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from unisono.pipeline.job_model import OPEN, ShippedModel
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
-from unisono.pipeline.open_log import no_collection, open_reader, read_partitions
+from unisono.pipeline.open_log import gc_paused, open_reader, read_partitions
 from unisono.store.cluster import StoreLost
 from unisono.store.port import LogReader, StorageError
 from unisono.vocabulary import Json
 
 _UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
-"""Also what a file without statistics or a column makes of a reader that counts on them."""
+"""Also the errors of readers that need statistics or columns which a damaged file lacks."""
 
 
 class StateTask(msgspec.Struct, frozen=True):
-    """One executor's part: snapshots of one model version, of a share of the partitions or `sample` of them.
+    """One task: snapshots of one model version, of a share of the partitions or `sample` of them.
 
-    `model` is None where the model of that version is not at hand: then states are looked at and not replayed.
-    `folded`: up to there every event is in a snapshot of each of its partitions, by what the table says. `digest` is
-    that of the model in force at the store, whose snapshots are looked at.
+    `model` is None where that model is not available: then states are checked and not replayed. `folded`: according
+    to the table, every event up to there is in a snapshot of each of its partitions. `digest` is that of the model in
+    force at the store, whose snapshots are checked.
     """
 
     storage: Storage
@@ -61,8 +60,8 @@ class StateTask(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-class Replayed(msgspec.Struct):
-    """What a task did and found. `unread`: partitions whose history or snapshots could not be read, or not all."""
+class ReplayResult(msgspec.Struct):
+    """The result of a task. `unread`: partitions whose history or snapshots could not be read completely."""
 
     tally: FindingTally
     partitions: int = 0
@@ -71,46 +70,46 @@ class Replayed(msgspec.Struct):
     unread: int = 0
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    """A snapshot to be compared, from wherever it is; `events` and `skipped` where it tells them."""
+class _StoredState(msgspec.Struct, frozen=True):
+    """A snapshot of the lake or the store; `events` and `skipped` if it has them."""
 
     where: str
     committed_id: int
     state: bytes
-    sealed: bytes | None = None
+    stored_hash: bytes | None = None
     events: int | None = None
     skipped: int | None = None
     model_digest: str | None = None
 
 
-def replay_share(task: StateTask) -> Replayed:
+def replay_share(task: StateTask) -> ReplayResult:
     """On an executor."""
-    done = Replayed(FindingTally(task.head))
-    with no_collection(), ExitStack() as stack:
+    result = ReplayResult(FindingTally(task.head))
+    with gc_paused(), ExitStack() as stack:
         try:
-            held = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
-            names = dict(held.found(task.share))
+            snapshots = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
+            names = dict(snapshots.found(task.share))
         except _UNREADABLE:
-            done.unread += 1
-            return done  # what is wrong with the file was found where its rows were looked at
-        _look_at_folded(task, names, done.tally)
+            result.unread += 1
+            return result  # the file's damage is a finding already
+        _check_folded(task, names, result.tally)
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
-        marks = {} if reader is None else _marks(reader, task, done.tally)
-        chosen = _chosen(set(names) | set(marks), task)
+        watermarks = {} if reader is None else _store_watermarks(reader, task, result.tally)
+        chosen = _choose(set(names) | set(watermarks), task)
         try:
             for name, history in _histories(task, chosen):
                 stored = [
-                    *_of_lake(held, name, names.get(name, ()), done),
-                    *_of_store(reader, name, marks, task, done.tally),
+                    *_lake_snapshots(snapshots, name, names.get(name, ()), result),
+                    *_store_snapshots(reader, name, watermarks, task, result.tally),
                 ]
-                _look_at_partition(task, name.decode(), history, stored, reader, done)
+                _check_partition(task, name.decode(), history, stored, reader, result)
         except _UNREADABLE:
-            done.unread += len(chosen) - done.partitions
-    return done
+            result.unread += len(chosen) - result.partitions
+    return result
 
 
-def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: FindingTally) -> None:
-    """A run folds only what came after `folded`: an event up to there that no snapshot has is lost to all states."""
+def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: FindingTally) -> None:
+    """A run folds only events after `folded`: an earlier event that no snapshot has would be in no state."""
     span, lost = RowRange(0, min(task.folded, task.head)), dict[bytes, int]()
     for file in task.events:
         try:
@@ -131,52 +130,52 @@ def _look_at_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally
         tally.add("snapshot", f"{message}{task.folded} are folded", id, name.decode(errors="replace"))
 
 
-def _look_at_partition(
+def _check_partition(
     task: StateTask,
     name: str,
     history: Iterable[Piece],
-    stored: Sequence[_Stored],
+    stored: Sequence[_StoredState],
     reader: Any,
-    done: Replayed,
+    result: ReplayResult,
 ) -> None:
-    done.partitions += 1
-    sound = [one for one in stored if _look_at_state(one, name, done)]
+    result.partitions += 1
+    sound = [one for one in stored if _check_state(one, name, result)]
     if reader is None:
         sound = [one for one in sound if one.committed_id <= task.head]
     if task.model is None or not sound:
         return
     stops = sorted({one.committed_id for one in sound})
-    beyond = _beyond(reader, name, task.head, stops[-1]) if reader is not None else ()
+    beyond = _events_after(reader, name, task.head, stops[-1]) if reader is not None else ()
     try:
         for stop, state, events in replay(task.model.load(), chain(history, beyond), stops):
-            done.events = done.events + events if stop == stops[-1] else done.events
+            result.events = result.events + events if stop == stops[-1] else result.events
             if (problem := fault(state)) is not None:
-                done.tally.add(
+                result.tally.add(
                     "tree", f"a replay up to it gives a tree that is not well formed: {problem}", stop, name
                 )
             packed = pack(state.dump())
             for one in sound:
                 if one.committed_id == stop:
-                    _compare(one, packed, events, state.skipped, task.model, name, done.tally)
+                    _compare(one, packed, events, state.skipped, task.model, name, result.tally)
     except StoreLost:
         raise
     except (*_UNREADABLE, StorageError, NoSuchRange):
-        done.unread += 1
+        result.unread += 1
 
 
-def _look_at_state(one: _Stored, name: str, done: Replayed) -> bool:
-    """A snapshot by itself; whether there is any use in replaying it."""
-    done.snapshots += 1
-    if one.sealed is not None and hashlib.sha256(one.state).digest() != one.sealed:
+def _check_state(one: _StoredState, name: str, result: ReplayResult) -> bool:
+    """Check a snapshot by itself; whether it can be replayed."""
+    result.snapshots += 1
+    if one.stored_hash is not None and hashlib.sha256(one.state).digest() != one.stored_hash:
         return False  # a finding already, of the row
     if (problem := stored_fault(one.state)) is not None:
-        done.tally.add("tree", f"{one.where}: {problem}", one.committed_id, name)
+        result.tally.add("tree", f"{one.where}: {problem}", one.committed_id, name)
         return False
     return True
 
 
 def _compare(
-    one: _Stored,
+    one: _StoredState,
     packed: bytes,
     events: int,
     skipped: int,
@@ -191,9 +190,9 @@ def _compare(
     if one.state != packed:
         place = _first_difference(unpack(one.state), unpack(packed))
         tally.add("snapshot", f"{one.where}: a replay gives another state{place}", one.committed_id, name)
-    for what, said, found in (("events", one.events, events), ("skipped", one.skipped, skipped)):
-        if said is not None and said != found:
-            message = f"{one.where}: it counts {said} {what}, a replay {found}"
+    for what, stated, found in (("events", one.events, events), ("skipped", one.skipped, skipped)):
+        if stated is not None and stated != found:
+            message = f"{one.where}: it counts {stated} {what}, a replay {found}"
             tally.add("snapshot", message, one.committed_id, name)
 
 
@@ -209,29 +208,31 @@ def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[History]:
         yield name, history_of(task.storage, task.events, share, 0, task.head)
 
 
-def _beyond(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:
-    """What the log has of a partition after the lake's head: the store's snapshots may be ahead of the lake."""
+def _events_after(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:
+    """The log's events of a partition after the lake's head: the store's snapshots may be ahead of the lake."""
     for records in read_partitions(reader, (name,), head, upto) if upto > head else ():
         ids = [record.committed_id for record in records]
         yield name.encode(), 0, (ids, [record.event for record in records]), 0, len(ids)
 
 
-def _chosen(names: set[bytes], task: StateTask) -> list[bytes]:
-    """All, or a few that chance picks, other ones when the history has grown."""
+def _choose(names: set[bytes], task: StateTask) -> list[bytes]:
+    """All partitions, or a random sample that changes as the history grows."""
     if task.sample is None:
         return sorted(names)
     seed = b"%d/" % task.head
     return sorted(heapq.nsmallest(task.sample, names, key=lambda name: hashlib.sha256(seed + name).digest()))
 
 
-def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int], done: Replayed) -> Iterator[_Stored]:
+def _lake_snapshots(
+    snapshots: Snapshots, name: bytes, ids: Iterable[int], result: ReplayResult
+) -> Iterator[_StoredState]:
     for committed_id in ids:
         try:
-            row = held.at(name, committed_id)
+            row = snapshots.at(name, committed_id)
         except _UNREADABLE:
-            done.unread += 1
+            result.unread += 1
             return
-        yield _Stored(
+        yield _StoredState(
             "the lake's snapshot",
             committed_id,
             row.state,
@@ -242,10 +243,10 @@ def _of_lake(held: Snapshots, name: bytes, ids: Iterable[int], done: Replayed) -
         )
 
 
-def _of_store(
-    reader: Any, name: bytes, marks: dict[bytes, int], task: StateTask, tally: FindingTally
-) -> Iterator[_Stored]:
-    if name not in marks:
+def _store_snapshots(
+    reader: Any, name: bytes, watermarks: dict[bytes, int], task: StateTask, tally: FindingTally
+) -> Iterator[_StoredState]:
+    if name not in watermarks:
         return
     partition = name.decode()
     try:
@@ -254,18 +255,18 @@ def _of_store(
     except StoreLost:
         raise
     except StorageError as error:
-        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", marks[name], partition)
+        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", watermarks[name], partition)
         return
     if found is not None and found.committed_id > head:
         message = f"the log's snapshot: it goes past the log's head {head}"
         tally.add("snapshot", message, found.committed_id, partition)
     elif found is not None:
         digest = found.model_digest or OPEN
-        yield _Stored("the log's snapshot", found.committed_id, found.state, model_digest=digest)
+        yield _StoredState("the log's snapshot", found.committed_id, found.state, model_digest=digest)
 
 
-def _marks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
-    """The partitions of the share of which the store has a snapshot."""
+def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
+    """The partitions of the share that have a snapshot in the store."""
     try:
         found: dict[str, int] = reader.watermarks(task.version, task.digest)
     except StoreLost:
@@ -288,7 +289,7 @@ class _Opened:
 
 
 def _first_difference(one: Json, other: Json) -> str:
-    """Where two states part, as a path; empty when only the order of keys differs."""
+    """The path of the first difference between two states."""
     path: list[str] = []
     while isinstance(one, dict) and isinstance(other, dict):
         differing = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]

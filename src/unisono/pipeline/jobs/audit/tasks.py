@@ -1,4 +1,4 @@
-"""What an audit is about, and what its tasks bring back; both travel between driver and executors."""
+"""The scope of an audit, and what its tasks return; both are sent between driver and executors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unisono.pipeline.row_fingerprints import Sums
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The history looked at: ids 1 to `head`, of which `by_partition` has those up to `placed_to`.
+    """The audited history: ids 1 to `head`, of which `by_partition` has those up to `placed_to`.
 
-    `store` and `(store_since, store_upto]`: the server's log and what it and the lake both hold; None where none
-    was named. The log itself goes on to `store_head`. `model` is what events are judged by, if any.
+    `store`: the server's log, if given; `(store_since, store_upto]` is in both log and lake, and the log ends at
+    `store_head`. `model`: judges events, if given.
     """
 
     storage: Storage
@@ -35,7 +35,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class UnreadableRows(msgspec.Struct, frozen=True):
-    """Rows that could not be read: of ids in `[first_id, last_id]`, within one file."""
+    """Unreadable rows of one file, with ids in `[first_id, last_id]`."""
 
     file: DataFile
     first_id: int
@@ -43,7 +43,7 @@ class UnreadableRows(msgspec.Struct, frozen=True):
 
 
 class FileContent(msgspec.Struct, frozen=True):
-    """What one file of `log` really holds: its ids as stretches without gaps, and the times at its ends."""
+    """The actual content of one file of `log`: its ids as ranges without gaps, and its first and last time."""
 
     path: str
     stretches: tuple[tuple[int, int], ...] = ()
@@ -52,19 +52,19 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class CommitTime(msgspec.Struct, frozen=True, array_like=True):
-    """When an event was committed: the points through which the growth of the log is drawn."""
+    """When an event was committed: a point in the chart of the log's growth."""
 
     committed_id: int
     time: int
 
 
 class AuditOutcome:
-    """What tasks found; outcomes of parts add up.
+    """The results of tasks; outcomes of parts add up.
 
-    Prints that must be equal: `copied` and `stored`, of the events that lake and log both should have; `left` and
-    `remembered`, of those that have left the log, and of what it remembers of them; `expected` and `placed`, of the
-    rows that `by_partition` should have and of those it has. `reaches`: the first and last id in each file of which
-    the table says something else. `memory_dark`: what the log remembers could not be read.
+    Sums that must be equal: `copied` (lake) and `stored` (log), of events that both should have; `left` (lake) and
+    `remembered` (log), of pruned events; `expected` and `placed`, of rows that `by_partition` should have and has.
+    `reaches`: actual first and last id of files whose statistics are wrong. `memory_unreadable`: the log's record of
+    pruned events cannot be read.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -76,19 +76,19 @@ class AuditOutcome:
         self.expected = Sums(scope.head)
         self.placed = Sums(scope.head)
         self.extents: list[FileContent] = []
-        self.blind: list[UnreadableRows] = []
+        self.unreadable: list[UnreadableRows] = []
         self.ticks: list[CommitTime] = []
         self.tombstones: list[Any] = []
         self.reaches: dict[str, tuple[int, int]] = {}
         self.store_pruned_to = 0
-        self.memory_dark = False
+        self.memory_unreadable = False
         self.counts: dict[str, int] = {}
 
     def count(self, what: str, number: int) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
 
     def take(self, check: EventCheck) -> None:
-        """What a check of events collected beside its findings."""
+        """Add what an event check collected beside its findings."""
         self.count("hashed", check.hashed)
         self.count("erased", len(check.tombstones))
         self.tombstones.append(np.array(check.tombstones, np.int64))
@@ -105,12 +105,12 @@ class AuditOutcome:
         ):
             mine.merge(its)
         self.extents += other.extents
-        self.blind += other.blind
+        self.unreadable += other.unreadable
         self.ticks += other.ticks
         self.tombstones += other.tombstones
         self.reaches |= other.reaches
         self.store_pruned_to = max(self.store_pruned_to, other.store_pruned_to)
-        self.memory_dark = self.memory_dark or other.memory_dark
+        self.memory_unreadable = self.memory_unreadable or other.memory_unreadable
         for what, number in other.counts.items():
             self.count(what, number)
 

@@ -1,6 +1,6 @@
-"""Erased events: every tombstone is one that the lake's record of erasures names, and every one named is one.
+"""Checks that every tombstone is in the lake's record of erasures, and that every recorded event is a tombstone.
 
-A lake without that record has no erasures to hold its tombstones against; they are counted and listed.
+A lake without that record has nothing to compare; its tombstones are counted and listed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from unisono.lake.storage import ERASURES, Storage
 from unisono.pipeline.jobs.audit.findings import FindingTally
 
 
-def recorded(storage: Storage, head: int, tally: FindingTally) -> Any:
-    """The ids that the record names, ascending; None where the lake has no record."""
+def recorded_erasures(storage: Storage, head: int, tally: FindingTally) -> Any:
+    """The recorded ids, ascending; None when the lake has no record."""
     try:
         table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
         ids = table.to_pyarrow_table(columns=["committed_id"]).column("committed_id")
@@ -30,8 +30,8 @@ def recorded(storage: Storage, head: int, tally: FindingTally) -> Any:
     return found[found <= head]
 
 
-def look_at_erasures(erased: Any, record: Any, tally: FindingTally) -> None:
-    """`erased`: the ids of all tombstones; both ascending."""
+def check_tombstones(erased: Any, record: Any, tally: FindingTally) -> None:
+    """Compare the ids of all tombstones (`erased`) with the record; both ascend."""
     if record is None:
         return
     for id in np.setdiff1d(erased, record):

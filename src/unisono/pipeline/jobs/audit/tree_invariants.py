@@ -1,4 +1,4 @@
-"""Is a partition's state well formed? The invariants of its trees (TREE-10), link by link."""
+"""Checks that a partition's state is well formed: the invariants of its trees (TREE-10), link by link."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ NAME_CHARS_MAX = 60
 
 
 def stored_fault(state: bytes) -> str | None:
-    """What is wrong with a state as a snapshot holds it; loading one checks every tree in it."""
+    """The fault of a state in a snapshot; loading it checks every tree."""
     try:
         PartitionState.load(unpack(state))
     except Malformed as fault:
-        return f"at {_short('.'.join(fault.path))}: {fault.message}"
+        return f"at {_shorten('.'.join(fault.path))}: {fault.message}"
     except (ValueError, TypeError) as error:
         return f"it cannot be loaded: {error}"
     return None
 
 
 def fault(state: PartitionState) -> str | None:
-    """What is wrong with a state in memory: each id once, each node linked both ways and reached, no cycle."""
+    """The fault of a state in memory: each id once, each node linked both ways and reached, no cycle."""
     for path, tree in _trees(state.tree.root):
         forest, items = tree["tree"], tree["items"]
         assert isinstance(forest, Forest)
@@ -38,7 +38,7 @@ def fault(state: PartitionState) -> str | None:
             except Malformed as malformed:
                 problem = malformed.message
         if problem is not None:
-            return f"at {_short(path)}: {problem}"
+            return f"at {_shorten(path)}: {problem}"
     return None
 
 
@@ -54,7 +54,7 @@ def _trees(root: Object) -> Iterator[tuple[str, dict[str, Value]]]:
 
 
 def _link_fault(forest: Forest) -> str | None:
-    """Walk down from the root; a node met twice is a cycle or has two parents, one never met hangs free."""
+    """Walk down from the root; a node met twice is a cycle or has two parents, one never met is detached."""
     nodes, met = forest.nodes, {ROOT}
     waiting = [ROOT]
     while waiting:
@@ -63,20 +63,20 @@ def _link_fault(forest: Forest) -> str | None:
         while id is not None:
             node = nodes.get(id)
             if node is None:
-                return f"{_short(id)} is linked and not in the tree"
+                return f"{_shorten(id)} is linked and not in the tree"
             if id in met:
-                return f"{_short(id)} is reached twice"
+                return f"{_shorten(id)} is reached twice"
             if node.parent != parent or node.before != before:
-                return f"{_short(id)} is not linked both ways"
+                return f"{_shorten(id)} is not linked both ways"
             met.add(id)
             waiting.append(id)
             before, id = id, node.after
         if nodes[parent].last != before:
-            return f"the last child of {_short(parent)} is not the last in its order"
+            return f"the last child of {_shorten(parent)} is not the last in its order"
     if len(met) != len(nodes):
-        return f"{_short(min(nodes.keys() - met))} is reached from nowhere"
+        return f"{_shorten(min(nodes.keys() - met))} is reached from nowhere"
     return None
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return shorten_repr(text, NAME_CHARS_MAX)

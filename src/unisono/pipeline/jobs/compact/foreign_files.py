@@ -1,14 +1,14 @@
-"""Files that another program wrote into the lake's tables, checked and written anew in our order.
+"""Checks and rewrites files that another program wrote into the lake's tables.
 
-OPTIMIZE and Z-ORDER of any Delta tool keep the rows and lose their order, on which readers rely; until this was done
-they refuse the table. Of `log` the rows are sorted again; each id must be there once, each event must fit its hash.
-Of `by_partition` the rows are made anew from `log`, and must be those that were there. Snapshots are dropped, and the
-next run folds them. Killed anywhere, nothing has happened, or a stretch of a table is mended.
+OPTIMIZE and Z-ORDER of any Delta tool keep the rows and lose the order on which readers rely; readers refuse the
+table until it is rewritten. Rows of `log` are sorted again; each id must occur once and each event must match its
+hash. Rows of `by_partition` are made from `log`, and must equal those that were there. Snapshots are dropped; the
+next run folds them. Safe to kill anywhere: each commit rewrites a range of a table or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,36 +29,36 @@ from unisono.lake.write import RUN_BYTES_MAX, DataFile, WrittenFiles, release_ar
 from unisono.pipeline.compare import first_wrong_hash
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ranges, require_present
+from unisono.pipeline.progress import Notify, silent
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-Say = Callable[[str], None]
 
 UNPACKED: Final = 8
-"""How much larger events may be in memory than in a file, about: a stretch of `log` is sorted there."""
+"""Estimated ratio of event size in memory to size in a file: a range of `log` is sorted in memory."""
 
 _FROM_LOG: Final = (
-    f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it anew from the table {LOG}"
+    f"remove the directory {BY_PARTITION}, and `unisono lake export` makes it again from the table {LOG}"
 )
 
 
-class _File(msgspec.Struct, frozen=True):
-    """A file to be looked at: what the table says of it may be nothing, or untrue."""
+class _MeasureTask(msgspec.Struct, frozen=True):
+    """A file to read: its statistics in the table may be missing or wrong."""
 
     storage: Storage
     file: DataFile
 
 
-class _Looked(msgspec.Struct, frozen=True):
-    """A file with the rows and ids that it really has, and their digest."""
+class _Measured(msgspec.Struct, frozen=True):
+    """A file with its actual rows and ids, and their digest."""
 
     file: DataFile
     digest: Digest
 
 
-class _Stretch(msgspec.Struct, frozen=True):
-    """Events to be written anew, from files of `log` in any order."""
+class _RewriteTask(msgspec.Struct, frozen=True):
+    """A range of events to rewrite, from files of `log` in any order."""
 
     storage: Storage
     table: str
@@ -68,12 +68,12 @@ class _Stretch(msgspec.Struct, frozen=True):
     buckets: int
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _Rewritten(msgspec.Struct, frozen=True):
     written: WrittenFiles
     problem: str | None
 
 
-def work(lake: Lake) -> bool:
+def has_work(lake: Lake) -> bool:
     """Whether another program has written to one of the tables."""
     return any(
         table.foreign_files()
@@ -82,81 +82,88 @@ def work(lake: Lake) -> bool:
     )
 
 
-def mend(spark: SparkContext, lake: Lake, say: Say | None = None) -> int:
-    """Write anew what others wrote, in all tables; how many rows. Mismatch, and nothing changed, when a table does
-    not have what it must."""
-    told, rows = say or (lambda _: None), 0
-    for name, made in ((LOG, _of_log), (BY_PARTITION, _of_places)):
+def rewrite_foreign_files(spark: SparkContext, lake: Lake, notify: Notify = silent) -> int:
+    """Rewrite foreign files in all tables; returns the number of rows. Mismatch, and nothing changed, when a table
+    lacks rows or has others."""
+    rows = 0
+    for name, made in ((LOG, _rewrite_log), (BY_PARTITION, _rewrite_by_partition)):
         table = lake.table(name)
         if strange := table.foreign_files():
-            told(f"{name}: {len(strange)} files are of another program, they are checked and written anew")
+            notify(
+                f"{name}: {len(strange)} files were written by another program: checking and rewriting them"
+            )
             for group in _groups(spark, table):
                 with job_attempt(lake.storage) as storage:
                     rows += made(spark, lake, table, group, storage)
     states = lake.find(SNAPSHOTS)
     if states is not None and states.foreign_files():
         states.clear_snapshots({"mended": True})
-        told(
-            f"{SNAPSHOTS}: another program changed the table, it is emptied: `unisono lake snapshot` folds all anew"
+        notify(
+            f"{SNAPSHOTS}: another program changed the table: "
+            "all snapshots removed, `unisono lake snapshot` makes them again"
         )
     return rows
 
 
-def _groups(spark: SparkContext, table: Table) -> list[list[_Looked]]:
-    """Files whose ids interleave, in each group at least one of another program; with all that they really hold."""
+def _groups(spark: SparkContext, table: Table) -> list[list[_Measured]]:
+    """Groups of files whose ids overlap, each with at least one foreign file."""
     files = table.listed_files()
-    tasks = [_File(table.storage, file) for file in files]
-    looked = {each.file.path: each for each in spark.parallelize(tasks, len(tasks)).map(_look).collect()}
+    tasks = [_MeasureTask(table.storage, file) for file in files]
+    measured = {each.file.path: each for each in spark.parallelize(tasks, len(tasks)).map(_measure).collect()}
     own = {file.path for file in files if is_own(file)}
     groups = [
-        [looked[file.path] for file in run]
-        for run in runs_of(each.file for each in looked.values())
+        [measured[file.path] for file in run]
+        for run in runs_of(each.file for each in measured.values())
         if any(file.path not in own for file in run)
     ]
-    _require_rows(table, list(looked.values()))
+    _require_rows(table, list(measured.values()))
     return groups
 
 
-def _require_rows(table: Table, looked: Sequence[_Looked]) -> None:
-    rows = sum(each.file.rows for each in looked)
-    wanted = table.head if table.name == LOG else table.rows
-    if wanted is not None and rows != wanted:
+def _require_rows(table: Table, measured: Sequence[_Measured]) -> None:
+    rows = sum(each.file.rows for each in measured)
+    expected = table.head if table.name == LOG else table.rows
+    if expected is not None and rows != expected:
         raise Mismatch(
-            f"the files of {table.storage.table(table.name)} have {rows} rows and {wanted} were committed: "
+            f"the files of {table.storage.table(table.name)} have {rows} rows and {expected} were committed: "
             + ("put the table back from a backup of the lake" if table.name == LOG else _FROM_LOG)
         )
 
 
-def _of_log(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked], storage: Storage) -> int:
-    return _written_anew(spark, lake, table, group, [each.file for each in group], storage)
+def _rewrite_log(
+    spark: SparkContext, lake: Lake, table: Table, group: list[_Measured], storage: Storage
+) -> int:
+    return _rewrite_group(spark, lake, table, group, [each.file for each in group], storage)
 
 
-def _of_places(spark: SparkContext, lake: Lake, table: Table, group: list[_Looked], storage: Storage) -> int:
+def _rewrite_by_partition(
+    spark: SparkContext, lake: Lake, table: Table, group: list[_Measured], storage: Storage
+) -> int:
     log = lake.table(LOG)
     if table.head > log.head:
         raise LakeUnusable(
-            f"the table {BY_PARTITION} goes on to {table.head} and {LOG} ends at {log.head}, so what another program "
-            f"wrote cannot be compared: {_FROM_LOG}"
+            f"the table {BY_PARTITION} ends at {table.head} and {LOG} at {log.head}, so files of another program "
+            f"cannot be compared: {_FROM_LOG}"
         )
-    return _written_anew(spark, lake, table, group, log.files(), storage)
+    return _rewrite_group(spark, lake, table, group, log.files(), storage)
 
 
-def _written_anew(
+def _rewrite_group(
     spark: SparkContext,
     lake: Lake,
     table: Table,
-    group: list[_Looked],
+    group: list[_Measured],
     source: Sequence[DataFile],
     storage: Storage,
 ) -> int:
-    """The events of a group of files as new runs, in its place by one commit, if they are the same rows."""
+    """Replace a group of files by new runs in one commit, if the rows are the same."""
     old = [each.file for each in group]
     first, last = min(file.first_id for file in old), max(file.last_id for file in old)
     buckets = lake.table(BY_PARTITION).description().buckets
     packed = sum(file.bytes for file in source) * UNPACKED
     size = max(1, min(EVENTS_PER_FILE, sum(file.rows for file in source) * RUN_BYTES_MAX // max(1, packed)))
     tasks = [
-        _Stretch(
+        _RewriteTask(
             storage,
             table.name,
             since,
@@ -166,14 +173,14 @@ def _written_anew(
         )
         for since, upto in ranges(first - 1, last, size, max(1, spark.defaultParallelism))
     ]
-    made: list[_Made] = spark.parallelize(tasks, len(tasks)).map(_make).collect()
+    made: list[_Rewritten] = spark.parallelize(tasks, len(tasks)).map(_rewrite).collect()
     new = [file for part in made for file in part.written.files]
-    was = total([each.digest for each in group])
-    now = total([part.written.log + part.written.by_partition for part in made])
+    before = total([each.digest for each in group])
+    after = total([part.written.log + part.written.by_partition for part in made])
     with removed_unless_committed(lake.storage, new):
         if problem := next((part.problem for part in made if part.problem), None):
             raise Mismatch(f"{problem}: {table.storage.table(table.name)} is left as it is")
-        if was != now:
+        if before != after:
             raise Mismatch(
                 f"what another program wrote into {table.storage.table(table.name)} within events {first} to {last} "
                 f"is not what the table {LOG} has: {_FROM_LOG}"
@@ -181,42 +188,42 @@ def _written_anew(
         require_present(lake.storage, new)
         table = lake.table(table.name)
         table.replace(
-            old, new, {"mended": len(old), "digest": msgspec.to_builtins(now)}, same_rows=True, foreign=True
+            old, new, {"mended": len(old), "digest": msgspec.to_builtins(after)}, same_rows=True, foreign=True
         )
-    return now.rows
+    return after.rows
 
 
 @release_arrow_memory()
-def _look(task: _File) -> _Looked:
-    """On an executor: what is in a file, whatever its order."""
+def _measure(task: _MeasureTask) -> _Measured:
+    """On an executor: the content of a file in any order."""
     file, found = task.file, Digest()
     columns = ["committed_id", "hash", *([] if file.table == LOG else ["partition"])]
     with task.storage.read(file.table, file.path) as source, task.storage.open_parquet(source) as parquet:
         for batch in parquet.iter_batches(BATCH_ROWS, columns=columns):
             found += digest(_plain(batch))
     real = msgspec.structs.replace(file, rows=found.rows, first_id=found.first, last_id=found.last)
-    return _Looked(real, found)
+    return _Measured(real, found)
 
 
 @release_arrow_memory()
-def _make(task: _Stretch) -> _Made:
-    """On an executor: one stretch, sorted."""
+def _rewrite(task: _RewriteTask) -> _Rewritten:
+    """On an executor: rewrite one range, sorted."""
     if task.table == BY_PARTITION:
         batches: Iterator[pa.RecordBatch] = scan_log(task.storage, task.files, task.since, task.upto)
-        return _Made(_write(task, batches), None)
-    rows = pa.Table.from_batches(list(_within(task)), LOG_SCHEMA)
+        return _Rewritten(_write(task, batches), None)
+    rows = pa.Table.from_batches(list(_read_range(task)), LOG_SCHEMA)
     rows = rows.take(pc.sort_indices(rows, [("committed_id", "ascending")])).combine_chunks()
-    wanted = np.arange(task.since + 1, task.upto + 1)
-    if not np.array_equal(np.asarray(rows.column("committed_id")), wanted):
-        return _Made(
-            _write(task, ()), f"the table {LOG} does not have each event {wanted[0]} to {wanted[-1]} once"
+    expected = np.arange(task.since + 1, task.upto + 1)
+    if not np.array_equal(np.asarray(rows.column("committed_id")), expected):
+        return _Rewritten(
+            _write(task, ()), f"the table {LOG} does not have each event {expected[0]} to {expected[-1]} once"
         )
     if problem := first_wrong_hash(LOG, rows.to_batches()):
-        return _Made(_write(task, ()), problem)
-    return _Made(_write(task, rows.to_batches(max_chunksize=BATCH_ROWS)), None)
+        return _Rewritten(_write(task, ()), problem)
+    return _Rewritten(_write(task, rows.to_batches(max_chunksize=BATCH_ROWS)), None)
 
 
-def _write(task: _Stretch, batches: Any) -> WrittenFiles:
+def _write(task: _RewriteTask, batches: Any) -> WrittenFiles:
     return write_runs(
         task.storage,
         batches,
@@ -226,8 +233,8 @@ def _write(task: _Stretch, batches: Any) -> WrittenFiles:
     )
 
 
-def _within(task: _Stretch) -> Iterator[pa.RecordBatch]:
-    wanted = (pc.field("committed_id") > task.since) & (pc.field("committed_id") <= task.upto)
+def _read_range(task: _RewriteTask) -> Iterator[pa.RecordBatch]:
+    expected = (pc.field("committed_id") > task.since) & (pc.field("committed_id") <= task.upto)
     for file in task.files:
         with task.storage.read(file.table, file.path) as source, task.storage.open_parquet(source) as parquet:
             for number in range(parquet.num_row_groups):
@@ -237,10 +244,10 @@ def _within(task: _Stretch) -> Iterator[pa.RecordBatch]:
                     for batch in parquet.iter_batches(
                         BATCH_ROWS, row_groups=[number], columns=LOG_SCHEMA.names
                     ):
-                        yield _plain(batch).filter(wanted)
+                        yield _plain(batch).filter(expected)
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """In our types: other programs' files may be read as views, dictionaries or long strings."""
+    """With the lake's column types: foreign files may have views, dictionaries or large strings."""
     fields = [PARTITION_SCHEMA.field(name) for name in batch.schema.names]
     return batch.cast(pa.schema(fields))

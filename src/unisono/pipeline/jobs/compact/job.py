@@ -1,9 +1,9 @@
-"""Fewer, larger files: neighbouring runs joined into longer ones, the rows unchanged.
+"""Joins neighbouring runs of small files into larger ones; the rows stay the same.
 
-Exporting little and often leaves many small runs. Joining takes neighbours only, so runs still never overlap,
-and joins like with like (an older run at most twice as large as what is joined to it), so that a row is rewritten
-about as often as its run doubles. Readers of an older version go on undisturbed: replaced files stay until a
-vacuum. Killed anywhere, nothing has happened, or a table has been compacted whole.
+Frequent exports leave many small runs. Only neighbours are joined, so runs still never overlap. An older run is at
+most twice as large as what is joined to it, so a row is rewritten about as often as its run doubles. Readers of an
+older version are not disturbed: replaced files stay until a vacuum. Safe to kill anywhere: a commit replaces a group
+of runs or nothing.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from unisono.lake.write import (
     release_arrow_memory,
 )
 from unisono.pipeline.errors import Mismatch
-from unisono.pipeline.jobs.compact import foreign_files as mending
-from unisono.pipeline.jobs.compact import snapshot_compaction as thinning
+from unisono.pipeline.jobs.compact import foreign_files, snapshot_compaction
+from unisono.pipeline.progress import Notify, silent
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 ROWS_PER_FILE: Final = 1_000_000
-"""Rows of a full file: some 100 MB."""
+"""Rows of a full file, about 100 MB."""
 
 FILE_BYTES_MAX: Final = 192 << 20
-"""Compressed bytes of a file, which is made in memory."""
+"""Compressed bytes of a file, which is built in memory."""
 
 ALWAYS_JOINED_ROWS: Final = 20_000
-"""Runs smaller than this are joined whatever their neighbours' size."""
+"""Smaller runs are joined whatever the size of their neighbours."""
 
 GROUPS_PER_COMMIT: Final = 16
-"""Groups joined by one commit: what a kill can cost."""
+"""Groups joined per commit: what a kill can cost."""
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What compaction did to one table."""
+    """The compaction of one table."""
 
     table: str
     files_before: int
@@ -71,7 +71,7 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 
 class CompactionTask(msgspec.Struct, frozen=True):
-    """Files to be joined by one task, in id order; of `by_partition` the rows of one bucket, or all (UNBUCKETED)."""
+    """Files for one task to join, in id order; of `by_partition` the rows of one bucket, or all (UNBUCKETED)."""
 
     storage: Storage
     table: str
@@ -82,7 +82,7 @@ class CompactionTask(msgspec.Struct, frozen=True):
 
 
 class CompactionTaskResult(msgspec.Struct, frozen=True):
-    """What a task made, and digests of what it read and what it wrote."""
+    """The files of a task, and digests of what it read and wrote."""
 
     files: list[DataFile]
     read: Digest
@@ -90,33 +90,32 @@ class CompactionTaskResult(msgspec.Struct, frozen=True):
 
 
 def compact(
-    spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, say: mending.Say | None = None
+    spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, notify: Notify = silent
 ) -> list[CompactionResult]:
     """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
 
-    What other programs wrote is put in order first. Of the snapshots, older ones are thinned out on the way.
+    Files of other programs are rewritten first. Some of the older snapshots are dropped.
     """
-    mending.mend(spark, lake, say)
+    foreign_files.rewrite_foreign_files(spark, lake, notify)
     done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
     if lake.find(SNAPSHOTS) is not None:
-        done.append(CompactionResult(SNAPSHOTS, *thinning.thin(spark, lake)))
+        done.append(CompactionResult(SNAPSHOTS, *snapshot_compaction.compact_snapshots(spark, lake)))
     return done
 
 
-def work(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
-    """Whether there is anything to join, or to put in order."""
+def needs_compaction(lake: Lake, rows_per_file: int = ROWS_PER_FILE) -> bool:
+    """Whether there are files to join or to rewrite."""
     return (
-        mending.work(lake)
-        or thinning.work(lake)
+        foreign_files.has_work(lake)
+        or snapshot_compaction.has_work(lake)
         or any(_groups(lake.table(name), rows_per_file) for name in (LOG, BY_PARTITION))
     )
 
 
 def vacuum(lake: Lake, hours: int) -> int:
-    """Remove files that no version younger than `hours` names, left-overs of killed jobs among them; how many.
+    """Delete files that no version younger than `hours` names, also those of killed jobs; returns their number.
 
-    Whoever still reads an older version than that loses its files, and so does a job that has been writing for
-    longer than that.
+    A reader of an older version loses its files, and so does a job that has been writing for longer than that.
     """
     return sum(
         len(table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
@@ -126,7 +125,7 @@ def vacuum(lake: Lake, hours: int) -> int:
 
 
 def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:
-    """Join small files of one of the two tables of events."""
+    """Join small files of `log` or `by_partition`."""
     before, rows = len(lake.table(name).files()), 0
 
     def join_all() -> None:
@@ -141,7 +140,7 @@ def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int
 
 
 def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
-    """Join each of the groups, and put all that came of it in their place by one commit."""
+    """Join each group, and replace them all in one commit."""
     old = [file for group in groups for file in group]
     rows = sum(file.rows for file in old)
     with job_attempt(table.storage) as storage:
@@ -162,7 +161,7 @@ def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
 
 
 def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
-    """Which neighbouring runs to join, as the files of each group; from the newest run back."""
+    """The groups of neighbouring runs to join, as files; chosen from the newest run back."""
     groups: list[list[list[DataFile]]] = [[]]
     rows = files = 0
     for run in reversed(runs):
@@ -195,7 +194,7 @@ def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: 
 
 @release_arrow_memory()
 def join(job: CompactionTask) -> CompactionTaskResult:
-    """On an executor: read files that are each in the table's order, and write them as one, in that order."""
+    """On an executor: merge sorted files into sorted files of full size."""
     made: list[DataFile] = []
     written = Digest()
     counter = _Counter()
@@ -215,7 +214,7 @@ def join(job: CompactionTask) -> CompactionTaskResult:
 
 
 class _Counter:
-    """Takes the digest of batches on their way."""
+    """Computes the digest of the batches that pass through."""
 
     def __init__(self) -> None:
         self.digest = Digest()
@@ -234,27 +233,29 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
     share = Share(job.buckets, None if job.bucket in (None, UNBUCKETED) else (job.bucket,))
     columns, batch_rows = PARTITION_SCHEMA.names, batch_rows_for(len(job.files))
     sources = [
-        pieces(number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _same)
+        pieces(
+            number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _unchanged
+        )
         for number, file in enumerate(in_file_order(job.files))
     ]
     for _, _, batch, start, end in merge_pieces(sources):
         yield batch.slice(start, end - start)
 
 
-def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: Any) -> Iterator[pa.Table]:
-    """Small pieces gathered into row groups; a piece is never larger than one."""
-    held: list[pa.RecordBatch] = []
+    """Collects small batches into row groups; no batch is larger than one."""
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + batch.num_rows > GROUP_ROWS or size > GROUP_BYTES):
-            yield pa.Table.from_batches(held, schema).combine_chunks()
-            held, rows, size = [], 0, 0
-        held.append(batch)
+        if pending and (rows + batch.num_rows > GROUP_ROWS or size > GROUP_BYTES):
+            yield pa.Table.from_batches(pending, schema).combine_chunks()
+            pending, rows, size = [], 0, 0
+        pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-    if held:
-        yield pa.Table.from_batches(held, schema).combine_chunks()
+    if pending:
+        yield pa.Table.from_batches(pending, schema).combine_chunks()

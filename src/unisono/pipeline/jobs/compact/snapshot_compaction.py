@@ -1,9 +1,9 @@
-"""Fewer snapshots: small generations joined into larger ones, and of each partition's older states only some kept.
+"""Joins small generations of snapshots, and keeps only some of each partition's older states.
 
-The newest state is always kept. Of the others the oldest is kept in each stretch of ages from 4^k to 4^(k+1) events
-before the newest, so that a question about the past replays a few times as many events as lie between, and a
-partition has as many rows as its age has digits. Generations are joined like with like, as runs of events are.
-Of model versions the two stay whose snapshots reach furthest.
+The newest state always stays. Of the others, the oldest stays in each range of ages from 4^k to 4^(k+1) events before
+the newest. So a state of the past needs a replay of a bounded multiple of the events between, and a partition has
+about as many rows as its age has digits. Generations of similar size are joined, as runs of events are. Snapshots of
+the two model versions that reach furthest stay.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 AGE_BASE: Final = 4
 
 VERSIONS_KEPT: Final = 2
-"""Model versions whose snapshots stay, of those that reach furthest: the one in use, and another for comparison."""
+"""Model versions whose snapshots stay: the one in use, and another for comparison."""
 
 ALWAYS_JOINED_BYTES: Final = 4 << 20
-"""Generations smaller than this are joined whatever their neighbours' size."""
+"""Smaller generations are joined whatever the size of their neighbours."""
 
 FRESH_FILES_MAX: Final = 4
-"""Generations with few partitions are one file each, which whoever looks for a state has to open."""
+"""A generation with few partitions is one file that every lookup must open."""
 
 
 class SnapshotCompactionTask(msgspec.Struct, frozen=True):
-    """One bucket of neighbouring generations, to be joined by one task."""
+    """One bucket of neighbouring generations, joined by one task."""
 
     storage: Storage
     files: tuple[DataFile, ...]
@@ -49,7 +49,7 @@ class SnapshotCompactionTask(msgspec.Struct, frozen=True):
 
 
 class SnapshotCompactionResult(msgspec.Struct, frozen=True):
-    """What a task made, and how many rows it read, kept and left out."""
+    """The files of a task, and the rows it read, kept and dropped."""
 
     files: list[DataFile]
     read: int
@@ -57,8 +57,8 @@ class SnapshotCompactionResult(msgspec.Struct, frozen=True):
     dropped: int
 
 
-def kept(ids: Sequence[int]) -> list[int]:
-    """Which snapshots of a partition stay; `ids` ascend, and so does the answer."""
+def states_to_keep(ids: Sequence[int]) -> list[int]:
+    """The ids of a partition's snapshots that stay; `ids` ascend."""
     stay: dict[int, int] = {}
     for committed_id in reversed(ids):
         age = ids[-1] - committed_id
@@ -70,30 +70,30 @@ def kept(ids: Sequence[int]) -> list[int]:
     return sorted(stay.values())
 
 
-def work(lake: Lake) -> bool:
-    """Whether there is anything to join or to remove."""
+def has_work(lake: Lake) -> bool:
+    """Whether there are snapshots to join or to drop."""
     table = lake.find(SNAPSHOTS)
     return table is not None and bool(_outdated(table) or any(_groups(table, _versions(table))))
 
 
-def thin(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
-    """Join and thin what is worth it; files before, files after, rows rewritten."""
+def compact_snapshots(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
+    """Join and drop snapshots; returns files before, files after, rows rewritten."""
     before = len(lake.table(SNAPSHOTS).files())
-    rows = retry_on_conflict(lambda: _thin(spark, lake))
+    rows = retry_on_conflict(lambda: _compact_snapshots(spark, lake))
     return before, len(lake.table(SNAPSHOTS).files()), rows
 
 
-def _thin(spark: SparkContext, lake: Lake) -> int:
+def _compact_snapshots(spark: SparkContext, lake: Lake) -> int:
     table = lake.table(SNAPSHOTS)
     if outdated := _outdated(table):
-        # Who comes back to such a model folds from the first event, so nothing counts as folded any more.
+        # A later run with such a model folds from the first event.
         folded = {file.model_version: 0 for file in outdated if file.model_version is not None}
         table.put_snapshots([], folded, {"outdated": len(outdated)}, old=outdated)
     return join_generations(spark, lake, _versions(lake.table(SNAPSHOTS)))
 
 
 def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[int]) -> int:
-    """Join and thin the generations of some model versions; rows rewritten."""
+    """Join the generations of some model versions; returns the rows rewritten."""
     table, rows = lake.table(SNAPSHOTS), 0
     for group in list(_groups(table, model_versions)):
         with job_attempt(lake.storage) as storage:
@@ -112,20 +112,20 @@ def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[i
 
 @release_arrow_memory()
 def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
-    """On an executor: one bucket of some generations as one, thinned."""
+    """On an executor: join one bucket of some generations."""
     first = job.files[0]
     assert first.model_version is not None
     writer = SnapshotWriter(job.storage, job.bucket, first.model_version, first.model_digest or "")
-    read = stayed = 0
-    with Snapshots.opened(job.storage, job.files) as held:
-        for name, ids in held.found(Share(job.buckets, (job.bucket,))):
+    read = written = 0
+    with Snapshots.opened(job.storage, job.files) as snapshots:
+        for name, ids in snapshots.found(Share(job.buckets, (job.bucket,))):
             read += len(ids)
-            for committed_id in kept(ids):
-                row = held.at(name, committed_id)
+            for committed_id in states_to_keep(ids):
+                row = snapshots.at(name, committed_id)
                 row.require_sound()
                 writer.add(row)
-                stayed += 1
-    return SnapshotCompactionResult(writer.close(), read, stayed, read - stayed)
+                written += 1
+    return SnapshotCompactionResult(writer.close(), read, written, read - written)
 
 
 def _outdated(table: Table) -> list[DataFile]:
@@ -134,7 +134,7 @@ def _outdated(table: Table) -> list[DataFile]:
 
 
 def _versions(table: Table) -> list[int]:
-    """The model versions that there are snapshots of, by how far these reach."""
+    """The model versions with snapshots, by how far these reach."""
     reach: dict[int, int] = {}
     for file in table.files():
         assert file.model_version is not None
@@ -143,7 +143,7 @@ def _versions(table: Table) -> list[int]:
 
 
 def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFile]]:
-    """Neighbouring generations to be joined, of each model version; from the newest back, like with like."""
+    """Neighbouring generations of similar size to join, per model version, from the newest back."""
     files = table.files()
     for version in model_versions:
         group: list[DataFile] = []
@@ -162,7 +162,7 @@ def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFi
 
 
 def _worthwhile(group: Sequence[DataFile]) -> bool:
-    """Whether some bucket has several generations, or there are many that are not spread over the buckets."""
+    """Whether a bucket has several generations, or many generations are not split by bucket."""
     buckets: dict[int | None, list[DataFile]] = {}
     for file in group:
         buckets.setdefault(file.bucket, []).append(file)

@@ -1,1 +1,1 @@
-"""Taking what events said out of history: which ones, in which files, and the proof that it is gone."""
+"""Erases the content of events: selects them, rewrites files, and proves that nothing is left."""

@@ -1,4 +1,4 @@
-"""Every file there is: of a lake, named by its tables or not, and of a directory."""
+"""Lists every file of a lake, named by its tables or not, and of a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DELTA_LOG: Final = "_delta_log"
 
 
 class SearchedFile(msgspec.Struct, frozen=True):
-    """One file: its path under a lake, or its whole path where it belongs to none."""
+    """One file: its path under a lake, or its absolute path outside of one."""
 
     path: str
     bytes: int
@@ -45,7 +45,7 @@ class SearchedFile(msgspec.Struct, frozen=True):
         )
 
     def opened(self) -> Any:
-        """The file for reading: a native file of Arrow."""
+        """The file, open for reading as an Arrow native file."""
         if self.storage is None:
             return pa.OSFile(self.path)
         top, _, rest = self.path.partition("/")
@@ -56,7 +56,7 @@ class SearchedFile(msgspec.Struct, frozen=True):
 
 
 def lake_files(storage: Storage) -> list[SearchedFile]:
-    """Everything that is under a lake's location, named by its tables or not."""
+    """All files under a lake's location, named by its tables or not."""
     if storage.is_local:
         return [SearchedFile(path, size, storage) for path, size in _walk(Path(storage.location))]
     files = pa_fs.PyFileSystem(DeltaStorageHandler(storage.location, storage.options))
@@ -65,7 +65,7 @@ def lake_files(storage: Storage) -> list[SearchedFile]:
 
 
 def directory_files(directory: Path, beside: Storage | None = None) -> list[SearchedFile]:
-    """Everything in a directory, but for a lake that is in it."""
+    """All files in a directory, except those of a lake in it."""
     lake = None if beside is None or not beside.is_local else Path(beside.location).resolve()
     found = ((directory / path, size) for path, size in _walk(directory))
     return [
@@ -87,6 +87,6 @@ def _walk(directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def remove(place: SearchedFile) -> None:
-    """Delete a file of a lake; one that is gone already is no matter."""
+    """Delete a file of a lake, if it still exists."""
     assert place.storage is not None
     place.storage.remove(place.path)

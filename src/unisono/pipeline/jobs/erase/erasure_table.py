@@ -1,7 +1,7 @@
-"""The table `erasures`: what is to be erased is written down first, so that a killed run can be completed.
+"""The table `erasures`: events are recorded before they are erased, so that a killed run can be completed.
 
-Each event is recorded once, with the time that its tombstone carries; so the same tombstone comes to stand in the log
-and in the lake, however often and in however many parts an erasure is run.
+Each event is recorded once, with the time in its tombstone. So log and lake get the same tombstone, however often and
+in however many parts an erasure runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import ERASURES, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
-from unisono.pipeline.jobs.erase.select import Chosen
+from unisono.pipeline.jobs.erase.select import SelectedEvent
 
 RECORDS_PER_FILE: Final = 1_000_000
 
 
 class ErasureRecord(msgspec.Struct, frozen=True):
-    """One erased event, or one that is to be erased: a row of the table."""
+    """An event that is erased or will be: a row of the table."""
 
     committed_id: int
     id: str
@@ -35,7 +35,7 @@ class ErasureRecord(msgspec.Struct, frozen=True):
 
 
 def recorded(lake: Lake) -> dict[int, int]:
-    """When each event was erased that was, by committed_id; empty where nothing ever was."""
+    """The time of erasure by committed_id; empty without erasures."""
     table = Table.open(lake.storage, ERASURES)
     return {} if table is None else _times(table)
 
@@ -50,20 +50,20 @@ def erasures(lake: Lake) -> list[ErasureRecord]:
 
 
 def record(
-    lake: Lake, events: Iterable[Chosen], now_ms: int, selected_by: str, reason: str | None
+    lake: Lake, events: Iterable[SelectedEvent], now_ms: int, selected_by: str, reason: str | None
 ) -> Mapping[int, int]:
-    """Record those that are not recorded yet; the time of each, by committed_id.
+    """Record the events that are not recorded yet; returns the time of each, by committed_id.
 
-    A tombstone that stands in the log stays (it was erased through another lake, say), and so its time rules.
+    A tombstone that is already in the log stays (it may come from another lake), so its time is used.
     """
-    wanted = list(events)
+    selected = list(events)
 
     def record_new() -> dict[int, int]:
         table = Table.make(lake.storage, ERASURES, 1)
         known = _times(table)
         rows = [
             ErasureRecord(event.committed_id, event.id, event.erased_at or now_ms, selected_by, reason)
-            for event in wanted
+            for event in selected
             if event.committed_id not in known
         ]
         if rows:
@@ -72,7 +72,7 @@ def record(
         return known
 
     times = retry_on_conflict(record_new)
-    return {event.committed_id: event.erased_at or times[event.committed_id] for event in wanted}
+    return {event.committed_id: event.erased_at or times[event.committed_id] for event in selected}
 
 
 def _times(table: Table) -> dict[int, int]:

@@ -1,14 +1,14 @@
-"""Short pieces of what is to be erased, and finding them in any bytes.
+"""Short pieces of erased text, and searching for them in any bytes.
 
-A file format may break a text into parts (SQLite spreads a long one over pages) or keep only some of it (a snapshot
-has the values, not the event). So what is looked for are pieces of 16 bytes: an event's text cut one after the other,
-and the ends of every longer string in it. Each byte of a buffer is tried as the beginning of a piece.
+A file format may split a text (SQLite spreads a long one over pages) or keep only some of it (a snapshot has the
+values, not the event). So the search is for pieces of 16 bytes: consecutive parts of an event's text, and the ends of
+every longer string in it. Every offset of a buffer is tried.
 
-A piece can also stand in an event that stays, "schema":"note.a" for one; whoever finds pieces asks those events
-before calling it a trace.
+A piece can also occur in an event that stays, such as "schema":"note.a"; the caller checks those events before it
+calls a hit a trace.
 
-What leaves an executor are *tokens*, salted hashes of pieces: Spark puts what it sends into temporary files, and a
-killed job leaves them behind.
+Only *tokens* leave an executor, salted hashes of pieces: Spark writes what it sends to temporary files, and a killed
+job leaves them behind.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PIECE_BYTES: Final = 16
 SALT_BYTES: Final = 16
 
 PIECES_MAX: Final = 200_000
-"""Pieces looked for in all: some megabytes on the driver and on each executor. Of more events a sample is taken."""
+"""Pieces searched for in total: some megabytes on the driver and each executor. More events are sampled."""
 
 _WINDOW_BYTES: Final = 4 << 20
-"""Searched at once: the numbers made of it take ten times that."""
+"""Bytes searched at once: their rolling hashes take ten times that."""
 
 _SLOT_BITS: Final = 22
-"""Of the table that rules out nearly every place at the cost of one look; 4 MB."""
+"""Size of the filter that rules out nearly every offset with one lookup; 4 MB."""
 
 _DIGEST_BYTES: Final = 12
 _WORD: Final = np.dtype("<u8")
@@ -43,7 +43,7 @@ _SHIFT: Final = np.uint64(64 - _SLOT_BITS)
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _NAMES: Final = ("schema", "target")
-"""Values of a payload that name something of the model; the model's own files say them too."""
+"""Payload fields with names of the model, which the model's own files have too."""
 
 
 def pieces_of(event: bytes) -> Iterator[bytes]:
@@ -53,7 +53,7 @@ def pieces_of(event: bytes) -> Iterator[bytes]:
         yield from (event[start : start + size] for start in range(0, len(event) - size + 1, size))
         yield event[-size:]
     for text in _strings(event):
-        for part in _ESCAPED.split(text):  # what JSON spells otherwise is written otherwise in other places
+        for part in _ESCAPED.split(text):  # JSON escapes are spelled differently elsewhere
             encoded = part.encode("utf-8", "surrogatepass")
             if len(encoded) >= size:
                 yield encoded[:size]
@@ -61,7 +61,7 @@ def pieces_of(event: bytes) -> Iterator[bytes]:
 
 
 def token(piece: bytes, salt: bytes) -> bytes:
-    """What stands for a piece: the number it is looked for by, and a digest to be sure."""
+    """The token of a piece: the hash that is searched for, and a digest to confirm it."""
     first, second = np.frombuffer(piece, _WORD)
     with np.errstate(over="ignore"):
         key: bytes = _mixed(first, second, _factors(salt)).tobytes()
@@ -69,7 +69,7 @@ def token(piece: bytes, salt: bytes) -> bytes:
 
 
 def sample(texts: Sequence[bytes], most: int, salt: bytes) -> list[bytes]:
-    """Tokens for pieces of these events, at most `most`: of every event as many, taken evenly over its length."""
+    """Tokens of at most `most` pieces of these events, equally many per event, evenly over its length."""
     share = max(1, most // max(1, len(texts)))
     step = -(-len(texts) // most) if most else len(texts) + 1
     found: dict[bytes, None] = {}
@@ -80,7 +80,7 @@ def sample(texts: Sequence[bytes], most: int, salt: bytes) -> list[bytes]:
 
 
 class Pieces:
-    """Some pieces by their tokens, which were made with `salt`."""
+    """Pieces by their tokens, which were made with `salt`."""
 
     def __init__(self, tokens: Iterable[bytes], salt: bytes) -> None:
         self.tokens = frozenset(tokens)
@@ -90,14 +90,14 @@ class Pieces:
         return len(self.tokens)
 
     def find(self, content: Any) -> set[bytes]:
-        """The tokens of those pieces that stand anywhere in these bytes."""
-        hunt = FragmentSearch(self)
-        hunt.look(content)
-        return hunt.found
+        """The tokens of the pieces that occur in these bytes."""
+        finder = FragmentSearch(self)
+        finder.look(content)
+        return finder.found
 
 
 class FragmentSearch:
-    """Looks through any number of buffers for pieces, and for each only until it is found."""
+    """Searches buffers for pieces, for each until it is found."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
@@ -125,14 +125,14 @@ class FragmentSearch:
             keys = _mixed(words[:-1], words[1:], self._factors)
             for place in self._places(keys):
                 start = shift + place * size
-                told = token(bytes(data[start : start + PIECE_BYTES]), self._pieces.salt)
-                if told in self._pieces.tokens:
-                    self.found.add(told)
+                found = token(bytes(data[start : start + PIECE_BYTES]), self._pieces.salt)
+                if found in self._pieces.tokens:
+                    self.found.add(found)
         if len(self.found) > before:
             self._forget_found()
 
     def _places(self, keys: Any) -> list[int]:
-        """Where each of the numbers looked for stands, once: of what stands there often, one is enough."""
+        """One offset of each hash that occurs."""
         places = np.flatnonzero(self._slots[keys >> _SHIFT])
         candidates = keys[places]
         numbers = np.minimum(np.searchsorted(self._keys, candidates), len(self._keys) - 1)
@@ -151,7 +151,7 @@ class FragmentSearch:
 
 @lru_cache(maxsize=4)
 def _factors(salt: bytes) -> tuple[Any, Any]:
-    """Two odd numbers that nobody knows before, so that no text can be made to pass for another."""
+    """Two random odd numbers, so that no text can be crafted to collide."""
     numbers = np.frombuffer(hashlib.blake2b(salt, digest_size=PIECE_BYTES).digest(), _WORD) | np.uint64(1)
     return numbers[0], numbers[1]
 
@@ -165,7 +165,7 @@ def _mixed(first: Any, second: Any, factors: tuple[Any, Any]) -> Any:
 
 
 def _strings(event: bytes) -> Iterator[str]:
-    """Every string in an event's payload, keys too, but for the names of things of the model."""
+    """Every string in an event's payload, with keys, except names of the model."""
     try:
         value = orjson.loads(event)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The proof at the end: every file searched, every event in the log looked at, and what was found told apart.
+"""Proves an erasure: searches every file, reads every erased event in the log, and explains each hit.
 
-A piece that was found may be part of an event that stays: those are asked, and what they say as well is no trace. Nor
-is what a state makes of them, whose text goes on differently after a value than an event's does: states that came of
-nothing but what stays are asked last.
+A piece that is found may also occur in an event that stays; then it is not a trace. Nor is a piece in a state that
+was folded from remaining events only: the text of a state continues differently after a value than that of an event.
+Such states are searched last.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ STATES_AT_ONCE: Final = 64
 TRACES_SHOWN: Final = 10
 
 _KEPT_TEXT: Final = ("id", "client_id", "partitions", "event")
-"""What an erased event keeps as text, and what the others have."""
+"""Text columns that remain of an erased event, and that other events have."""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What was searched, for how many pieces, of which `common` also stand in events that stay; and what was found.
+    """What was searched, for how many pieces, `common` of which also occur in events that stay; and the traces.
 
-    `log_events`: events of the log that are still what they were.
+    `log_events`: events of the log that are not erased.
     """
 
     files: int
@@ -68,7 +68,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     @property
     def in_log(self) -> bool:
-        """Whether something was found in the files of an embedded log."""
+        """Whether the files of an embedded log have traces."""
         own = [trace.place for trace in self.traces if trace.place.storage is None]
         return any(Path(place.path).name.startswith(LOG_FILE) for place in own)
 
@@ -88,7 +88,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class CleanStates(msgspec.Struct, frozen=True):
-    """Which states came of nothing but what stays: of other partitions than these, and those folded since."""
+    """Which states have no erased content: those of other partitions, and those folded since."""
 
     partitions: frozenset[str]
     since_ms: int
@@ -102,7 +102,7 @@ class CleanStates(msgspec.Struct, frozen=True):
         return pc.or_(others, pc.greater_equal(rows.column("created_at"), self.since_ms))
 
 
-def prove(
+def prove_erased(
     spark: SparkContext,
     store: str,
     lake: Lake,
@@ -111,23 +111,27 @@ def prove(
     trust: CleanStates,
     also: Sequence[Path],
 ) -> Proof:
-    """Search the lake, an embedded log's directory and `also`; ask the log for every one of these events."""
+    """Search the lake, an embedded log's directory and `also`; read every erased event in the log."""
     places = lake_files(lake.storage)
     directory = sqlite_directory(store)
     for other in (*also, *([] if directory is None else [directory])):
         places += directory_files(other, lake.storage)
     found = search(spark, places, erased, pieces)
     doubtful = set().union(*(trace.pieces for trace in found.traces if not trace.events))
-    view, held = lake.view(), extent(store)
-    common = surviving(spark, store, view, held.head, Pieces(doubtful, pieces.salt)) if doubtful else set()
+    view, log_extent = lake.view(), extent(store)
+    common = (
+        pieces_in_events(spark, store, view, log_extent.head, Pieces(doubtful, pieces.salt))
+        if doubtful
+        else set()
+    )
     if doubtful - common:
-        common |= in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
+        common |= pieces_in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
     traces = [trace for trace in found.traces if trace.events or trace.pieces - common]
-    left = still_there(spark, store, erased, held.pruned_to)
+    left = count_unerased(spark, store, erased, log_extent.pruned_to)
     return Proof(found.files, found.bytes, len(pieces), len(common), traces, left)
 
 
-class _Stretch(msgspec.Struct, frozen=True):
+class _EventsTask(msgspec.Struct, frozen=True):
     """Events that stay: those of one file of the lake, or of a stretch of the log."""
 
     store: str
@@ -138,31 +142,31 @@ class _Stretch(msgspec.Struct, frozen=True):
     pieces: Any
 
 
-def surviving(spark: SparkContext, store: str, view: View, head: int, pieces: Pieces) -> set[bytes]:
-    """Which of these pieces stand in what stays of events, in the lake and in the log beyond it up to `head`."""
+def pieces_in_events(spark: SparkContext, store: str, view: View, head: int, pieces: Pieces) -> set[bytes]:
+    """The pieces that occur in remaining text of events, in the lake and in the log after it up to `head`."""
     shared = spark.broadcast(pieces)
     try:
-        tasks = [_Stretch(store, view.storage, file, 0, view.head, shared) for file in view.log_files]
+        tasks = [_EventsTask(store, view.storage, file, 0, view.head, shared) for file in view.log_files]
         if head > view.head:
             beyond = ranges(view.head, head, EVENTS_PER_TASK, max(1, spark.defaultParallelism))
-            tasks += [_Stretch(store, view.storage, None, since, upto, shared) for since, upto in beyond]
-        found = spark.parallelize(tasks, len(tasks)).map(standing).collect() if tasks else []
+            tasks += [_EventsTask(store, view.storage, None, since, upto, shared) for since, upto in beyond]
+        found = spark.parallelize(tasks, len(tasks)).map(_find_in_events).collect() if tasks else []
     finally:
         shared.destroy()
     return set().union(*found)
 
 
-def standing(task: _Stretch) -> set[bytes]:
+def _find_in_events(task: _EventsTask) -> set[bytes]:
     """On an executor."""
-    hunt = FragmentSearch(task.pieces.value)
+    finder = FragmentSearch(task.pieces.value)
     for batch in _rows(task):
         for name in _KEPT_TEXT:
             for buffer in text_buffers(batch.column(name)):
-                hunt.look(buffer)
-    return hunt.found
+                finder.look(buffer)
+    return finder.found
 
 
-def _rows(task: _Stretch) -> Iterator[pa.RecordBatch]:
+def _rows(task: _EventsTask) -> Iterator[pa.RecordBatch]:
     if task.file is not None:
         yield from scan_log(task.storage, [task.file], task.since, task.upto, _KEPT_TEXT)
         return
@@ -170,8 +174,8 @@ def _rows(task: _Stretch) -> Iterator[pa.RecordBatch]:
         yield from map(to_batch, read_range(reader, task.since, task.upto))
 
 
-class _States(msgspec.Struct, frozen=True):
-    """The states in one file of the lake, or those that an embedded log keeps."""
+class _StatesTask(msgspec.Struct, frozen=True):
+    """The states in one file of the lake, or in an embedded log."""
 
     directory: Path | None
     storage: Storage
@@ -180,51 +184,55 @@ class _States(msgspec.Struct, frozen=True):
     pieces: Any
 
 
-def in_states(spark: SparkContext, store: str, lake: Lake, trust: CleanStates, pieces: Pieces) -> set[bytes]:
-    """Which of these pieces stand in states that can be trusted, of the lake and of an embedded log."""
+def pieces_in_states(
+    spark: SparkContext, store: str, lake: Lake, trust: CleanStates, pieces: Pieces
+) -> set[bytes]:
+    """The pieces that occur in clean states, of the lake and of an embedded log."""
     table, directory = lake.find(SNAPSHOTS), sqlite_directory(store)
     files: list[DataFile | None] = [] if table is None else [*table.files()]
     if directory is not None:
         files.append(None)
     shared = (spark.broadcast(trust), spark.broadcast(pieces))
     try:
-        tasks = [_States(directory, lake.storage, file, *shared) for file in files]
-        found = spark.parallelize(tasks, len(tasks)).map(stated).collect() if tasks else []
+        tasks = [_StatesTask(directory, lake.storage, file, *shared) for file in files]
+        found = spark.parallelize(tasks, len(tasks)).map(_find_in_states).collect() if tasks else []
     finally:
         for each in shared:
             each.destroy()
     return set().union(*found)
 
 
-def stated(task: _States) -> set[bytes]:
+def _find_in_states(task: _StatesTask) -> set[bytes]:
     """On an executor."""
-    hunt, trust = FragmentSearch(task.pieces.value), task.trust.value
+    finder, trust = FragmentSearch(task.pieces.value), task.trust.value
     if task.file is None:
         assert task.directory is not None
         with closing(SqliteSource(task.directory)) as source:
             for snapshot in filter(trust.of, source.snapshots()):
-                hunt.look(snapshot.state)
-        return hunt.found
+                finder.look(snapshot.state)
+        return finder.found
     with task.storage.read(SNAPSHOTS, task.file.path) as source, task.storage.open_parquet(source) as parquet:
         for batch in parquet.iter_batches(STATES_AT_ONCE, columns=["partition", "created_at", "state"]):
             for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
-                hunt.look(buffer)
-    return hunt.found
+                finder.look(buffer)
+    return finder.found
 
 
-class _Ask(msgspec.Struct, frozen=True):
+class _CountTask(msgspec.Struct, frozen=True):
     store: str
     ids: list[int]
 
 
-def still_there(spark: SparkContext, store: str, erased: TombstoneTimes, pruned_to: int) -> int:
-    """How many of these events the log still has as they were."""
+def count_unerased(spark: SparkContext, store: str, erased: TombstoneTimes, pruned_to: int) -> int:
+    """The number of these events that the log still has unerased."""
     ids = erased.ids[erased.ids > pruned_to].tolist()
-    asks = [_Ask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)]
-    return sum(spark.parallelize(asks, len(asks)).map(count_intact).collect()) if asks else 0
+    tasks = [
+        _CountTask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)
+    ]
+    return sum(spark.parallelize(tasks, len(tasks)).map(_count_intact).collect()) if tasks else 0
 
 
-def count_intact(ask: _Ask) -> int:
+def _count_intact(task: _CountTask) -> int:
     """On an executor."""
-    with closing(open_reader(ask.store)) as reader:
-        return sum(not is_tombstone(text) for text in texts_of(reader, ask.ids).values())
+    with closing(open_reader(task.store)) as reader:
+        return sum(not is_tombstone(text) for text in texts_of(reader, task.ids).values())

@@ -1,8 +1,7 @@
-"""Putting tombstones into the lake's tables: files that hold erased events are written anew, all else as it was.
+"""Puts tombstones into the lake's tables: rewrites the files that have erased events.
 
-Rows stay where they are, with their ids, partitions, times and hashes, in the same row groups, so every digest of the
-table stays what it was. A commit puts some new files in the place of old ones, or nothing has happened; it is refused
-when a compaction came first, and then looks again.
+Rows keep their position, ids, partitions, times, hashes and row groups, so every digest of the table stays the same.
+A commit replaces some files or nothing. It fails when a compaction came first, and the files are read again.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 FILES_PER_COMMIT: Final = 64
-"""Files written anew by one commit: what a kill can cost."""
+"""Files rewritten per commit: what a kill can cost."""
 
 
 class TombstoneTimes(msgspec.Struct, frozen=True):
-    """Events and the times of their tombstones, by committed_id: two arrays of the same length."""
+    """Events and the times of their tombstones, by committed_id: two arrays of one length."""
 
     ids: Any
     times: Any
@@ -53,7 +52,7 @@ class TombstoneTimes(msgspec.Struct, frozen=True):
         return TombstoneTimes(self.ids[start:end], self.times[start:end])
 
     def places(self, committed_ids: Any) -> tuple[Any, Any]:
-        """Which rows hold one of these events, and which of these events each of those rows holds."""
+        """The mask of rows with one of these events, and the index of the event for each of those rows."""
         spots = np.minimum(np.searchsorted(self.ids, committed_ids), len(self.ids) - 1)
         mask = self.ids[spots] == committed_ids
         return mask, spots[mask]
@@ -71,7 +70,7 @@ class RewriteTask(msgspec.Struct, frozen=True):
 
 
 class RewriteResult(msgspec.Struct, frozen=True):
-    """What came of a file: the one that takes its place, None when there was nothing to change in it."""
+    """The file that replaces one; None when nothing had to change."""
 
     old: DataFile
     new: DataFile | None
@@ -83,9 +82,9 @@ class RewriteResult(msgspec.Struct, frozen=True):
 def rewrite(
     spark: SparkContext, lake: Lake, name: str, erased: TombstoneTimes, partitions: Mapping[str, int]
 ) -> int:
-    """Replace what these events said in one table by tombstones; how many rows that changed.
+    """Replace the content of these events in one table by tombstones; returns the number of changed rows.
 
-    `partitions`: every partition they are in. Safe beside exports, compactions and readers.
+    `partitions`: all their partitions. Safe beside exports, compactions and readers.
     """
     changed = 0
     clean: set[str] = set()
@@ -126,7 +125,7 @@ def _commit(table: Table, done: list[RewriteResult]) -> int:
     read, written = total([part.read for part in fresh]), total([part.written for part in fresh])
     if read != written:
         raise Mismatch(
-            f"files of {table.name} held {read} and hold {written} written anew: nothing is replaced"
+            f"files of {table.name} had {read} before and {written} after the rewrite: nothing is replaced"
         )
     new = [part.new for part in fresh if part.new is not None]
     rows = sum(part.rows for part in fresh)
@@ -136,7 +135,7 @@ def _commit(table: Table, done: list[RewriteResult]) -> int:
 
 
 def rewrite_file(job: RewriteTask) -> RewriteResult:
-    """On an executor: the file anew, row group by row group; no new one when no row changes."""
+    """On an executor: rewrite the file by row group; no new file when no row changes."""
     file = job.file
     names = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
     with open_checked(job.storage, file) as parquet:
@@ -157,7 +156,7 @@ def rewrite_file(job: RewriteTask) -> RewriteResult:
 
 
 def with_tombstones(rows: pa.Table, erased: TombstoneTimes) -> tuple[pa.Table, int]:
-    """The rows with tombstones for these events, and how many of them said something else."""
+    """The rows with tombstones for these events, and the number of rows changed."""
     mask, spots = erased.places(np.asarray(rows.column("committed_id")))
     changed = len(differing(rows, erased))
     if not changed:
@@ -176,7 +175,7 @@ def with_tombstones(rows: pa.Table, erased: TombstoneTimes) -> tuple[pa.Table, i
 
 
 def differing(rows: pa.Table, erased: TombstoneTimes) -> list[bytes]:
-    """What rows of these events say where it is not their tombstone."""
+    """The text of rows of these events that is not their tombstone."""
     mask, spots = erased.places(np.asarray(rows.column("committed_id")))
     texts = rows.column("event").filter(pa.array(mask)).to_pylist()
     times = erased.times[spots].tolist()
@@ -186,6 +185,6 @@ def differing(rows: pa.Table, erased: TombstoneTimes) -> list[bytes]:
 
 
 def touched(footer: Footer, group: int, erased: TombstoneTimes) -> bool:
-    """Whether a row group's ids reach over any of these events; it may where its file does not say."""
+    """Whether a row group may have any of these events: it may where its file has no statistics."""
     ids = footer.bounds(group, "committed_id")
     return ids is None or len(erased.within(*ids)) > 0

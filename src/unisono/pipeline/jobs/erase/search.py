@@ -1,9 +1,9 @@
-"""Looking through every file of a lake and of a data directory for what was erased.
+"""Searches every file of a lake and of a data directory for erased content.
 
-Files of the lake's two tables of events are judged by the events' ids: each row of an erased event must be its
-tombstone, also in files that no table names any more. Everything else, decoded where it is Parquet and as it is where
-it is not, is searched for pieces of what was erased. Executors do the reading; in none of their processes is the
-embedded log open while its files are read (see `sqlite_files`).
+Files of `log` and `by_partition` are judged by event ids: each row of an erased event must be its tombstone, also in
+files that no table names any more. All other files, Parquet decoded and the rest as it is, are searched for pieces of
+erased text. Executors read; none of their processes has the embedded log open while its files are read (see
+`sqlite_files`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
 CHUNK_BYTES: Final = 16 << 20
-"""Read at once of a file that is not Parquet."""
+"""Bytes per read of a file that is not Parquet."""
 
 TASK_BYTES: Final = 64 << 20
-"""Files of one task, at least one."""
+"""Bytes of files per task, which has at least one."""
 
 TASK_FILES_MAX: Final = 64
 
 PIECES_PER_FILE: Final = 1_000
-"""Pieces taken of what a file still says, to look for it elsewhere."""
+"""Pieces sampled from a file's remaining content, to search for it elsewhere."""
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A file that holds something of what was erased: so many events by their ids, and pieces with these tokens."""
+    """A file with erased content: the number of events by their ids, and the tokens of pieces."""
 
     place: SearchedFile
     events: int
@@ -44,7 +44,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """What a search read, and what it found."""
+    """The files searched, and the traces found."""
 
     files: int
     bytes: int
@@ -60,7 +60,7 @@ class _Task(msgspec.Struct, frozen=True):
 def search(
     spark: SparkContext, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
 ) -> SearchResult:
-    """Read all of these files; every one that holds something of what was erased is a trace."""
+    """Search all of these files; each with erased content is a trace."""
     shared: tuple[Broadcast[TombstoneTimes], Broadcast[Pieces]] = (
         spark.broadcast(erased),
         spark.broadcast(pieces),
@@ -88,7 +88,7 @@ def _portions(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ..
 
 
 def search_files(task: _Task) -> list[Trace]:
-    """On an executor. A file that is gone by now holds nothing."""
+    """On an executor. A file that was deleted meanwhile has no trace."""
     traces = []
     for place in task.places:
         try:
@@ -110,7 +110,7 @@ def _search(place: SearchedFile, erased: TombstoneTimes, pieces: Pieces) -> tupl
 
 
 def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, set[bytes]]:
-    """How many rows of erased events say anything, and tokens of it."""
+    """The number of rows of erased events that still have content, and tokens of it."""
     count = 0
     texts: list[bytes] = []
     with pq.ParquetFile(source) as parquet:
@@ -124,22 +124,22 @@ def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, s
 
 
 def _decoded(source: Any, pieces: Pieces) -> set[bytes]:
-    """What any column of text or bytes holds; another writer's file may be no Parquet at all, whatever its name."""
-    hunt = FragmentSearch(pieces)
+    """Search all columns of text or bytes; a foreign file may not be Parquet despite its name."""
+    finder = FragmentSearch(pieces)
     try:
         with pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches(1_024):
                 for column in batch.columns:
                     for buffer in text_buffers(column):
-                        hunt.look(buffer)
+                        finder.look(buffer)
     except pa.ArrowInvalid:
         source.seek(0)
         return _raw(source, pieces)
-    return hunt.found
+    return finder.found
 
 
 def text_buffers(column: Any) -> Iterator[Any]:
-    """The bytes under a column, however nested."""
+    """The bytes of a column, however nested."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         yield from text_buffers(column.dictionary)
@@ -159,9 +159,9 @@ def text_buffers(column: Any) -> Iterator[Any]:
 
 
 def _raw(source: Any, pieces: Pieces) -> set[bytes]:
-    hunt = FragmentSearch(pieces)
+    finder = FragmentSearch(pieces)
     tail = b""
     while chunk := source.read(CHUNK_BYTES):
-        hunt.look(tail + chunk)
+        finder.look(tail + chunk)
         tail = chunk[1 - PIECE_BYTES :]
-    return hunt.found
+    return finder.found

@@ -1,7 +1,7 @@
-"""Which events are meant: all of a client, of a partition, some by their ids or numbers, wherever they are.
+"""Selects the events to erase: of clients, in partitions, by event ids or committed ids, in the lake and the log.
 
-The lake has every event up to its head, the log has the rest. Both are read on executors; of the lake only the column
-that decides, and whole rows of those row groups where something was found.
+The lake has every event up to its head, the log has the rest. Executors read both; of the lake only the column that
+decides, and whole rows of the row groups with a match.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 EVENTS_PER_TASK: Final = 100_000
 
 STRETCH_EVENTS: Final = 250
-"""Neighbouring events read from the log at once."""
+"""Consecutive events per read of the log."""
 
 TEXT_BYTES_MAX: Final = 16 << 20
-"""Event text of which a task takes pieces; of what is beyond, it only counts the events."""
+"""Event text from which a task samples pieces; further events are only counted."""
 
 Kind = Literal["client", "id", "partition"]
 
@@ -45,7 +45,7 @@ _READ: Final = ("committed_id", "id", "partitions", "event")
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """What was asked for: events of any of these clients, with any of these ids, or in any of these partitions."""
+    """Selects events of any of these clients, with any of these ids, or in any of these partitions."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -54,10 +54,10 @@ class Selector(msgspec.Struct, frozen=True):
         return f"{self.kind} {', '.join(map(repr, self.names))}"
 
 
-class Chosen(msgspec.Struct, frozen=True, array_like=True):
-    """One event. `intact`: the lake or the log still has what it said.
+class SelectedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One event. `intact`: the lake or the log still has its content.
 
-    `erased_at`: what its tombstone says, if the log or else the lake has one.
+    `erased_at`: the time in its tombstone, if the log or the lake has one.
     """
 
     committed_id: int
@@ -68,20 +68,20 @@ class Chosen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The events meant, each once, by committed_id.
+    """The selected events, each once, by committed_id.
 
-    `partitions`: the first of them in each partition that has any. `pieces`: tokens of what they still say, made
-    with `salt`.
+    `partitions`: the first selected event of each partition. `pieces`: tokens of their remaining content, made with
+    `salt`.
     """
 
-    events: list[Chosen]
+    events: list[SelectedEvent]
     partitions: dict[str, int]
     pieces: frozenset[bytes]
     salt: bytes
 
 
 class ByCommittedId(msgspec.Struct, frozen=True):
-    """Events by their committed ids, which ascend: those that an erasure was begun of."""
+    """Selects events of an earlier erasure by their committed ids, which ascend."""
 
     ids: tuple[int, ...]
 
@@ -89,7 +89,7 @@ class ByCommittedId(msgspec.Struct, frozen=True):
         return ByCommittedId(self.ids[bisect_left(self.ids, first) : bisect_right(self.ids, last)])
 
 
-class _Look(msgspec.Struct, frozen=True):
+class _SelectTask(msgspec.Struct, frozen=True):
     store: str
     selector: Selector | ByCommittedId
     since: int
@@ -110,25 +110,27 @@ def select(
     head: int,
     salt: bytes,
 ) -> Selection:
-    """The events meant, up to `head` of the log, which has lost those up to `pruned_to`."""
+    """The selected events up to `head` of the log, whose events up to `pruned_to` are pruned."""
     files = _files(view, selector)
     cores = max(1, spark.defaultParallelism)
     hot = ranges(view.head, head, EVENTS_PER_TASK, cores) if head > view.head else []
     share = PIECES_MAX // max(1, len(files) + len(hot))
     spans = [(0, view.head, file) for file in files] + [(since, upto, None) for since, upto in hot]
-    looks = [
-        _Look(
+    tasks = [
+        _SelectTask(
             store, _part(selector, since, upto, file), since, upto, pruned_to, share, salt, view.storage, file
         )
         for since, upto, file in spans
     ]
-    return joined(spark.parallelize(looks, len(looks)).map(look).collect() if looks else [], salt)
+    return merge_selections(
+        spark.parallelize(tasks, len(tasks)).map(select_part).collect() if tasks else [], salt
+    )
 
 
 def _part(
     selector: Selector | ByCommittedId, since: int, upto: int, file: DataFile | None
 ) -> Selector | ByCommittedId:
-    """What of it a task has to look for."""
+    """The part of the selector for one task."""
     if isinstance(selector, Selector):
         return selector
     return selector.within(since + 1, upto) if file is None else selector.within(file.first_id, file.last_id)
@@ -142,9 +144,9 @@ def _files(view: View, selector: Selector | ByCommittedId) -> list[DataFile]:
     return view.log_files
 
 
-def joined(parts: Iterable[Selection], salt: bytes) -> Selection:
-    """All of these as one; an event in two of the partitions asked for was found twice."""
-    events: dict[int, Chosen] = {}
+def merge_selections(parts: Iterable[Selection], salt: bytes) -> Selection:
+    """Merge selections; an event in two selected partitions was found twice."""
+    events: dict[int, SelectedEvent] = {}
     partitions: dict[str, int] = {}
     pieces: set[bytes] = set()
     for part in parts:
@@ -155,9 +157,9 @@ def joined(parts: Iterable[Selection], salt: bytes) -> Selection:
     return Selection([events[number] for number in sorted(events)], partitions, frozenset(pieces), salt)
 
 
-def look(task: _Look) -> Selection:
-    """On an executor: one file of the lake, or one stretch of the log."""
-    found = _Finding()
+def select_part(task: _SelectTask) -> Selection:
+    """On an executor: one file of the lake, or one range of the log."""
+    found = _Found()
     reader = open_reader(task.store)
     try:
         if task.file is None:
@@ -176,22 +178,22 @@ def look(task: _Look) -> Selection:
     return Selection(found.events, found.partitions, pieces, task.salt)
 
 
-class _Finding:
-    """Gathers what a task finds, within bounds."""
+class _Found:
+    """Collects what a task finds, within bounds."""
 
     def __init__(self) -> None:
-        self.events: list[Chosen] = []
+        self.events: list[SelectedEvent] = []
         self.partitions: dict[str, int] = {}
         self.texts: list[bytes] = []
         self._room = TEXT_BYTES_MAX
 
     def add(self, committed_id: int, id: str, partitions: Iterable[str], event: bytes, hot: bytes) -> None:
-        """`event` as the lake has it (or the log, where the lake does not reach), `hot` as the log has it."""
+        """Add an event: `event` as in the lake (or in the log, after the lake's head), `hot` as in the log."""
         text = hot if is_tombstone(event) else event
         intact = bool(text) and not is_tombstone(text)
         erased_at = erased_at_of(event) if erased_at_of(hot) is None else erased_at_of(hot)
         names = tuple(map(intern, partitions))
-        self.events.append(Chosen(committed_id, id, names, erased_at, intact))
+        self.events.append(SelectedEvent(committed_id, id, names, erased_at, intact))
         for name in names:
             self.partitions[name] = min(committed_id, self.partitions.get(name, committed_id))
         if intact and self._room >= len(text):
@@ -200,30 +202,30 @@ class _Finding:
 
 
 def erased_at_of(event: bytes) -> int | None:
-    """The time in a tombstone; None of any other event."""
+    """The time in a tombstone; None for any other event."""
     if not is_tombstone(event):
         return None
     return int(msgspec.json.decode(event)["payload"]["erased_at"])
 
 
-def _in_file(task: _Look) -> Iterator[pa.Table]:
-    """The rows meant, one row group after the other."""
+def _in_file(task: _SelectTask) -> Iterator[pa.Table]:
+    """The selected rows, by row group."""
     assert task.file is not None
     if isinstance(task.selector, ByCommittedId):
-        column, wanted = "committed_id", pa.array(task.selector.ids, pa.int64())
+        column, values = "committed_id", pa.array(task.selector.ids, pa.int64())
     else:
-        column, wanted = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
+        column, values = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
     with open_checked(task.storage, task.file) as parquet:
         for number in _groups(Footer(parquet.metadata), column, task.selector):
             deciding = parquet.read_row_group(number, columns=[column])
-            mine = pc.is_in(deciding.column(column), value_set=wanted)
+            mine = pc.is_in(deciding.column(column), value_set=values)
             if pc.any(mine).as_py():
                 rows = parquet.read_row_group(number, columns=list(_READ)).filter(mine)
                 yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
 
 
 def _groups(footer: Footer, column: str, selector: Selector | ByCommittedId) -> Iterator[int]:
-    """Row groups that may hold any of what is looked for, by their statistics where they have some."""
+    """Row groups that may have a match, by their statistics if they have some."""
     encoded = [] if isinstance(selector, ByCommittedId) else [name.encode() for name in selector.names]
     for number in range(len(footer)):
         bounds = footer.bounds(number, column)
@@ -236,9 +238,9 @@ def _groups(footer: Footer, column: str, selector: Selector | ByCommittedId) -> 
             yield number
 
 
-def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
+def _in_log(reader: LogReader, task: _SelectTask) -> Iterator[Record]:
     if isinstance(task.selector, ByCommittedId):
-        yield from _numbered(reader, task.selector.ids)
+        yield from _read_ids(reader, task.selector.ids)
         return
     names = frozenset(task.selector.names)
     if task.selector.kind == "partition":
@@ -251,12 +253,12 @@ def _in_log(reader: LogReader, task: _Look) -> Iterator[Record]:
 
 
 def texts_of(reader: LogReader, ids: Iterable[int]) -> dict[int, bytes]:
-    """What the log has of these events, which ascend; nothing of those that have left it."""
-    return {record.committed_id: record.event for record in _numbered(reader, ids)}
+    """The text of these events in the log; ids ascend, and pruned events are left out."""
+    return {record.committed_id: record.event for record in _read_ids(reader, ids)}
 
 
-def _numbered(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
-    for first, last in _stretches(ids):
+def _read_ids(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
+    for first, last in _runs_of_ids(ids):
         try:
             records = reader.scan(first - 1, last, limit=last - first + 1)
         except Pruned:
@@ -264,8 +266,8 @@ def _numbered(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
         yield from records
 
 
-def _stretches(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours together, some at a time."""
+def _runs_of_ids(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive ids as ranges of bounded length."""
     first = last = None
     for number in ids:
         if first is not None and last is not None:

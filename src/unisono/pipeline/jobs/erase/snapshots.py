@@ -1,8 +1,7 @@
-"""Snapshots after an erasure: those of the partitions concerned go, and are folded anew from what is left.
+"""Replaces snapshots after an erasure: drops those of the affected partitions and folds them again.
 
-A state cannot be taken apart into what each event put there, so every snapshot of a partition that had an erased
-event is removed, of any model version. Those of the model in force are made again from the lake, which has tombstones
-by then.
+A state cannot be split by event, so every snapshot of a partition with an erased event is dropped, of any model
+version. Those of the model in force are folded again from the lake, which has tombstones by then.
 """
 
 from __future__ import annotations
@@ -17,28 +16,27 @@ from unisono.lake.scan import files_with
 from unisono.lake.snapshots import Snapshots, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.job_model import ShippedModel, stored_digest
-from unisono.pipeline.jobs.snapshot.job import forget, snapshot
+from unisono.pipeline.jobs.snapshot.job import drop_snapshots, snapshot
 from unisono.store.port import Snapshot
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 PUBLISHED_AT_ONCE: Final = 64
-"""Snapshots in memory on their way to the log."""
+"""Snapshots per call to the log."""
 
 
-def forget_states(lake: Lake, names: Sequence[str]) -> int:
-    """Remove the lake's snapshots of these partitions; how many there were.
+def drop_states(lake: Lake, names: Sequence[str]) -> int:
+    """Remove the lake's snapshots of these partitions; returns their number.
 
-    A run that folds at this moment has perhaps read what was erased. There is a commit in any case, so that its own
-    is refused.
+    A concurrent snapshot run may have read erased content. There is always a commit, so that its own fails.
     """
 
     def forget_all() -> int:
         table = lake.find(SNAPSHOTS)
         if table is None:
             return 0
-        gone = forget(lake, names)
+        gone = drop_snapshots(lake, names)
         if not gone:
             table.put_snapshots([], {}, {"forgotten": 0})
         return gone
@@ -49,7 +47,7 @@ def forget_states(lake: Lake, names: Sequence[str]) -> int:
 def fold_again(
     spark: SparkContext, lake: Lake, model: ShippedModel, names: Sequence[str], reached: int
 ) -> None:
-    """Make snapshots of these partitions anew; `reached`: up to where all partitions had been folded before."""
+    """Fold these partitions again; `reached`: the id up to which all partitions were folded before."""
     snapshot(spark, lake, model, partitions=names)
     table = lake.find(SNAPSHOTS)
     if table is not None and reached and not table.folded_upto(model.version):
@@ -57,23 +55,23 @@ def fold_again(
 
 
 def states_of(lake: Lake, model_version: int, names: Sequence[str]) -> Iterator[list[Snapshot]]:
-    """The newest snapshots of these partitions as the log keeps them, some at a time."""
+    """The newest snapshots of these partitions as the log stores them, in batches."""
     table = lake.find(SNAPSHOTS)
     if table is None:
         return
     buckets = table.description().buckets
     own = files_with(files_of(table.files(), model_version), buckets, names, -1, EVERY_ID.upto)
-    held: list[Snapshot] = []
+    batch: list[Snapshot] = []
     with Snapshots.opened(lake.storage, own) as snapshots:
         for name in sorted(set(names), key=str.encode):
             row = snapshots.latest(name.encode())
             if row is not None:
                 digest = stored_digest(row.model_digest)
-                held.append(
+                batch.append(
                     Snapshot(name, row.committed_id, model_version, row.state, row.created_at, digest)
                 )
-            if len(held) == PUBLISHED_AT_ONCE:
-                yield held
-                held = []
-    if held:
-        yield held
+            if len(batch) == PUBLISHED_AT_ONCE:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

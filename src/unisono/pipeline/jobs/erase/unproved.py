@@ -1,8 +1,8 @@
-"""What is still to be proved gone: which events, and tokens of pieces, kept in the lake until a search found none.
+"""Records an erasure that is not proved yet: its events and tokens of its pieces, kept in the lake until a search
+finds nothing.
 
-They are written down before anything else is done. When a run is killed, or its search finds something, the next one,
-whatever it erases, still knows what to finish and what to look for, though the text itself may be nowhere but where
-it should not be.
+Written before anything else. After a kill, or when the search finds something, the next run, whatever it erases,
+knows what to finish and what to search for, even though the text itself may exist only where it should not.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unisono.lake.storage import ERASURES, Storage
 from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remove
 
 _PREFIX: Final = "_unproved-"
-"""In the folder of the table of erasures; what begins like this belongs to no table, and no vacuum removes it."""
+"""File prefix in the folder of `erasures`; such files belong to no table, and a vacuum leaves them."""
 
 
 class UnprovedErasure(msgspec.Struct, frozen=True):
     """Events, by committed_id, and tokens, all made with one salt.
 
-    `selected_by` and `reason` are for those that are not in the table of erasures yet. `ids` is None in what was
-    written before they were kept: then any of those in the table may be unfinished.
+    `selected_by` and `reason` are for events that are not in `erasures` yet. `ids` is None in files of older
+    versions: then any event in the table may be unfinished.
     """
 
     salt: bytes
@@ -35,20 +35,20 @@ class UnprovedErasure(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def unproved(storage: Storage) -> UnprovedErasure | None:
-    """What earlier runs could not prove to be gone; None when there is nothing."""
-    kept = [_read(place) for place in _places(storage)]
-    if not kept:
+def load_unproved(storage: Storage) -> UnprovedErasure | None:
+    """The erasure that earlier runs could not prove; None without one."""
+    found = [_read(place) for place in _places(storage)]
+    if not found:
         return None
-    if len(kept) == 1:
-        return kept[0]
-    # Killed between writing the newer and removing the older, which is part of it.
-    most = max(kept, key=lambda each: len(each.ids or ()))
-    return msgspec.structs.replace(most, tokens=frozenset().union(*(each.tokens for each in kept)))
+    if len(found) == 1:
+        return found[0]
+    # Killed between writing the newer file and removing the older, which it includes.
+    most = max(found, key=lambda each: len(each.ids or ()))
+    return msgspec.structs.replace(most, tokens=frozenset().union(*(each.tokens for each in found)))
 
 
-def keep(storage: Storage, fresh: UnprovedErasure) -> None:
-    """In the place of all that was kept before, which must be part of it."""
+def save_unproved(storage: Storage, fresh: UnprovedErasure) -> None:
+    """Replace all earlier records, which must be part of this one."""
     before = _places(storage)
     content = msgspec.msgpack.encode(fresh)
     storage.write(ERASURES, f"{_PREFIX}{uuid.uuid4().hex}.msgpack", pa.py_buffer(content))
@@ -56,8 +56,8 @@ def keep(storage: Storage, fresh: UnprovedErasure) -> None:
         remove(place)
 
 
-def forget(storage: Storage) -> None:
-    """All of it is proved to be gone."""
+def clear_unproved(storage: Storage) -> None:
+    """Remove the record: the erasure is proved."""
     for place in _places(storage):
         remove(place)
 
@@ -72,6 +72,6 @@ def _read(place: SearchedFile) -> UnprovedErasure:
             return msgspec.msgpack.decode(source.read(), type=UnprovedErasure)
     except msgspec.MsgspecError as error:
         raise LakeUnusable(
-            f"{place.shown()} has what an erasure was to look for and cannot be read ({error}): "
+            f"{place.shown()} is unreadable ({error}); an earlier erasure needs it for its final search: "
             "remove it, and that erasure stays unproved"
         ) from error

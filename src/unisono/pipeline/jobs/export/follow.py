@@ -1,7 +1,7 @@
-"""Export as a stream: the lake follows the log, a micro-batch at a time, until it is told to stop.
+"""Exports as a stream: the lake follows the log, one micro-batch at a time, until stopped.
 
-Spark's checkpoint remembers which batches were planned; the lake's own tables remember which events they hold, and
-they decide. A batch that is replayed after a kill finds its events there and adds nothing.
+Spark's checkpoint has the planned batches; the lake's tables have the events they contain, and decide. A batch that
+is replayed after a kill finds its events in the lake and adds nothing.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from unisono.pipeline.jobs.export.job import (
     EVENTS_PER_FILE,
     ExportCommit,
     ExportResult,
+    align_tables,
     commit,
     export,
-    level,
     plan,
 )
 from unisono.pipeline.origin_check import origin_of
 from unisono.pipeline.spark.source import EVENTS_PER_BATCH, UnisonoSource
 
 EVERY_S: Final = 1.0
-"""From one look at the log to the next."""
+"""Interval between two polls of the log."""
 
 _POLL_S: Final = 0.2
 
-Told = Callable[[ExportResult], None]
-"""Called after each batch that added something."""
+OnBatch = Callable[[ExportResult], None]
+"""Called after each batch that added events."""
 
 
 class Follower:
-    """One running export stream.
+    """A running export stream.
 
-    A batch and a stop exclude each other: `stop` waits for the batch at work, and no batch begins after it.
+    A batch and a stop exclude each other: `stop` waits for the current batch, and no batch begins after it.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class Follower:
         *,
         every_s: float = EVERY_S,
         events_per_batch: int = EVENTS_PER_BATCH,
-        told: Told | None = None,
+        on_batch: OnBatch | None = None,
     ) -> None:
         self._spark = spark
         self._store = store
         self._lake = lake
-        self._told = told or (lambda _: None)
+        self._on_batch = on_batch or (lambda _: None)
         self._working = threading.Lock()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
-        plan(store, lake)  # refuses a lake of another log before anything starts
+        plan(store, lake)  # refuses the lake of another log
         head = lake.head()
         spark.dataSource.register(UnisonoSource)
         rows = (
@@ -91,7 +91,7 @@ class Follower:
         )
 
     def run(self, stop: threading.Event, upto: int | None = None) -> None:
-        """Follow until `stop` is set, or the lake has reached `upto`; raises what ended it otherwise."""
+        """Follow until `stop` is set, or the lake has reached `upto`; raises the error that ended the stream."""
         while not stop.wait(_POLL_S):
             if not self._query.isActive:
                 raise self._failure or self._query.exception() or PipelineError("the stream ended")
@@ -107,7 +107,7 @@ class Follower:
     def _batch(self, rows: DataFrame, _: int) -> None:
         while not self._working.acquire(timeout=_POLL_S):
             if self._stopping.is_set():
-                raise PipelineError("stopping")  # unanswered, so Spark plans this batch again next time
+                raise PipelineError("stopping")  # not committed, so Spark plans this batch again
         try:
             if self._stopping.is_set():
                 raise PipelineError("stopping")
@@ -119,32 +119,32 @@ class Follower:
             self._working.release()
 
     def _copy(self, rows: DataFrame) -> None:
-        """Add to the lake what it lacks of this batch; what came in from elsewhere meanwhile is left out."""
+        """Add the events of this batch that the lake lacks; another export may have added some."""
         done = retry_on_conflict(lambda: self._add(rows))
         if done is not None:
-            self._told(done)
+            self._on_batch(done)
 
     def _add(self, rows: DataFrame) -> ExportResult | None:
         context, began = self._spark.sparkContext, time.monotonic()
-        head = level(context, self._store, self._lake)
+        head = align_tables(context, self._store, self._lake)
         with job_attempt(self._lake.storage) as storage:
             written = self._write(rows.where(f.col("committed_id") > head), storage)
             log = total([part.log for part in written])
             if log.rows == 0:
                 return None
-            if log.first > head + 1:  # the lake was put back to an earlier state: fill in what is between
+            if log.first > head + 1:  # the lake was restored to an earlier state: export the gap
                 head = export(context, self._store, self._lake, to=log.first - 1).upto
             commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
         return ExportResult(head, log.last, log.rows, time.monotonic() - began, log)
 
     def _write(self, rows: DataFrame, storage: Storage) -> list[WrittenFiles]:
         writing = _Writing(storage, self._lake.view().buckets)
-        told = rows.mapInArrow(writing, "written BINARY").collect()
-        return [msgspec.msgpack.decode(row.written, type=WrittenFiles) for row in told]
+        found = rows.mapInArrow(writing, "written BINARY").collect()
+        return [msgspec.msgpack.decode(row.written, type=WrittenFiles) for row in found]
 
 
 class _Writing:
-    """On an executor: rows of one range into files."""
+    """On an executor: writes the rows of one range to files."""
 
     def __init__(self, storage: Storage, buckets: int) -> None:
         self._storage = storage
@@ -153,16 +153,15 @@ class _Writing:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=LOG_SCHEMA) for batch in batches)
         written = write_runs(self._storage, rows, buckets=self._buckets, events_per_file=EVENTS_PER_FILE)
-        told = pa.array([msgspec.msgpack.encode(written)], pa.binary())
-        yield pa.RecordBatch.from_arrays([told], names=["written"])
+        encoded = pa.array([msgspec.msgpack.encode(written)], pa.binary())
+        yield pa.RecordBatch.from_arrays([encoded], names=["written"])
 
 
 def resume_place(checkpoint: Path, head: int) -> Path:
-    """The directory of the stream's checkpoint: the last one, or a new one when the lake stands elsewhere.
+    """The directory of the stream's checkpoint: the last one, or a new one when it does not match the lake.
 
-    A stream resumes where its checkpoint stands. If the lake is further by now (an export ran in between), that
-    would read again what is there, or what has left the log since; if it was put back to an earlier state, the
-    stream would wait for news and leave out what is between.
+    A stream resumes at its checkpoint. If an export ran since, it would read events that the lake has, or that were
+    pruned. If the lake was restored to an earlier state, it would skip the events between.
     """
     places = sorted(checkpoint.glob("from-*"), key=lambda place: place.stat().st_mtime)
     if places and _done(places[-1]) <= head <= _planned(places[-1]):
@@ -175,12 +174,12 @@ def resume_place(checkpoint: Path, head: int) -> Path:
 
 
 def _planned(place: Path) -> int:
-    """The committed_id that the newest planned batch ends at; -1 when none can be made out."""
+    """The committed_id at the end of the newest planned batch; -1 when unknown."""
     return _end_of(place, _newest(place / "offsets"))
 
 
 def _done(place: Path) -> int:
-    """The committed_id that the newest finished batch ends at, or where the first one starts; -1 as above."""
+    """The committed_id at the end of the newest finished batch, or at the start of the first; -1 when unknown."""
     newest = _newest(place / "commits")
     return int(place.name.removeprefix("from-")) if newest is None else _end_of(place, newest)
 

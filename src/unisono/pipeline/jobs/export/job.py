@@ -1,9 +1,8 @@
-"""Copying the log into the lake: ranges of committed_id, each in the lake exactly once.
+"""Copies the log into the lake: ranges of committed_id, each in the lake exactly once.
 
-The driver cuts what is missing into stages, a stage into ranges, one task each. Tasks read the log, write files
-and report them; the driver then names them in `by_partition` and after that in `log`, each by one commit that
-states where it starts. Killed anywhere, the next run finds where each table stands and goes on from there; files
-that no commit named are never read.
+The driver splits the missing events into stages, and a stage into ranges, one task each. Tasks read the log, write
+files and return their names. The driver commits them to `by_partition` and then to `log`; each commit states where it
+starts. After a kill, the next run continues from where each table ends. Files that no commit names are never read.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, write_runs
 from unisono.pipeline.errors import Mismatch, NoSuchRange
-from unisono.pipeline.open_log import extent, no_collection, open_reader, read_range
+from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range
 from unisono.pipeline.origin_check import origin_of, require_same_log
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 EVENTS_PER_FILE: Final = 250_000
-"""Events of a run: a file of `log` of some 25 MB, and a worker of about 500 MB, however long the log is."""
+"""Events per run: a file of `log` of about 25 MB, a worker of about 500 MB, for a log of any length."""
 
 TASK_EVENTS_MIN: Final = 20_000
-"""Less than this is not worth a second task, nor a second file."""
+"""Fewer events are not worth a second task or file."""
 
 TASKS_PER_CORE: Final = 4
-"""Ranges of one stage for each core: what a kill can cost, against commits that wait for the slowest task."""
+"""Ranges of one stage per core. More cost more work at a kill; fewer make commits wait for the slowest task."""
 
 BOTH: Final = frozenset((LOG, BY_PARTITION))
 
 Progress = Callable[[int, int], None]
-"""Called with events exported so far and events to export in all."""
+"""Called with the events exported so far, and all events to export."""
 
 
 class ExportCommit(msgspec.Struct, frozen=True):
-    """One commit's worth: a range, which tables it is missing in, and whether the lake's own log has it."""
+    """A range for one commit, the tables that lack it, and whether it is read from the lake's own `log`."""
 
     since: int
     upto: int
@@ -57,7 +56,7 @@ class ExportCommit(msgspec.Struct, frozen=True):
 
 
 class ExportTask(msgspec.Struct, frozen=True):
-    """One executor's part of a stage."""
+    """One task of a stage."""
 
     store: str
     storage: Storage
@@ -70,7 +69,7 @@ class ExportTask(msgspec.Struct, frozen=True):
 
 
 class ExportResult(msgspec.Struct, frozen=True):
-    """What an export did: `(since, upto]` was missing in one table or both. `digest` is of what it added to `log`."""
+    """The range `(since, upto]` that one table or both lacked. `digest` is of the events added to `log`."""
 
     since: int
     upto: int
@@ -84,14 +83,14 @@ class ExportResult(msgspec.Struct, frozen=True):
 
 
 def plan(store: str, lake: Lake, to: int | None = None) -> list[ExportCommit]:
-    """What is missing in the lake, up to `to` or the log's head; empty when nothing is."""
+    """The ranges that the lake lacks, up to `to` or the log's head."""
     view = lake.view()
     log, by_partition = view.head, view.by_partition.head
-    held = extent(store)  # after the lake: another export may bring it beyond what the log held before
-    target = held.head if to is None else to
-    if target > held.head:
-        raise NoSuchRange(f"the log ends at {held.head}, {target} was asked for")
-    require_same_log(store, lake, log, held)
+    log_extent = extent(store)  # read after the lake: another export may add newer events
+    target = log_extent.head if to is None else to
+    if target > log_extent.head:
+        raise NoSuchRange(f"the log ends at {log_extent.head}, {target} is requested")
+    require_same_log(store, lake, log, log_extent)
     stages = []
     if by_partition < log:
         stages.append(ExportCommit(by_partition, log, frozenset((BY_PARTITION,)), from_lake=True))
@@ -112,7 +111,7 @@ def export(
     events_per_file: int = EVENTS_PER_FILE,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Bring the lake up to `to`, or to where the log ends now; safe to run beside another export."""
+    """Export up to `to`, or to the log's current head. Safe to run beside another export."""
     began = time.monotonic()
     start = min(lake.table(LOG).head, lake.table(BY_PARTITION).head)
     upto = extent(store).head if to is None else to
@@ -122,19 +121,21 @@ def export(
     def export_all() -> None:
         nonlocal done
         while stages := plan(store, lake, upto):
-            wanted = done + sum(stage.upto - stage.since for stage in stages)
-            for stage in _cut(stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)):
+            events_total = done + sum(stage.upto - stage.since for stage in stages)
+            for stage in _split_stages(
+                stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)
+            ):
                 digests.append(export_stage(spark, store, lake, stage, events_per_file))
                 done += stage.upto - stage.since
                 if progress is not None:
-                    progress(done, wanted)
+                    progress(done, events_total)
 
     retry_on_conflict(export_all)
     return ExportResult(start, lake.head(), done, time.monotonic() - began, total(digests))
 
 
-def level(spark: SparkContext, store: str, lake: Lake) -> int:
-    """Bring both tables to the same event, should a kill have come between their commits; that event."""
+def align_tables(spark: SparkContext, store: str, lake: Lake) -> int:
+    """Bring both tables to the same event, after a kill between their commits; returns that event."""
     heads = lake.table(LOG).head, lake.table(BY_PARTITION).head
     if heads[0] != heads[1]:
         export(spark, store, lake, to=max(heads))
@@ -144,7 +145,7 @@ def level(spark: SparkContext, store: str, lake: Lake) -> int:
 def export_stage(
     spark: SparkContext, store: str, lake: Lake, stage: ExportCommit, events_per_file: int
 ) -> Digest:
-    """Write one stage and commit it; the digest of what it added to `log`."""
+    """Write and commit one stage; the digest of the events added to `log`."""
     view = lake.view()
     files = view.log_files if stage.from_lake else []
     parts = ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
@@ -168,8 +169,8 @@ def export_stage(
 
 @release_arrow_memory()
 def run_task(task: ExportTask) -> WrittenFiles:
-    """On an executor: read a range and write its files. Names are new each time: a retry disturbs nothing."""
-    with no_collection():
+    """On an executor: read a range and write its files. File names are unique, so a retry is harmless."""
+    with gc_paused():
         if task.lake_files:
             batches = scan_log(task.storage, task.lake_files, task.since, task.upto)
             return _write(task, batches)
@@ -183,9 +184,9 @@ def run_task(task: ExportTask) -> WrittenFiles:
 def commit(
     lake: Lake, stage: ExportCommit, written: list[WrittenFiles], origin: Origin | None = None
 ) -> Digest:
-    """Name the files of a stage in the tables that miss it; CommitConflict when a table stands elsewhere by now.
+    """Commit the files of a stage to the tables that lack it; CommitConflict when a table has moved on.
 
-    `origin`: the log they come from, noted with what is added to `log`.
+    `origin`: the log they come from, recorded with the commit to `log`.
     """
     files = [file for part in written for file in part.files]
     log = total([part.log for part in written])
@@ -193,7 +194,7 @@ def commit(
     if LOG in stage.tables:
         _require_whole(stage, log)
     with removed_unless_committed(lake.storage, files):
-        # Before the files are looked for: whoever came first may have removed them.
+        # Before the files are checked: a commit that came first may have removed them.
         for name in stage.tables:
             lake.table(name).require_head(stage.since)
         require_present(lake.storage, files)
@@ -207,7 +208,7 @@ def commit(
 
 
 def ranges(since: int, upto: int, size: int, cores: int) -> list[tuple[int, int]]:
-    """`(since, upto]` in even parts of at most `size`, enough of them to keep every core busy to the end."""
+    """`(since, upto]` in even parts of at most `size`, enough to keep all cores busy."""
     count = upto - since
     parts = -(-count // size)
     if parts > 1:
@@ -217,7 +218,7 @@ def ranges(since: int, upto: int, size: int, cores: int) -> list[tuple[int, int]
     return list(itertools.pairwise(edges))
 
 
-def _cut(stages: list[ExportCommit], size: int) -> Iterator[ExportCommit]:
+def _split_stages(stages: list[ExportCommit], size: int) -> Iterator[ExportCommit]:
     for stage in stages:
         for since in range(stage.since, stage.upto, size):
             yield msgspec.structs.replace(stage, since=since, upto=min(since + size, stage.upto))
@@ -236,13 +237,13 @@ def _write(task: ExportTask, batches: Iterator[object]) -> WrittenFiles:
 def _require_whole(stage: ExportCommit, log: Digest) -> None:
     if (log.rows, log.first, log.last) != (stage.upto - stage.since, stage.since + 1, stage.upto):
         raise Mismatch(
-            f"({stage.since}, {stage.upto}] was to be written and {log.rows} events from {log.first} to "
-            f"{log.last} were: nothing is committed"
+            f"({stage.since}, {stage.upto}] expected, but {log.rows} events from {log.first} to "
+            f"{log.last} were written: nothing is committed"
         )
 
 
 def require_present(storage: Storage, files: list[DataFile]) -> None:
-    """Executors may have written to a directory of the same name on a machine of their own."""
+    """Refuse files that executors wrote to a local directory on another machine."""
     if not storage.is_local:
         return
     for file in files:
@@ -253,5 +254,5 @@ def require_present(storage: Storage, files: list[DataFile]) -> None:
             size = -1
         if size != file.bytes:
             raise Mismatch(
-                f"an executor wrote {path} and it is not here: a lake on a cluster needs a shared place"
+                f"an executor wrote {path}, and the driver does not see it: a lake on a cluster needs shared storage"
             )

@@ -19,7 +19,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_.judge import Components, Judge
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, REJECTED
 from unisono.pipeline.jobs.import_.read_split import ROW_SCHEMA, number_of
-from unisono.pipeline.open_log import no_collection, open_reader
+from unisono.pipeline.open_log import gc_paused, open_reader
 from unisono.store.bulk_load import Ids, open_ids
 from unisono.store.port import RememberedId
 
@@ -138,7 +138,7 @@ class _Comparing:
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         ids = open_ids(self._deciding.store) if self._deciding.base else None
         try:
-            with no_collection():
+            with gc_paused():
                 for batch in batches:
                     yield self._decided(batch, ids)
         finally:
@@ -197,7 +197,7 @@ class _Judging:
         log = open_reader(deciding.store) if deciding.base else None
         try:
             judge = Judge(deciding.model.load(), log, deciding.base)
-            with no_collection():
+            with gc_paused():
                 for batch in batches:
                     yield self._judged(batch, judge)
         finally:
@@ -207,7 +207,7 @@ class _Judging:
     def _judged(self, batch: Any, judge: Judge) -> Any:
         names = ("outcome", "component", "event", "partitions")
         outcomes, numbers, events, partitions = (batch.column(name).to_pylist() for name in names)
-        told = {name: batch.column(name).to_pylist() for name in ("reason", "field", "message")}
+        reasons = {name: batch.column(name).to_pylist() for name in ("reason", "field", "message")}
         for place, outcome in enumerate(outcomes):
             if outcome != ACCEPTED:
                 continue
@@ -215,9 +215,9 @@ class _Judging:
             error = judge.judge(events[place].encode(), partitions[place])
             if error is not None:
                 outcomes[place] = REJECTED
-                told["reason"][place] = "refused"
-                told["field"][place], told["message"][place] = error.field, error.message
+                reasons["reason"][place] = "refused"
+                reasons["field"][place], reasons["message"][place] = error.field, error.message
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns["outcome"] = pa.array(outcomes, pa.string())
-        columns |= {name: pa.array(values, pa.string()) for name, values in told.items()}
+        columns |= {name: pa.array(values, pa.string()) for name, values in reasons.items()}
         return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])

@@ -39,7 +39,8 @@ from unisono.pipeline.jobs.import_.sources import (
     unchanged,
 )
 from unisono.pipeline.jobs.import_.staging import DECIDED, READ, ImportProgress, ImportRequest, Staging
-from unisono.pipeline.open_log import extent, no_collection, sqlite_directory
+from unisono.pipeline.open_log import extent, gc_paused, sqlite_directory
+from unisono.pipeline.progress import Notify
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, LogMovedOn, groups, open_log
 from unisono.store.bulk_load import UnnumberedEvent as PreparedRow
@@ -74,7 +75,7 @@ class ImportPlan(msgspec.Struct, frozen=True):
     group_rows: int = GROUP_ROWS_MAX
 
     @property
-    def asked(self) -> ImportRequest:
+    def request(self) -> ImportRequest:
         return ImportRequest(
             hide_credentials(self.store),
             self.sources,
@@ -86,21 +87,18 @@ class ImportPlan(msgspec.Struct, frozen=True):
         )
 
 
-Say = Callable[[str], None]
-
-
-def run(plan: ImportPlan, session: Callable[[], SparkSession], say: Say) -> ImportReport:
+def run(plan: ImportPlan, session: Callable[[], SparkSession], notify: Notify) -> ImportReport:
     """Do it, or go on with it. `session` is asked for Spark when there is work for it."""
     began = time.monotonic()
     rejects.check_place(plan.rejects)
     _require_files(plan)
-    staging = Staging(plan.staging, plan.asked.key)
+    staging = Staging(plan.staging, plan.request.key)
     with staging.locked(), ExitStack() as stack:
         log = None if plan.dry_run else stack.enter_context(closing(_open(plan.store)))
         manifest = staging.manifest(now_ms())
         if manifest.stage:
-            say(f"going on with import {manifest.key}, which was {manifest.stage}")
-        work = _Work(plan, staging, manifest, session, say)
+            notify(f"going on with import {manifest.key}, which was {manifest.stage}")
+        work = _Work(plan, staging, manifest, session, notify)
         loaded: LoadSummary | None = None
         if log is None:
             work.prepare_only()
@@ -121,7 +119,7 @@ def _open(store: str) -> CommitLog:
 
 def _require_files(plan: ImportPlan) -> None:
     if not plan.sources:
-        raise PipelineError("there is nothing to import")
+        raise PipelineError("no files to import")
     for source in plan.sources:
         if source.format not in (JSONL, INSIEME):
             tabular.require_columns(source, plan.mapped)
@@ -136,13 +134,13 @@ class _Work:
         staging: Staging,
         manifest: ImportProgress,
         session: Callable[[], SparkSession],
-        say: Say,
+        notify: Notify,
     ) -> None:
         self._plan = plan
         self._staging = staging
         self._manifest = manifest
         self._session = session
-        self._say = say
+        self._notify = notify
 
     def prepare_only(self) -> None:
         """A dry run: everything but loading, beside a running server too."""
@@ -150,7 +148,7 @@ class _Work:
         empty = directory is not None and not (directory / LOG_FILE).exists()
         base = 0 if empty else extent(self._plan.store).head
         if self._manifest.stage == DECIDED and self._manifest.base != base:
-            self._undecide()
+            self._discard_decisions()
         self._decide(base)
 
     def load(self, log: CommitLog) -> LoadSummary:
@@ -160,11 +158,11 @@ class _Work:
             try:
                 return self._load(log)
             except LogMovedOn as moved:
-                self._say(f"the log is not as it was when the rows were judged ({moved}): judging again")
-                self._undecide()
+                self._notify(f"the log is not as it was when the rows were judged ({moved}): judging again")
+                self._discard_decisions()
         raise Mismatch(
-            "others keep writing to partitions of this import, so that its rows must be judged again each time: "
-            "keep them from it for a while, and run this again"
+            "other clients keep writing to partitions of this import, so its rows are judged again each time: "
+            "stop them, and run this again"
         )
 
     def report(self, loaded: LoadSummary | None, seconds: float) -> ImportReport:
@@ -185,7 +183,7 @@ class _Work:
 
     # -- reading and deciding ------------------------------------------------------------------------------
 
-    def _undecide(self) -> None:
+    def _discard_decisions(self) -> None:
         self._manifest.stage = READ
         self._staging.keep(self._manifest)
         self._staging.clear("loaded.json", "staged", "decided")
@@ -194,7 +192,7 @@ class _Work:
         if self._manifest.stage == DECIDED:
             if self._manifest.rejects == self._plan.rejects:
                 return
-            self._undecide()  # a dry run wrote the rejected rows elsewhere
+            self._discard_decisions()  # a dry run wrote the rejected rows elsewhere
         began = time.monotonic()
         spark = self._session()
         if base:
@@ -211,7 +209,7 @@ class _Work:
         self._manifest.stage = DECIDED
         self._staging.keep(self._manifest)
         total = prepared.totals
-        self._say(f"judged {total.rows} rows: {total.accepted} to load, {total.rejected} rejected")
+        self._notify(f"judged {total.rows} rows: {total.accepted} to load, {total.rejected} rejected")
 
     def _read(self, spark: SparkSession) -> list[Summary]:
         context = spark.sparkContext
@@ -230,13 +228,13 @@ class _Work:
         for task in tasks:
             if not (folder / f"{task.name}.json").exists():
                 raise Mismatch(
-                    f"an executor wrote to {folder} and it is not here: --staging must be a shared place"
+                    f"executors wrote to {folder}, and the driver does not see it: --staging must be shared storage"
                 )
         if self._manifest.stage != READ:
             self._require_unchanged()
             self._manifest.stage = READ
             self._staging.keep(self._manifest)
-        self._say(
+        self._notify(
             f"read {sum(summary.rows for summary in summaries)} rows from {len(self._plan.sources)} files"
         )
         return summaries
@@ -247,23 +245,23 @@ class _Work:
             if source.format != INSIEME and not unchanged(source):
                 self._staging.remove()
                 raise PipelineError(
-                    f"{source.path} was changed while it was read: run this again when it rests"
+                    f"{source.path} was changed while it was read: run this again when nothing writes to it"
                 )
 
     def _splits(self, spark: SparkSession) -> list[Split]:
         """Cut by what the files are, not by how many cores there are: a later run finds the same splits."""
         plan = self._plan
-        cut: list[Split] = []
+        splits: list[Split] = []
         for file, source in enumerate(plan.sources):
             if source.format == JSONL:
-                cut += self._numbered(spark, jsonl.splits(file, source, plan.split_bytes))
+                splits += self._numbered(spark, jsonl.splits(file, source, plan.split_bytes))
             elif source.format == PARQUET:
-                cut += tabular.parquet_splits(file, source, plan.split_rows)
+                splits += tabular.parquet_splits(file, source, plan.split_rows)
             elif source.format == INSIEME:
-                cut += insieme.splits(file, source, plan.mapped, plan.split_rows)
+                splits += insieme.splits(file, source, plan.mapped, plan.split_rows)
             else:
-                cut.append(Split(file, source.path, source.format))
-        return cut
+                splits.append(Split(file, source.path, source.format))
+        return splits
 
     def _numbered(self, spark: SparkSession, splits: list[Split]) -> list[Split]:
         """Each with the number of lines before it."""
@@ -287,23 +285,23 @@ class _Work:
             rows=certain,
             first_ms=manifest.first_ms,
             now_ms=manifest.began_ms,
-            concerns=self._concerns() if self._plan.full else None,
+            concerns=self._touches_import() if self._plan.full else None,
         )
-        told = time.monotonic()
-        with no_collection():
-            rows = _staged(self._staging.path("staged"), manifest.files, certain)
+        notified_at = time.monotonic()
+        with gc_paused():
+            rows = _read_staged(self._staging.path("staged"), manifest.files, certain)
             for group in groups(rows, self._plan.group_rows):
                 loader.add(group)
                 self._staging.keep_loaded(loader.progress.rows)
-                if time.monotonic() - told > 1 or loader.progress.rows == total:
-                    told = time.monotonic()
-                    self._say(f"loaded {loader.progress.rows} of {total} events")
+                if time.monotonic() - notified_at > 1 or loader.progress.rows == total:
+                    notified_at = time.monotonic()
+                    self._notify(f"loaded {loader.progress.rows} of {total} events")
         done = loader.progress
         if done.rows != total:
             raise Mismatch(f"{total} rows were to be loaded and {done.rows} are in the log")
         return LoadSummary(done.committed, total - done.committed, done.foreign, done.moved_times, log.head())
 
-    def _concerns(self) -> Concerns:
+    def _touches_import(self) -> Concerns:
         """Whether others touch a partition of the import; nobody else can write to an embedded log."""
         if sqlite_directory(self._plan.store) is not None:
             return lambda _records: True
@@ -322,7 +320,7 @@ class _Work:
         return concerns
 
 
-def _staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Iterator[PreparedRow]:
+def _read_staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Iterator[PreparedRow]:
     """The rows that are to be loaded, in order, without the first `skip`."""
     for name, rows in files:
         if skip >= rows:

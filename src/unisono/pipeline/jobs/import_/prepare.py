@@ -69,7 +69,7 @@ def prepare(
     examples = _Examples()
     if totals.rejected or Path(plan.rejects).is_dir():
         batches = rejects.batches(manifest.key, paths, folder, staging.path("decided"))
-        rejects.write(plan.rejects, manifest.key, batches, examples.see)
+        rejects.write(plan.rejects, manifest.key, batches, examples.add)
     in_order(decided, totals.accepted).write.parquet(str(staging.path("staged")))
     manifest.files = staged_files(staging.path("staged"))
     staged = sum(rows for _, rows in manifest.files)
@@ -88,8 +88,8 @@ class _Survey:
         self.outcomes: Counter[tuple[int, str, str | None]] = Counter()
         self._components = np.empty(0, np.int64)
         self._sizes = np.empty(0, np.int64)
-        waiting: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-        held = 0
+        pending: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        pending_rows = 0
         columns = ["file", "outcome", "reason", "component"]
         for batch in _dataset(folder).to_batches(columns=columns):
             table = pa.Table.from_batches([batch])
@@ -97,15 +97,15 @@ class _Survey:
             for row in counted.to_pylist():
                 self.outcomes[row["file"], row["outcome"], row["reason"]] += row["count_all"]
             judged = pc.or_kleene(pc.equal(table["outcome"], ACCEPTED), pc.equal(table["reason"], "refused"))
-            waiting.append(table["component"].filter(pc.fill_null(judged, False)).to_numpy())
-            held += len(waiting[-1])
-            if held >= SURVEY_ROWS:
-                self._merge(waiting)
-                waiting, held = [], 0
-        self._merge(waiting)
+            pending.append(table["component"].filter(pc.fill_null(judged, False)).to_numpy())
+            pending_rows += len(pending[-1])
+            if pending_rows >= SURVEY_ROWS:
+                self._merge(pending)
+                pending, pending_rows = [], 0
+        self._merge(pending)
 
-    def _merge(self, waiting: list[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
-        numbers = np.concatenate([self._components, *waiting])
+    def _merge(self, pending: list[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
+        numbers = np.concatenate([self._components, *pending])
         weights = np.concatenate([self._sizes, np.ones(len(numbers) - len(self._sizes), np.int64)])
         self._components, places = np.unique(numbers, return_inverse=True)
         self._sizes = np.zeros(len(self._components), np.int64)
@@ -121,7 +121,7 @@ class _Examples:
     def __init__(self) -> None:
         self._found: dict[str, list[tuple[str, int, RejectedExample]]] = {}
 
-    def see(self, batch: Any) -> None:
+    def add(self, batch: Any) -> None:
         files, lines, reasons = (batch.column(name) for name in ("file", "line", "reason"))
         for reason in reasons.unique().to_pylist():
             found = self._found.setdefault(reason, [])

@@ -28,7 +28,7 @@ from unisono.pipeline.jobs.import_.outcomes import REJECT_SCHEMA, RefusedRow, sh
 from unisono.pipeline.jobs.import_.rows import ImportedEvent, SourceRow, to_event
 from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, FieldMapping, Split
 from unisono.pipeline.jobs.import_.staging import write_whole
-from unisono.pipeline.open_log import no_collection
+from unisono.pipeline.open_log import gc_paused
 
 BATCH_ROWS: Final = 4_096
 BATCH_BYTES: Final = 8 << 20
@@ -96,7 +96,7 @@ def run_task(task: ReadTask) -> Summary:
         return msgspec.json.decode(done.read_bytes(), type=Summary)
     except (FileNotFoundError, msgspec.DecodeError):
         pass
-    with no_collection(), _Writing(task) as writing:
+    with gc_paused(), _Writing(task) as writing:
         model = task.model.load()
         for row in _readable(task.split, task.mapped):
             writing.add(row, to_event(row, model, task.client_id))

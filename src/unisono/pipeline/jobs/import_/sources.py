@@ -6,7 +6,7 @@ SQLite. What cannot be entered in the middle (compressed lines, CSV, whose quote
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.progress import Notify, silent
 
 JSONL, PARQUET, CSV, INSIEME = "jsonl", "parquet", "csv", "insieme-sqlite"
 FORMATS: Final = (JSONL, PARQUET, CSV, INSIEME)
@@ -97,14 +98,12 @@ class FieldMapping(msgspec.Struct, frozen=True):
         return field in self.names
 
 
-def find(
-    paths: Sequence[Path], format: str | None, say: Callable[[str], None] = lambda _: None
-) -> list[SourceFile]:
+def find(paths: Sequence[Path], format: str | None, notify: Notify = silent) -> list[SourceFile]:
     """Every file that was meant, in the order given; those of a directory by name. What is passed over is said."""
     found: list[SourceFile] = []
     for path in paths:
         if path.is_dir():
-            found += _in_directory(path, format, say)
+            found += _in_directory(path, format, notify)
         elif path.is_file():
             found.append(_source(path, format or _required_format(path)))
         else:
@@ -125,7 +124,7 @@ def unchanged(source: SourceFile) -> bool:
         return False
 
 
-def _in_directory(path: Path, format: str | None, say: Callable[[str], None]) -> list[SourceFile]:
+def _in_directory(path: Path, format: str | None, notify: Notify) -> list[SourceFile]:
     """Files that are named like one of the formats, or like the one that is asked for."""
     files = {file: _format(file) for file in _files(path)}
     chosen = [(file, own) for file, own in files.items() if own is not None and format in (None, own)]
@@ -135,7 +134,7 @@ def _in_directory(path: Path, format: str | None, say: Callable[[str], None]) ->
     others = [str(file.relative_to(path)) for file, own in files.items() if (file, own) not in chosen]
     if others:
         more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
-        say(f"{path}: passed over for their names: {', '.join(others[:NAMED_MAX])}{more}")
+        notify(f"{path}: passed over for their names: {', '.join(others[:NAMED_MAX])}{more}")
     return [_source(file, own) for file, own in chosen]
 
 

@@ -1,4 +1,4 @@
-"""The state of a partition at any moment of the past: the nearest snapshot before it, and a replay of the rest.
+"""The state of a partition at any past moment: the nearest snapshot before it, and a replay of the rest.
 
 One partition needs no Spark; all partitions at once are a DataFrame.
 """
@@ -27,7 +27,7 @@ from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
 from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_share, normalise_names
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.task_planning import cut
+from unisono.pipeline.task_planning import plan_tasks
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ STATES_SCHEMA: Final = "partition STRING, committed_id BIGINT, state STRING, eve
 
 BATCH_BYTES: Final = 4 << 20
 BATCH_ROWS: Final = 1_024
-"""What a worker hands over at a time."""
+"""Bounds of one Arrow batch of a worker."""
 
 
 class StateAt(msgspec.Struct, frozen=True):
-    """A partition after every event of it up to `committed_id`: `replayed` of them after the snapshot at `base`."""
+    """A partition after its events up to `committed_id`; `replayed` of them came after the snapshot at `base`."""
 
     partition: str
     committed_id: int
@@ -55,12 +55,12 @@ class StateAt(msgspec.Struct, frozen=True):
 
 
 def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
-    """The state of one partition at a committed_id or a time (see `moment`), or where the lake ends."""
+    """The state of one partition at a committed_id or a time (see `resolve_moment`), or where the lake ends."""
     (partition,) = normalise_names([partition])
     view = lake.view() if isinstance(lake, Lake) else lake
-    upto = moment(view, at)
+    upto = resolve_moment(view, at)
     own, _ = snapshots_of(view, model)
-    work = FoldTask(
+    task = FoldTask(
         view.storage,
         model,
         Share(view.buckets),
@@ -70,7 +70,7 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
         tuple(files_with(own, view.buckets, [partition], -1, upto)),
         names=(partition,),
     )
-    (folded,) = fold_names(work)
+    (folded,) = fold_names(task)
     if not folded.events and not _exists(view, partition):
         raise NoSuchPartition(f"no event of partition {partition!r} is in the lake")
     return StateAt(
@@ -93,14 +93,14 @@ def states_at(
     JSON text.
     """
     view = lake.view() if isinstance(lake, Lake) else lake
-    upto = moment(view, at)
+    upto = resolve_moment(view, at)
     own, folded = snapshots_of(view, model)
-    # Where a partition has younger snapshots than this, its next older one may be from before `folded`.
+    # Where a partition has snapshots past `upto`, the one before may be older than `folded`.
     since = folded if all(file.last_id <= upto for file in own) else 0
     files = [file for file in view.partition_files if file.last_id > since and file.first_id <= upto]
     cores = max(1, spark.sparkContext.defaultParallelism)
     rows = sum(file.rows for file in (*files, *own))
-    works = [
+    tasks = [
         FoldTask(
             view.storage,
             model,
@@ -110,25 +110,25 @@ def states_at(
             tuple(file for file in files if part.share.may_be_in(file)),
             tuple(file for file in own if part.share.may_be_in(file)),
         )
-        for part in cut(view.storage, files, view.buckets, rows, cores)
+        for part in plan_tasks(view.storage, files, view.buckets, rows, cores)
     ]
-    places = spark.range(len(works), numPartitions=len(works))
-    return places.mapInArrow(_folding(works), STATES_SCHEMA)
+    places = spark.range(len(tasks), numPartitions=len(tasks))
+    return places.mapInArrow(_folding(tasks), STATES_SCHEMA)
 
 
-def moment(view: View, at: int | str | None) -> int:
-    """The committed_id that a person means: a number, an ISO-8601 time (UTC unless it says otherwise), or the end.
+def resolve_moment(view: View, at: int | str | None) -> int:
+    """The committed_id of a number, an ISO 8601 time (UTC by default), or the end.
 
-    A time means the last event that was committed by then.
+    A time means the last event committed by then.
     """
     if at is None:
         return view.head
     if isinstance(at, int) or at.strip().isdecimal():
         number = int(at)
         if not 0 <= number <= view.head:
-            raise NoSuchMoment(f"the lake ends at event {view.head}, {number} was asked for")
+            raise NoSuchMoment(f"the lake ends at event {view.head}, {number} is requested")
         return number
-    found = _last_by(view, _milliseconds(at))
+    found = _last_committed_by(view, _milliseconds(at))
     if found is None:
         raise NoSuchMoment(
             f"no event was committed by {_time(at).isoformat()}: the lake's first one is later"
@@ -150,9 +150,9 @@ def _milliseconds(at: str) -> int:
     return int(_time(at).timestamp() * 1000)
 
 
-def beyond(view: View, at: int | str | None) -> str | None:
-    """What to tell a person who asks for a time after the lake's last event: later ones may not be in it yet."""
-    if at is None or isinstance(at, int) or at.strip().isdecimal() or moment(view, at) < view.head:
+def after_end_note(view: View, at: int | str | None) -> str | None:
+    """A warning when the time is after the lake's last event: later events may not be exported yet."""
+    if at is None or isinstance(at, int) or at.strip().isdecimal() or resolve_moment(view, at) < view.head:
         return None
     batches = view.scan_arrow(None, view.head - 1, columns=["status_updated_at"])
     (last,) = (time for batch in batches for time in batch.column(0).to_pylist())
@@ -165,9 +165,9 @@ def beyond(view: View, at: int | str | None) -> str | None:
 
 
 def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
-    """The files with snapshots of a model, and up to where they hold every partition's events.
+    """The files with snapshots of a model, and the id up to which they cover all partitions.
 
-    Those of another content of the same version are not used.
+    Snapshots of another content of the same version are not used.
     """
     table = Lake(view.storage).find(SNAPSHOTS)
     if table is None or table.description().buckets != view.buckets:
@@ -178,36 +178,36 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     return files, table.folded_upto(model.version)
 
 
-def _folding(works: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _folding(tasks: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def fold(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in places:
             for place in batch.column("id").to_pylist():
-                yield from _batches(works[place])
+                yield from _batches(tasks[place])
 
     return fold
 
 
-def _batches(work: FoldTask) -> Iterator[pa.RecordBatch]:
-    held: list[PartitionFold] = []
+def _batches(task: FoldTask) -> Iterator[pa.RecordBatch]:
+    batch: list[PartitionFold] = []
     size = 0
-    for folded in fold_share(work, unchanged=True):
-        if held and (len(held) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
-            yield _batch(held, work.upto)
-            held, size = [], 0
-        held.append(folded)
+    for folded in fold_share(task, unchanged=True):
+        if batch and (len(batch) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
+            yield _batch(batch, task.upto)
+            batch, size = [], 0
+        batch.append(folded)
         size += len(folded.state)
-    if held:
-        yield _batch(held, work.upto)
+    if batch:
+        yield _batch(batch, task.upto)
 
 
-def _batch(held: list[PartitionFold], upto: int) -> pa.RecordBatch:
+def _batch(batch: list[PartitionFold], upto: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {
-            "partition": pa.array([folded.partition for folded in held], pa.string()),
-            "committed_id": pa.array([upto] * len(held), pa.int64()),
-            "state": pa.array([state_text(folded.state) for folded in held], pa.string()),
-            "events": pa.array([folded.events for folded in held], pa.int64()),
-            "skipped": pa.array([folded.skipped for folded in held], pa.int64()),
+            "partition": pa.array([folded.partition for folded in batch], pa.string()),
+            "committed_id": pa.array([upto] * len(batch), pa.int64()),
+            "state": pa.array([state_text(folded.state) for folded in batch], pa.string()),
+            "events": pa.array([folded.events for folded in batch], pa.int64()),
+            "skipped": pa.array([folded.skipped for folded in batch], pa.int64()),
         }
     )
 
@@ -216,8 +216,8 @@ def _exists(view: View, partition: str) -> bool:
     return any(batch.num_rows for batch in view.scan_arrow([partition], columns=["committed_id"], limit=1))
 
 
-def _last_by(view: View, when_ms: int) -> int | None:
-    """The last event committed by a time, found by the statistics of row groups, from the newest back."""
+def _last_committed_by(view: View, when_ms: int) -> int | None:
+    """The last event committed by a time, from the statistics of row groups, newest first."""
     for file in reversed(view.log_files):
         with open_checked(view.storage, file) as parquet:
             footer = Footer(parquet.metadata)

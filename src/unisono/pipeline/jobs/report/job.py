@@ -30,12 +30,13 @@ from unisono.pipeline.jobs.report.tables import (
     write_table,
 )
 from unisono.pipeline.open_log import extent, sqlite_directory
+from unisono.pipeline.progress import Notify, silent
 from unisono.store.sqlite.files import LOG_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from unisono.pipeline.jobs.report.queries import Questions, TimeStep
+    from unisono.pipeline.jobs.report.queries import ReportQueries, TimeStep
 
 TOP: Final = 20
 WITHIN_MS: Final = 5_000
@@ -66,8 +67,6 @@ DELAY_EDGES: Final = (
 )  # fmt: skip
 SHARING_EDGES: Final = (1, 2, 3, 5, 10, 20, 50, 100)
 
-Say = Callable[[str], None]
-
 
 def report(
     spark: Callable[[], SparkSession],
@@ -80,21 +79,20 @@ def report(
     within_ms: int = WITHIN_MS,
     store: str | None = None,
     server: ServerCounts | None = None,
-    say: Say | None = None,
+    notify: Notify = silent,
 ) -> HistoryReport:
     """The figures of the events committed within `[from_ms, to_ms)`, or in the `last_ms` before the lake's head.
 
     `spark` is asked for a session only when there is something to count.
     """
-    tell = say or (lambda _: None)
     view = lake.view()
     head_at = _committed_at(view)
     if last_ms is not None:
         if from_ms is not None:
-            raise PipelineError("a report begins at a time or so long before the end, not both")
+            raise PipelineError("a report begins at a time or a duration before the end, not both")
         from_ms = head_at - last_ms
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise PipelineError("a report begins before it ends")
+        raise PipelineError("the report's range is empty: it must begin before it ends")
     if not view.head:
         hot = HotLog(
             store is not None,
@@ -105,26 +103,26 @@ def report(
             _file_bytes(store),
         )
         return _empty(view, head_at, from_ms, to_ms, within_ms, hot, server)
-    from unisono.pipeline.jobs.report.queries import Questions, step_of
+    from unisono.pipeline.jobs.report.queries import ReportQueries, step_of
 
-    asked = Questions(spark(), view, from_ms, to_ms)
+    queries = ReportQueries(spark(), view, from_ms, to_ms)
     try:
-        totals = asked.totals()
-        tell(f"{totals.events} events in {totals.partitions} partitions by {totals.clients} clients")
+        totals = queries.totals()
+        notify(f"{totals.events} events in {totals.partitions} partitions by {totals.clients} clients")
         if not totals.events:
-            return _empty(view, head_at, from_ms, to_ms, within_ms, _hot(asked, head_at, store), server)
+            return _empty(view, head_at, from_ms, to_ms, within_ms, _hot(queries, head_at, store), server)
         step_ms = step_of((totals.last_at or 0) - (totals.first_at or 0))
-        kinds, kinds_in_all = asked.kinds(KINDS_MAX)
-        steps = _filled(asked.per_step(step_ms), totals, step_ms)
-        activity = _activity(steps, asked.before(from_ms) if from_ms is not None else (0, 0))
-        over_time = _kinds_over_time(asked, steps, step_ms, kinds[:KINDS_DRAWN])
-        tell("counted activity and kinds of events")
-        partitions, clients = asked.busiest_partitions(top), asked.busiest_clients(top)
-        sharing = _bins(asked.clients_per_partition(), SHARING_EDGES)
-        tell("counted partitions and clients")
-        contests = _contests(asked, steps, within_ms, step_ms, top)
-        tell("compared edits of the same items")
-        delays, longest = asked.delays()
+        kinds, kinds_in_all = queries.kinds(KINDS_MAX)
+        steps = _filled(queries.per_step(step_ms), totals, step_ms)
+        activity = _activity(steps, queries.before(from_ms) if from_ms is not None else (0, 0))
+        over_time = _kinds_over_time(queries, steps, step_ms, kinds[:KINDS_DRAWN])
+        notify("counted activity and kinds of events")
+        partitions, clients = queries.busiest_partitions(top), queries.busiest_clients(top)
+        sharing = _bins(queries.clients_per_partition(), SHARING_EDGES)
+        notify("counted partitions and clients")
+        contests = _contests(queries, steps, within_ms, step_ms, top)
+        notify("compared edits of the same items")
+        delays, longest = queries.delays()
         ahead = delays.pop(-1, 0)
         return HistoryReport(
             view.head,
@@ -139,30 +137,30 @@ def report(
             clients,
             kinds,
             kinds_in_all,
-            _spread(*asked.sizes(), SIZE_EDGES),
+            _spread(*queries.sizes(), SIZE_EDGES),
             sharing,
             contests,
             _spread(delays, longest, DELAY_EDGES),
             ahead,
-            _hot(asked, head_at, store),
+            _hot(queries, head_at, store),
             server,
         )
     finally:
-        asked.close()
+        queries.close()
 
 
-def write(made: HistoryReport, out: Path) -> None:
+def write(result: HistoryReport, out: Path) -> None:
     """`out/index.html` and `out/tables/*.parquet`; the page last, so that it never tells of tables not there."""
     tables = out / "tables"
     try:
         tables.mkdir(parents=True, exist_ok=True)
-        for name, (row, rows) in made.tables().items():
+        for name, (row, rows) in result.tables().items():
             write_table(tables / f"{name}.parquet", row, rows)
         unfinished = out / ".index.html.unfinished"
-        unfinished.write_text(page(made), encoding="utf-8")
+        unfinished.write_text(page(result), encoding="utf-8")
         unfinished.replace(out / "index.html")
     except OSError as error:
-        raise PipelineError(f"the report cannot be written to {out}: {error.strerror or error}") from error
+        raise PipelineError(f"cannot write the report to {out}: {error.strerror or error}") from error
 
 
 def _committed_at(view: View) -> int:
@@ -194,11 +192,11 @@ def _activity(steps: Mapping[int, TimeStep], before: tuple[int, int]) -> list[Ac
 
 
 def _kinds_over_time(
-    asked: Questions, steps: Iterable[int], step_ms: int, shown: Sequence[EventKindRow]
+    queries: ReportQueries, steps: Iterable[int], step_ms: int, kinds: Sequence[EventKindRow]
 ) -> list[KindActivity]:
-    found = asked.kinds_per_step(step_ms, shown)
-    names: list[tuple[str | None, str | None]] = [(kind.type, kind.schema) for kind in shown]
-    places = [*range(len(shown))]
+    found = queries.kinds_per_step(step_ms, kinds)
+    names: list[tuple[str | None, str | None]] = [(kind.type, kind.schema) for kind in kinds]
+    places = [*range(len(kinds))]
     if any(place < 0 for _, place in found):
         names.append((None, None))
         places.append(-1)
@@ -210,10 +208,10 @@ def _kinds_over_time(
 
 
 def _contests(
-    asked: Questions, steps: Mapping[int, TimeStep], within_ms: int, step_ms: int, top: int
+    queries: ReportQueries, steps: Mapping[int, TimeStep], within_ms: int, step_ms: int, top: int
 ) -> Contests:
-    found = asked.contested(within_ms, step_ms)
-    items, in_all = asked.contested_items(top)
+    found = queries.contested(within_ms, step_ms)
+    items, in_all = queries.contested_items(top)
     return Contests(
         within_ms,
         sum(step.edits for step in steps.values()),
@@ -225,11 +223,11 @@ def _contests(
     )
 
 
-def _hot(asked: Questions, head_at: int, store: str | None) -> HotLog:
+def _hot(queries: ReportQueries, head_at: int, store: str | None) -> HotLog:
     """Ages as the lake's last event sees them: what a retention at that moment could have let go."""
     pruned_to = 0 if store is None else extent(store).pruned_to
     ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
-    events, size, older = asked.older(pruned_to, ages)
+    events, size, older = queries.older(pruned_to, ages)
     freed = [FreedByRetention(days, *older[days]) for days in KEEP_DAYS]
     return HotLog(store is not None, pruned_to, events, size, freed, _file_bytes(store))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from unisono.pipeline.html.charts import Series, Unit, bars, columns, histogram, line, told
+from unisono.pipeline.html.charts import Series, Unit, bars, columns, format_value, histogram, line
 from unisono.pipeline.html.pages import Cell, Fact, HtmlPage, counted
 from unisono.pipeline.jobs.report.tables import DAY_MS, Bin, Distribution, HistoryReport, kind_name
 
@@ -17,39 +17,37 @@ _STEP_NAMES: Final = {7 * DAY_MS: "week", DAY_MS: "day", 3_600_000: "hour", 60_0
 
 def page(report: HistoryReport) -> str:
     """The whole page. The same report gives the same text."""
-    made = HtmlPage("What happened in the log", _lead(report), _footer(report))
+    doc = HtmlPage("What happened in the log", _lead(report), _footer(report))
     if not report.totals.events:
         if report.server is not None:
-            _rejections(made, report)
-        return made.html()
-    made.facts(_facts(report))
-    _activity(made, report)
-    _busiest(made, report)
-    _kinds(made, report)
-    _together(made, report)
-    _rejections(made, report)
-    _drafts(made, report)
-    _growth(made, report)
-    return made.html()
+            _rejections(doc, report)
+        return doc.html()
+    doc.facts(_facts(report))
+    _activity(doc, report)
+    _busiest(doc, report)
+    _kinds(doc, report)
+    _together(doc, report)
+    _rejections(doc, report)
+    _drafts(doc, report)
+    _growth(doc, report)
+    return doc.html()
 
 
 def _lead(report: HistoryReport) -> str:
-    totals, asked = report.totals, _asked(report)
+    totals, range_text = report.totals, _range_text(report)
     if not report.head:
         return "The lake is empty: no event was exported."
     if totals.first_at is None or totals.last_at is None:
-        return f"There are no events in this range: {asked}."
+        return f"There are no events in this range: {range_text}."
     if totals.events == 1:
-        text = f"Event {totals.first_id:,}, committed {told(totals.first_at, 'time')} UTC."
+        text = f"Event {totals.first_id:,}, committed {format_value(totals.first_at, 'time')} UTC."
     else:
-        text = (
-            f"Events {totals.first_id:,} to {totals.last_id:,}, committed {told(totals.first_at, 'time')} to "
-        )
-        text += f"{told(totals.last_at, 'time')} UTC."
-    return f"{text} Only events {asked} are counted." if asked else text
+        first, last = format_value(totals.first_at, "time"), format_value(totals.last_at, "time")
+        text = f"Events {totals.first_id:,} to {totals.last_id:,}, committed {first} to {last} UTC."
+    return f"{text} Only events {range_text} are counted." if range_text else text
 
 
-def _asked(report: HistoryReport) -> str:
+def _range_text(report: HistoryReport) -> str:
     """The range that was asked for; empty for all events."""
     begin = f"from {_exactly(report.from_ms)}" if report.from_ms is not None else ""
     end = f"before {_exactly(report.to_ms)}" if report.to_ms is not None else ""
@@ -59,13 +57,15 @@ def _asked(report: HistoryReport) -> str:
 def _exactly(ms: int) -> str:
     """A time as it was asked for, with seconds where it has some."""
     seconds = ms % 60_000 / 1000
-    return told(ms, "time") + (f":{seconds:06.3f}".removesuffix(".000") if seconds else "")
+    return format_value(ms, "time") + (f":{seconds:06.3f}".removesuffix(".000") if seconds else "")
 
 
 def _footer(report: HistoryReport) -> str:
-    made = f"Made from the lake as of event {report.head:,}, committed {told(report.head_at, 'time')}. "
+    origin = (
+        f"Made from the lake as of event {report.head:,}, committed {format_value(report.head_at, 'time')}. "
+    )
     return (
-        f"{made if report.head else ''}All times are UTC; sizes are bytes of event text. The tables behind the "
+        f"{origin if report.head else ''}All times are UTC; sizes are bytes of event text. The tables behind the "
         "pictures are in the folder tables, as Parquet."
     )
 
@@ -89,9 +89,9 @@ def _pace(report: HistoryReport) -> list[Fact]:
     return [Fact(f"events per {name}", report.totals.events * ms / span) for ms, name in fitting][:1]
 
 
-def _activity(made: HtmlPage, report: HistoryReport) -> None:
+def _activity(doc: HtmlPage, report: HistoryReport) -> None:
     step, times = _STEP_NAMES[report.step_ms], [row.at for row in report.activity]
-    made.section("Activity")
+    doc.section("Activity")
     kinds = list(dict.fromkeys((row.type, row.schema) for row in report.kinds_over_time))
     series = [
         Series(
@@ -100,7 +100,7 @@ def _activity(made: HtmlPage, report: HistoryReport) -> None:
         )
         for kind in kinds
     ]
-    made.figure(
+    doc.figure(
         columns(times, series, step_ms=report.step_ms, label=f"Events per {step}, by kind"),
         f"Events per {step}, by kind",
     )
@@ -110,13 +110,13 @@ def _activity(made: HtmlPage, report: HistoryReport) -> None:
     ):
         text = f"Active {name} per {step}: {name} with at least one event in it"
         picture = columns(times, [Series(name, values)], step_ms=report.step_ms, label=text, height=150)
-        made.figure(picture, text)
+        doc.figure(picture, text)
 
 
-def _busiest(made: HtmlPage, report: HistoryReport) -> None:
-    made.section("Partitions and clients")
+def _busiest(doc: HtmlPage, report: HistoryReport) -> None:
+    doc.section("Partitions and clients")
     _busiest_of(
-        made,
+        doc,
         ("partition", "clients"),
         report.totals.partitions,
         [
@@ -125,7 +125,7 @@ def _busiest(made: HtmlPage, report: HistoryReport) -> None:
         ],
     )
     _busiest_of(
-        made,
+        doc,
         ("client", "partitions"),
         report.totals.clients,
         [
@@ -133,28 +133,28 @@ def _busiest(made: HtmlPage, report: HistoryReport) -> None:
             for row in report.clients
         ],
     )
-    made.note("An event in several partitions counts in each of them.")
+    doc.note("An event in several partitions counts in each of them.")
 
 
-def _busiest_of(made: HtmlPage, names: tuple[str, str], in_all: int, rows: Sequence[Sequence[Cell]]) -> None:
+def _busiest_of(doc: HtmlPage, names: tuple[str, str], in_all: int, rows: Sequence[Sequence[Cell]]) -> None:
     """Partitions or clients, and how many of the other each has; `rows` begin with name and events."""
     text = f"The busiest of {counted(in_all, names[0])}, by events"
     top = rows[:BARS_MAX]
-    made.figure(bars([str(row[0]) for row in top], [int(row[1] or 0) for row in top], label=text), text)
-    made.table(
+    doc.figure(bars([str(row[0]) for row in top], [int(row[1] or 0) for row in top], label=text), text)
+    doc.table(
         [names[0], "events", "event text", names[1], "first event", "last event"],
         rows[:TABLE_ROWS_MAX],
         units=["", "", "bytes", "", "time", "time"],
     )
 
 
-def _kinds(made: HtmlPage, report: HistoryReport) -> None:
-    made.section("Kinds and sizes of events")
+def _kinds(doc: HtmlPage, report: HistoryReport) -> None:
+    doc.section("Kinds and sizes of events")
     in_all = counted(report.kinds_in_all, "kind")
     text = f"The most frequent of {in_all}: schemas of canonical events, types of all others"
     top = report.kinds[:BARS_MAX]
-    made.figure(bars([row.name for row in top], [row.events for row in top], label=text), text)
-    made.table(
+    doc.figure(bars([row.name for row in top], [row.events for row in top], label=text), text)
+    doc.table(
         ["type", "schema", "events", "event text", "mean", "largest"],
         [
             [row.type, row.schema or "", row.events, row.bytes, row.bytes / row.events, row.largest]
@@ -163,19 +163,19 @@ def _kinds(made: HtmlPage, report: HistoryReport) -> None:
         units=["", "", "", "bytes", "bytes", "bytes"],
     )
     text = "Events by the size of their text"
-    made.figure(_spread_picture(report.sizes, text, "bytes"), text)
-    made.facts(_spread_facts(report.sizes, "bytes"))
+    doc.figure(_spread_picture(report.sizes, text, "bytes"), text)
+    doc.facts(_spread_facts(report.sizes, "bytes"))
 
 
-def _together(made: HtmlPage, report: HistoryReport) -> None:
-    contests, within = report.contests, told(report.contests.within_ms, "ms")
-    made.section("Working together")
+def _together(doc: HtmlPage, report: HistoryReport) -> None:
+    contests, within = report.contests, format_value(report.contests.within_ms, "ms")
+    doc.section("Working together")
     text = "Partitions by the number of clients that wrote to them"
     names = [_range(each) for each in report.sharing]
-    made.figure(bars(names, [each.count for each in report.sharing], label=text), text)
-    made.heading("Contested edits")
+    doc.figure(bars(names, [each.count for each in report.sharing], label=text), text)
+    doc.heading("Contested edits")
     items = f", of {counted(contests.items, 'item')}" if contests.items else ""
-    made.text(
+    doc.text(
         f"An edit is contested when the edit of the same item before it, in the same partition, was by another "
         f"client and at most {within} earlier. {contests.contested:,} of {counted(contests.edits, 'edit')} "
         f"were{items}."
@@ -183,7 +183,7 @@ def _together(made: HtmlPage, report: HistoryReport) -> None:
     if contests.contested:
         step = _STEP_NAMES[report.step_ms]
         text = f"Contested edits per {step}"
-        made.figure(
+        doc.figure(
             columns(
                 [row.at for row in contests.over_time],
                 [Series("contested", [row.contested for row in contests.over_time])],
@@ -192,7 +192,7 @@ def _together(made: HtmlPage, report: HistoryReport) -> None:
             ),
             text,
         )
-        made.table(
+        doc.table(
             ["partition", "item", "contested edits", "clients", "closest"],
             [
                 [row.partition, row.item, row.contested, row.clients, row.closest_ms]
@@ -200,7 +200,7 @@ def _together(made: HtmlPage, report: HistoryReport) -> None:
             ],
             units=["", "", "", "", "ms"],
         )
-    made.note(
+    doc.note(
         "An item is the node that a tree action names, with its target; the target of set and unset; the whole "
         "partition for init; and for a canonical event the id in its data together with its schema's name up to the "
         f"last dot. An event in several partitions is an edit in each of them. "
@@ -208,10 +208,10 @@ def _together(made: HtmlPage, report: HistoryReport) -> None:
     )
 
 
-def _rejections(made: HtmlPage, report: HistoryReport) -> None:
-    made.section("Rejections")
+def _rejections(doc: HtmlPage, report: HistoryReport) -> None:
+    doc.section("Rejections")
     if report.server is None:
-        made.text(
+        doc.text(
             "Not known. What was rejected is never stored, so the log cannot tell; only a running server counts it, "
             "and none was asked."
         )
@@ -219,28 +219,28 @@ def _rejections(made: HtmlPage, report: HistoryReport) -> None:
     rows = report.server.rejections
     since = "since the server started" if report.server.servers == 1 else "since each of the servers started"
     rejected = counted(sum(row.items for row in rows), "item")
-    made.text(
+    doc.text(
         f"Counted {since}, whatever range this report is on: {rejected} rejected, "
         f"{report.server.commits:,} committed, {report.server.duplicates:,} retries answered from the log."
     )
     if rows:
         text = f"Rejected items by reason, {since}"
-        made.figure(bars([row.reason for row in rows], [row.items for row in rows], label=text), text)
+        doc.figure(bars([row.reason for row in rows], [row.items for row in rows], label=text), text)
 
 
-def _drafts(made: HtmlPage, report: HistoryReport) -> None:
-    made.section("From draft to commit")
+def _drafts(doc: HtmlPage, report: HistoryReport) -> None:
+    doc.section("From draft to commit")
     if not report.drafts.values and not report.drafts_ahead:
-        made.text(
+        doc.text(
             "Not known. The protocol carries no time of writing; only ids that are UUIDs of version 7 tell it, and "
             "no event of this range has one."
         )
         return
     text = "Events by the time from draft to commit"
-    made.figure(_spread_picture(report.drafts, text, "ms"), text)
-    made.facts(_spread_facts(report.drafts, "ms"))
+    doc.figure(_spread_picture(report.drafts, text, "ms"), text)
+    doc.facts(_spread_facts(report.drafts, "ms"))
     known = report.drafts.values + report.drafts_ahead
-    made.note(
+    doc.note(
         f"Known for {known:,} of {counted(report.totals.events, 'event')}: those whose id is a UUID of version 7, "
         "which holds the time of writing by its client's clock. Time spent offline is part of it, and so is the "
         "difference between the clocks. Drafts dated after their commit, which are not in the picture: "
@@ -248,25 +248,26 @@ def _drafts(made: HtmlPage, report: HistoryReport) -> None:
     )
 
 
-def _growth(made: HtmlPage, report: HistoryReport) -> None:
+def _growth(doc: HtmlPage, report: HistoryReport) -> None:
     step, times = _STEP_NAMES[report.step_ms], [row.at for row in report.activity]
-    made.section("Growth")
+    doc.section("Growth")
     text = f"Event text committed per {step}"
     values = Series("bytes", [row.bytes for row in report.activity])
-    made.figure(columns(times, [values], step_ms=report.step_ms, label=text, unit="bytes"), text)
+    doc.figure(columns(times, [values], step_ms=report.step_ms, label=text, unit="bytes"), text)
     text = "Event text since the first event of the log"
     ends = [times[0], *(at + report.step_ms for at in times)]
     first = report.activity[0]
     grown = [first.bytes_by_then - first.bytes, *(row.bytes_by_then for row in report.activity)]
-    made.figure(line(ends, [Series("bytes", grown)], label=text, unit="bytes", area=True), text)
-    made.heading("What retention would free")
+    doc.figure(line(ends, [Series("bytes", grown)], label=text, unit="bytes", area=True), text)
+    doc.heading("What retention would free")
     hot = report.hot
     if hot.known:
-        made.text(
-            f"The hot log holds {counted(hot.events, 'event')} of the lake, {told(hot.bytes, 'bytes')} of event text."
+        doc.text(
+            f"The hot log holds {counted(hot.events, 'event')} of the lake, "
+            f"{format_value(hot.bytes, 'bytes')} of event text."
         )
     else:
-        made.text("No log was named, so these figures take it that no event has left the hot log yet.")
+        doc.text("No log was named, so these figures take it that no event has left the hot log yet.")
     head = ["kept", "events that could go", "event text", "share"]
     units: list[Unit] = ["", "", "bytes", "%"]
     rows: list[list[Cell]] = [
@@ -277,8 +278,8 @@ def _growth(made: HtmlPage, report: HistoryReport) -> None:
         units.append("bytes")
         for cells, row in zip(rows, hot.freed, strict=True):
             cells.append(round(hot.file_bytes * _share(row.bytes, hot.bytes) / 100))
-    made.table(head, rows, units=units)
-    made.note(
+    doc.table(head, rows, units=units)
+    doc.note(
         "Ages are counted from the lake's last event. What can really go depends also on snapshots: `unisono lake "
         "retain --dry-run` says."
     )

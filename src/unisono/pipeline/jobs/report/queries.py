@@ -78,7 +78,7 @@ class TimeStep(msgspec.Struct, frozen=True):
     unnamed: int = 0
 
 
-class Questions:
+class ReportQueries:
     """Asks about the events of a view within `[from_ms, to_ms)`. Close it: it keeps rows in Spark meanwhile."""
 
     def __init__(self, spark: SparkSession, view: View, from_ms: int | None, to_ms: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ from unisono.ipc.files import read_admin_file
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.report.tables import Rejections, ServerCounts
 from unisono.pipeline.open_log import sqlite_directory
+from unisono.pipeline.progress import Notify, silent
 
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 << 20
@@ -42,7 +43,7 @@ def server_counts(urls: Sequence[str]) -> ServerCounts:
     )
 
 
-def counts_beside(store: str | None, say: Callable[[str], None] | None = None) -> ServerCounts | None:
+def counts_beside(store: str | None, notify: Notify = silent) -> ServerCounts | None:
     """What the server on an embedded log counts; None where none runs, or none that answers."""
     directory = None if store is None else sqlite_directory(store)
     if directory is None:
@@ -52,8 +53,7 @@ def counts_beside(store: str | None, say: Callable[[str], None] | None = None) -
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, PipelineError) as error:
-        if say is not None:
-            say(f"rejections stay unknown: {error}")
+        notify(f"rejections stay unknown: {error}")
         return None
 
 

@@ -1,16 +1,15 @@
-"""Moving old events out of the hot log, into what the lake already holds (DUR-05).
+"""Prunes old events from the log after proving that the lake has them (DUR-05).
 
-An event goes when it is older than what is to be kept, when every one of its partitions has a snapshot in the store
-at or past it, and when the lake's copy of it, in both tables, was compared with the log just now and its hash
-computed anew. The log keeps a contiguous end of the history, so the first event that must stay keeps all after it.
+An event is pruned when it is older than the retention policy, when each of its partitions has a snapshot in the store
+at or past it, and when the lake's copy in both tables was just compared with the log and its hash recomputed. The log
+keeps a contiguous end of the history, so the first event that must stay keeps all later ones.
 
-Killed anywhere, nothing is lost: events leave in short transactions, oldest first, and the next run goes on.
+Safe to kill anywhere: events are pruned in short transactions, oldest first, and the next run continues.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,9 +20,10 @@ from unisono.pipeline.clock import now_ms
 from unisono.pipeline.compare import compare_rows
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
-from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, cover
+from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, measure_coverage
 from unisono.pipeline.maintain.embedded import model_key
 from unisono.pipeline.open_log import open_reader
+from unisono.pipeline.progress import Notify, silent
 from unisono.store.port import LogExtent
 
 if TYPE_CHECKING:
@@ -32,15 +32,13 @@ if TYPE_CHECKING:
     from unisono.pipeline.maintain.embedded import LogMaintainer
 
 KEEP_NEWEST: Final = 1_000
-"""Events that never leave: what clients who were away for a moment ask for."""
+"""Events that are never pruned: clients that reconnect after a short time need them."""
 
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
-Progress = Callable[[str], None]
-
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """What must stay: events younger than `age_ms`, the newest `events`; each where it is given."""
+    """Events that stay: those younger than `age_ms`, and the newest `events`."""
 
     age_ms: int | None = None
     events: int | None = None
@@ -48,18 +46,17 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionBound(msgspec.Struct, frozen=True):
-    """One reason why events after `upto` stay."""
+    """A reason why events after `upto` stay."""
 
     upto: int
     why: str
 
 
 class RetentionPlan(msgspec.Struct, frozen=True):
-    """What would go, and what keeps the rest.
+    """The events that can be pruned, and the reasons why the others stay.
 
-    `bounds`: all that was looked at, the tightest first. `blockers`: partitions whose snapshots lag behind within
-    what could go otherwise, those that block first in front; `blocked_partitions` counts all of them. `lake`: where
-    the lake is.
+    `bounds`: all reasons, the tightest first. `blockers`: the partitions whose snapshots lag, those that block first
+    in front; `blocked_partitions` counts all. `lake`: the lake's location.
     """
 
     extent: LogExtent
@@ -77,20 +74,20 @@ class RetentionPlan(msgspec.Struct, frozen=True):
 
     @property
     def changes_archive(self) -> bool:
-        """Whether what has left before would be read from another lake from now on."""
+        """Whether events pruned before would be read from another lake from now on."""
         return self.extent.pruned_to > 0 and self.extent.archive != self.lake
 
     def text(self) -> str:
-        held = self.extent
-        lines = [f"{held_text(held)}, snapshots count for model version {self.model_version}"]
+        log = self.extent
+        lines = [f"{extent_text(log)}, snapshots count for model version {self.model_version}"]
         if self.events:
             size = f"about {megabytes(self.bytes)} of event text"
-            lines.append(f"can go: {self.events} events, {held.pruned_to + 1} to {self.upto}, {size}")
+            lines.append(f"can be pruned: {self.events} events, {log.pruned_to + 1} to {self.upto}, {size}")
         else:
-            lines.append("nothing can go")
+            lines.append("nothing can be pruned")
         lines += [f"  up to {max(0, bound.upto)}: {bound.why}" for bound in self.bounds]
         if self.events and self.changes_archive:
-            lines.append(f"what has left before is at {held.archive}: this lake is audited first")
+            lines.append(f"events pruned before are at {log.archive}: this lake is audited first")
         if self.blocked_partitions:
             lines.append(
                 f"partitions that lack snapshots: {self.blocked_partitions} (`unisono lake snapshot --publish`)"
@@ -102,7 +99,7 @@ class RetentionPlan(msgspec.Struct, frozen=True):
 
 
 class RetentionResult(msgspec.Struct, frozen=True):
-    """What a run did."""
+    """The plan, and the events pruned."""
 
     plan: RetentionPlan
     events: int
@@ -112,31 +109,33 @@ class RetentionResult(msgspec.Struct, frozen=True):
 def plan(
     spark: SparkContext, store: str, maintainer: LogMaintainer, lake: Lake, keep: RetentionPolicy
 ) -> RetentionPlan:
-    """What can go now; reads, and changes nothing."""
+    """What can be pruned now; changes nothing."""
     if keep.age_ms is None and keep.events is None:
-        raise PipelineError("say what to keep: an age, a number of events, or both")
-    held = maintainer.extent()
+        raise PipelineError("no retention given: an age, a number of events, or both")
+    log = maintainer.extent()
     view = lake.view()
     version, digest = model_key(maintainer.model_in_force())
-    bounds = _bounds(store, held, view.head, keep)
+    bounds = _bounds(store, log, view.head, keep)
     target = min(bound.upto for bound in bounds)
     covered = Coverage()
-    if target > held.pruned_to:
-        covered = cover(spark, view, held.pruned_to, target, maintainer.watermarks(version, digest))
+    if target > log.pruned_to:
+        covered = measure_coverage(spark, view, log.pruned_to, target, maintainer.watermarks(version, digest))
         if covered.first_blocked is not None:
             bounds.append(
-                RetentionBound(covered.first_blocked - 1, "the next event's partitions lack snapshots")
+                RetentionBound(
+                    covered.first_blocked - 1, "partitions of the next event lack a current snapshot"
+                )
             )
-    upto = max(held.pruned_to, min(bound.upto for bound in bounds))
+    upto = max(log.pruned_to, min(bound.upto for bound in bounds))
     return RetentionPlan(
-        held,
+        log,
         lake.storage.location,
         upto,
         version,
         sorted(bounds, key=lambda bound: bound.upto),
         covered.worst(),
         len(covered.blockers),
-        covered.bytes_within(held.pruned_to, upto),
+        covered.bytes_within(log.pruned_to, upto),
     )
 
 
@@ -146,34 +145,33 @@ def retain(
     maintainer: LogMaintainer,
     lake: Lake,
     keep: RetentionPolicy,
-    progress: Progress | None = None,
+    notify: Notify = silent,
 ) -> RetentionResult:
-    """Prove the lake's copy, then let go what `plan` allows; Mismatch, and nothing gone, when the copy is wrong."""
+    """Prove the lake's copy, then prune what `plan` allows; Mismatch, and nothing pruned, when the copy differs."""
     began = time.monotonic()
-    say = progress or (lambda _: None)
     allowed = plan(spark, store, maintainer, lake, keep)
     if not allowed.events:
         return RetentionResult(allowed, 0, time.monotonic() - began)
     if allowed.changes_archive:
-        _require_sound(spark, store, lake, allowed, say)
-    say(f"comparing {allowed.events} events with their copy in the lake")
+        _require_sound(spark, store, lake, allowed, notify)
+    notify(f"comparing {allowed.events} events with their copy in the lake")
     for part in compare_rows(spark, store, lake.view(), allowed.extent.pruned_to, allowed.upto):
         if part.problem:
             raise Mismatch(f"{part.problem}: nothing was removed from the log (see `unisono lake audit`)")
     maintainer.set_archive(lake.storage.location)
-    gone = 0
+    removed = 0
     while step := maintainer.prune_step(allowed.upto):
-        gone += step
-        say(f"removed {gone} of {allowed.events} events from the log")
+        removed += step
+        notify(f"removed {removed} of {allowed.events} events from the log")
     maintainer.reclaim()
-    return RetentionResult(allowed, gone, time.monotonic() - began)
+    return RetentionResult(allowed, removed, time.monotonic() - began)
 
 
 def _require_sound(
-    spark: SparkContext, store: str, lake: Lake, allowed: RetentionPlan, say: Progress
+    spark: SparkContext, store: str, lake: Lake, allowed: RetentionPlan, notify: Notify
 ) -> None:
-    """Another lake is to have what left before too, which cannot be compared with the log any more."""
-    say(f"auditing the lake: what has left before was at {allowed.extent.archive}")
+    """Audit another lake before it replaces the current one: events pruned before can no longer be compared."""
+    notify(f"auditing the lake: events pruned before are at {allowed.extent.archive}")
     report = audit(spark, lake, store, AuditOptions(sample=0))
     if not report.sound:
         raise Mismatch(
@@ -182,37 +180,33 @@ def _require_sound(
         )
 
 
-def held_text(held: LogExtent) -> str:
-    """What the log holds, for a person."""
-    if held.head > held.pruned_to:
-        return f"the log holds events {held.pruned_to + 1} to {held.head}"
-    return (
-        f"the log holds no events, {held.pruned_to} have left it" if held.head else "the log holds no events"
-    )
+def extent_text(log: LogExtent) -> str:
+    """The extent of the log, for people."""
+    if log.head > log.pruned_to:
+        return f"the log holds events {log.pruned_to + 1} to {log.head}"
+    return f"the log has no events, {log.pruned_to} were pruned" if log.head else "the log holds no events"
 
 
-def _bounds(store: str, held: LogExtent, lake_head: int, keep: RetentionPolicy) -> list[RetentionBound]:
+def _bounds(store: str, log: LogExtent, lake_head: int, keep: RetentionPolicy) -> list[RetentionBound]:
     bounds = [
         RetentionBound(lake_head, "the lake ends there (`unisono lake export`)"),
-        RetentionBound(held.head - keep.newest, f"the newest {keep.newest} events always stay"),
+        RetentionBound(log.head - keep.newest, f"the newest {keep.newest} events always stay"),
     ]
     if keep.events is not None:
-        bounds.append(RetentionBound(held.head - keep.events, f"{keep.events} events are to be kept"))
+        bounds.append(RetentionBound(log.head - keep.events, f"{keep.events} events are kept"))
     if keep.age_ms is not None:
         now = now_ms()
         reader = open_reader(store)
         try:
-            # What cannot leave for another reason is not looked at.
-            upto = max(
-                held.pruned_to, reader.last_before(now - keep.age_ms, now, min(b.upto for b in bounds))
-            )
+            # Events that stay for another reason are not read.
+            upto = max(log.pruned_to, reader.last_before(now - keep.age_ms, now, min(b.upto for b in bounds)))
         finally:
             reader.close()
-        bounds.append(RetentionBound(upto, f"events of the last {_span(keep.age_ms)} are to be kept"))
+        bounds.append(RetentionBound(upto, f"events of the last {_duration_text(keep.age_ms)} are kept"))
     return bounds
 
 
-def _span(age_ms: int) -> str:
-    """In the largest unit of which there is a whole one."""
+def _duration_text(age_ms: int) -> str:
+    """In the largest unit that fits at least once."""
     unit = next((unit for unit in _UNITS_MS if age_ms >= _UNITS_MS[unit]), "seconds")
     return f"{age_ms / _UNITS_MS[unit]:g} {unit}"

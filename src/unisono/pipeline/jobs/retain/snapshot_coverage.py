@@ -1,4 +1,4 @@
-"""Which events do the store's snapshots cover? Asked of the lake's table `log`, in its smallest columns."""
+"""Which events are covered by the store's snapshots, from the smallest columns of the lake's table `log`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 BLOCKERS_SHOWN: Final = 20
 BLOCKERS_MAX: Final = 100_000
-"""Partitions remembered by name; of those beyond it the ones that block last are left out."""
+"""Blocking partitions kept by name; beyond this, those that block last are dropped."""
 
 _READ: Final = ("committed_id", "partitions")
 
 
 class LaggingSnapshot(msgspec.Struct, frozen=True):
-    """A partition with events beyond its snapshot: the first of them, how many, and where the snapshot stands."""
+    """A partition with events past its snapshot: the first of them, their number, and the snapshot's id."""
 
     partition: str
     first_id: int
@@ -49,9 +49,9 @@ class LaggingSnapshot(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Of a range: the first event that some partition's snapshot does not cover, and who is to blame.
+    """The first event of a range that some snapshot does not cover, and the partitions whose snapshots lag.
 
-    `sizes`: first and last committed_id, and bytes of event text, of each stretch looked at.
+    `sizes`: first and last committed_id, and bytes of event text, of each row group.
     """
 
     first_blocked: int | None = None
@@ -66,13 +66,13 @@ class Coverage(msgspec.Struct, frozen=True):
         return Coverage(min(firsts, default=None), _fewer(blockers), self.sizes + other.sizes)
 
     def worst(self) -> list[LaggingSnapshot]:
-        """Those that block first."""
+        """The partitions that block first."""
         return heapq.nsmallest(
             BLOCKERS_SHOWN, self.blockers.values(), key=lambda b: (b.first_id, b.partition)
         )
 
     def bytes_within(self, since: int, upto: int) -> int:
-        """Event text of `(since, upto]`, about: as if every event of a stretch were as long as the others."""
+        """Estimated event text of `(since, upto]`, assuming equal sizes within a row group."""
         return sum(
             size * max(0, min(last, upto) - max(first - 1, since)) // (last - first + 1)
             for first, last, size in self.sizes
@@ -86,8 +86,10 @@ class _Part(msgspec.Struct, frozen=True):
     upto: int
 
 
-def cover(spark: SparkContext, view: View, since: int, upto: int, marks: Mapping[str, int]) -> Coverage:
-    """What the snapshots at `marks` (partition → committed_id) cover of `(since, upto]`."""
+def measure_coverage(
+    spark: SparkContext, view: View, since: int, upto: int, marks: Mapping[str, int]
+) -> Coverage:
+    """What snapshots at `marks` (partition → committed_id) cover of `(since, upto]`."""
     parts = [
         _Part(view.storage, file, since, upto)
         for file in view.log_files
@@ -97,22 +99,22 @@ def cover(spark: SparkContext, view: View, since: int, upto: int, marks: Mapping
         return Coverage()
     shared = spark.broadcast(dict(marks))
     try:
-        found = spark.parallelize(parts, len(parts)).map(partial(_cover_part, shared)).collect()
+        found = spark.parallelize(parts, len(parts)).map(partial(_measure_file, shared)).collect()
     finally:
         shared.unpersist()
     return reduce(add, found, Coverage())
 
 
-def _cover_part(marks: Any, part: _Part) -> Coverage:
+def _measure_file(marks: Any, part: _Part) -> Coverage:
     """On an executor: one file."""
     watermarks: dict[str, int] = marks.value
     covered = Coverage(sizes=list(_sizes(part)))
     for batch in scan_file(part.storage, part.file, RowRange(part.since, part.upto), _READ):
-        covered += _cover_batch(batch, watermarks)
+        covered += _measure_batch(batch, watermarks)
     return covered
 
 
-def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Coverage:
+def _measure_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Coverage:
     lists = batch.column("partitions")
     ids = np.asarray(batch.column("committed_id"))[np.asarray(pc.list_parent_indices(lists))]
     names = pc.list_flatten(lists).dictionary_encode()
@@ -123,7 +125,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
     if not late.any():
         return Coverage()
     ids, places = ids[late], places[late]
-    # Ids ascend within a file, so a partition's first place is its first event.
+    # Ids ascend within a file, so the first index of a partition is its first event.
     own, firsts, counts = np.unique(places, return_index=True, return_counts=True)
     blockers = {
         texts[place]: LaggingSnapshot(texts[place], int(ids[first]), int(count), watermarks.get(texts[place]))
@@ -133,7 +135,7 @@ def _cover_batch(batch: pa.RecordBatch, watermarks: Mapping[str, int]) -> Covera
 
 
 def _sizes(part: _Part) -> Iterator[tuple[int, int, int]]:
-    """Bytes of event text, row group by row group, from the file's footer."""
+    """Bytes of event text per row group, from the file's footer."""
     with open_checked(part.storage, part.file) as parquet:
         footer = Footer(parquet.metadata)
         for group in footer.row_groups():

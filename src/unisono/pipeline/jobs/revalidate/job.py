@@ -14,7 +14,7 @@ server that judged everything in order would have found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,8 @@ from unisono.pipeline.jobs.revalidate.result import (
 )
 from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
 from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_share
-from unisono.pipeline.task_planning import cut
+from unisono.pipeline.progress import Notify, silent
+from unisono.pipeline.task_planning import plan_tasks
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -50,8 +51,6 @@ ROUNDS_MAX: Final = 50
 
 TASKS_PER_WAVE_AND_CORE: Final = 4
 """After each wave of tasks progress is told."""
-
-Say = Callable[[str], None]
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -130,7 +129,7 @@ def revalidate(
     now: ShippedModel,
     *,
     out: Path | None = None,
-    say: Say | None = None,
+    notify: Notify = silent,
     log_head: int = 0,
 ) -> Revalidation:
     """Judge everything in the lake under both models.
@@ -138,17 +137,16 @@ def revalidate(
     `out`: where tasks write the rows behind the counts. `log_head`: where the log ends, to tell what the lake lacks.
     """
     view = lake.view()
-    tell = say or (lambda _: None)
-    works = _works(spark, view, before, now, out)
+    tasks = _plan(spark, view, before, now, out)
     if out is not None:
         clear(out)
-    owners = _Owners(works)
+    owners = _Owners(tasks)
     outcomes: dict[int, RevalidationOutcome] = {}
-    seen = KnownRefusals(), KnownRefusals()
-    pending, rounds, settled = works, 0, True
+    refusals = KnownRefusals(), KnownRefusals()
+    pending, rounds, settled = tasks, 0, True
     while pending:
         rounds += 1
-        _judge(spark, pending, outcomes, tell if rounds == 1 else None)
+        _judge(spark, pending, outcomes, notify if rounds == 1 else silent)
         every = outcomes.values()
         refused = (
             [each for o in every for each in o.refused_before],
@@ -157,14 +155,14 @@ def revalidate(
         if max(map(len, refused)) > REFUSED_MAX or not all(outcome.refused_all for outcome in every):
             settled = False
             break
-        touched = seen[0].learn(refused[0]) | seen[1].learn(refused[1])
-        pending = owners.again(touched, seen)
+        touched = refusals[0].learn(refused[0]) | refusals[1].learn(refused[1])
+        pending = owners.again(touched, refusals)
         if pending and rounds == ROUNDS_MAX:
             settled = False
             break
         if pending:
-            tell(
-                f"{len(touched)} partitions are judged again: others refuse events that they took, or no longer do"
+            notify(
+                f"{len(touched)} partitions are judged again: another partition of their events decided differently"
             )
     if out is not None:
         _require_written(out, outcomes)
@@ -196,41 +194,45 @@ class KnownRefusals:
 class _Owners:
     """Which share a partition is in."""
 
-    def __init__(self, works: Sequence[RevalidationTask]) -> None:
-        self._works = works
+    def __init__(self, tasks: Sequence[RevalidationTask]) -> None:
+        self._plan = tasks
         self._buckets: dict[int, list[RevalidationTask]] = {}
-        for work in works:
-            for bucket in work.share.buckets or range(work.share.buckets_in_all):
-                self._buckets.setdefault(bucket, []).append(work)
+        for task in tasks:
+            for bucket in task.share.buckets or range(task.share.buckets_in_all):
+                self._buckets.setdefault(bucket, []).append(task)
 
     def _of(self, name: str) -> int:
-        in_all = self._works[0].share.buckets_in_all
-        return next(work.number for work in self._buckets[bucket_of(name, in_all)] if work.share.holds(name))
+        in_all = self._plan[0].share.buckets_in_all
+        return next(task.number for task in self._buckets[bucket_of(name, in_all)] if task.share.holds(name))
 
-    def again(self, touched: set[str], seen: tuple[KnownRefusals, KnownRefusals]) -> list[RevalidationTask]:
+    def again(
+        self, touched: set[str], refusals: tuple[KnownRefusals, KnownRefusals]
+    ) -> list[RevalidationTask]:
         """The shares to judge once more, each with what it must know."""
         numbers = {self._of(name) for name in touched}
         if not numbers:
             return []
-        told: dict[int, tuple[dict[int, Reason], dict[int, Reason]]] = {
+        known_by_task: dict[int, tuple[dict[int, Reason], dict[int, Reason]]] = {
             number: ({}, {}) for number in numbers
         }
-        for place, known in enumerate(seen):
+        for place, known in enumerate(refusals):
             for committed_id, reason in known.reasons.items():
                 for name in known.partitions[committed_id]:
                     number = self._of(name)
                     if number in numbers:
-                        told[number][place][committed_id] = reason
+                        known_by_task[number][place][committed_id] = reason
         return [
             msgspec.structs.replace(
-                work, elsewhere_before=told[work.number][0], elsewhere_now=told[work.number][1]
+                task,
+                elsewhere_before=known_by_task[task.number][0],
+                elsewhere_now=known_by_task[task.number][1],
             )
-            for work in self._works
-            if work.number in numbers
+            for task in self._plan
+            if task.number in numbers
         ]
 
 
-def _works(
+def _plan(
     spark: SparkContext, view: View, before: ShippedModel, now: ShippedModel, out: Path | None
 ) -> list[RevalidationTask]:
     if not view.head:
@@ -252,33 +254,32 @@ def _works(
             {},
             place,
         )
-        for number, part in enumerate(cut(view.storage, files, view.buckets, view.head, cores))
+        for number, part in enumerate(plan_tasks(view.storage, files, view.buckets, view.head, cores))
     ]
 
 
 def _judge(
     spark: SparkContext,
-    works: Sequence[RevalidationTask],
+    tasks: Sequence[RevalidationTask],
     outcomes: dict[int, RevalidationOutcome],
-    say: Say | None,
+    notify: Notify,
 ) -> None:
     wave = TASKS_PER_WAVE_AND_CORE * max(1, spark.defaultParallelism)
-    rows, done = sum(work.rows for work in works), 0
-    for start in range(0, len(works), wave):
-        part = works[start : start + wave]
+    rows, done = sum(task.rows for task in tasks), 0
+    for start in range(0, len(tasks), wave):
+        part = tasks[start : start + wave]
         found = spark.parallelize(part, len(part)).map(judge_share).collect()
-        for work, outcome in zip(part, found, strict=True):
-            outcomes[work.number] = outcome
-            done += work.rows
-        if say is not None:
-            say(f"judged about {done} of {rows} rows")
+        for task, outcome in zip(part, found, strict=True):
+            outcomes[task.number] = outcome
+            done += task.rows
+        notify(f"judged about {done} of {rows} rows")
 
 
 def _require_written(out: Path, outcomes: Mapping[int, RevalidationOutcome]) -> None:
     """Executors on other machines write elsewhere unless the directory is shared."""
     if any(each.written and not events_file(out, number).exists() for number, each in outcomes.items()):
         raise PipelineError(
-            f"what executors wrote to {out} is not to be seen here: give a directory that all share"
+            f"executors wrote to {out}, and the driver does not see it: use a directory that all machines share"
         )
 
 
@@ -335,4 +336,4 @@ def write(result: Revalidation, out: Path) -> None:
             unfinished.write_bytes(content)
             unfinished.replace(out / name)
     except OSError as error:
-        raise PipelineError(f"the result cannot be written to {out}: {error.strerror or error}") from error
+        raise PipelineError(f"cannot write the result to {out}: {error.strerror or error}") from error

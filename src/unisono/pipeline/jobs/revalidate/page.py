@@ -54,15 +54,15 @@ def text(result: Revalidation) -> str:
 
 def page(result: Revalidation) -> str:
     total = result.total
-    made = HtmlPage(
+    doc = HtmlPage(
         "History under another model",
         f"Model {_model(result, 'now')} against {_model(result, 'before')}, on events 1 to {result.head:,}.",
         "Made by `unisono lake revalidate`; nothing was changed by it.",
     )
-    made.verdict(f"{result.verdict[:1].upper()}{result.verdict[1:]}.", good=result.compatible)
+    doc.verdict(f"{result.verdict[:1].upper()}{result.verdict[1:]}.", good=result.compatible)
     for warning in _warnings(result):
-        made.verdict(warning, good=False)
-    made.facts(
+        doc.verdict(warning, good=False)
+    doc.facts(
         [
             Fact("events judged", result.events),
             Fact("partitions", result.partitions),
@@ -71,19 +71,19 @@ def page(result: Revalidation) -> str:
             Fact("states that differ", result.differing),
         ]
     )
-    _kinds(made, result)
-    _reasons(made, result)
-    _states(made, result)
-    return made.html()
+    _kinds(doc, result)
+    _reasons(doc, result)
+    _states(doc, result)
+    return doc.html()
 
 
-def _kinds(made: HtmlPage, result: Revalidation) -> None:
-    made.section("By kind of event")
+def _kinds(doc: HtmlPage, result: Revalidation) -> None:
+    doc.section("By kind of event")
     shown = [each for each in result.kinds if each.counts.rejected_now or each.counts.rejected_before][
         :BARS_MAX
     ]
     if shown:
-        made.figure(
+        doc.figure(
             stacked_bars(
                 [each.kind.name for each in shown],
                 [
@@ -98,7 +98,7 @@ def _kinds(made: HtmlPage, result: Revalidation) -> None:
             ),
             "Events that a server with this model would reject if they were submitted today, in the order of the log",
         )
-    made.table(
+    doc.table(
         [
             "type",
             "schema",
@@ -123,54 +123,54 @@ def _kinds(made: HtmlPage, result: Revalidation) -> None:
             for each in result.kinds[:ROWS_MAX]
         ],
     )
-    made.note(
+    doc.note(
         "An event of several partitions is rejected when any one of them refuses it, and counts once. Skips are "
         f"counted in each partition. {result.erased:,} erased events are not judged."
     )
 
 
-def _reasons(made: HtmlPage, result: Revalidation) -> None:
-    made.section("Why events would be rejected")
+def _reasons(doc: HtmlPage, result: Revalidation) -> None:
+    doc.section("Why events would be rejected")
     if not result.reasons:
-        made.text("No event that the model before takes would be rejected.")
+        doc.text("No event that the model before takes would be rejected.")
         return
-    made.table(
+    doc.table(
         ["events", "kind", "stage", "field", "message"],
         [
             [each.events, each.kind.name, each.reason.stage, each.reason.field, each.reason.message]
             for each in result.reasons[:ROWS_MAX]
         ],
     )
-    made.note(
+    doc.note(
         "Stage shape: the event itself is wrong. Stage state: a check or a precondition speaks against it, given "
         "what came before. Stage rule: a reducer fails on it. The first reason of each event is counted."
     )
-    made.heading("Examples")
+    doc.heading("Examples")
     for each in result.reasons[:LINES_MAX]:
         for example in each.examples[:1]:
-            made.text(f"{each.kind.name}: {_why(each)}. {_where(example)}")
-            made.code(example.event)
+            doc.text(f"{each.kind.name}: {_why(each)}. {_where(example)}")
+            doc.code(example.event)
 
 
-def _states(made: HtmlPage, result: Revalidation) -> None:
-    made.section("States after replay")
+def _states(doc: HtmlPage, result: Revalidation) -> None:
+    doc.section("States after replay")
     if result.skipped:
-        made.text(
+        doc.text(
             f"{result.total.newly_skipped:,} times would an event be skipped in replay that the model before "
             "applies, first:"
         )
         for example in result.skipped:
-            made.text(_where(example))
-            made.code(example.event)
+            doc.text(_where(example))
+            doc.code(example.event)
     if not result.differing:
-        made.text(
+        doc.text(
             f"The states of all {result.partitions:,} partitions are the same under both models, byte for byte."
         )
         return
-    made.text(
+    doc.text(
         f"{result.differing:,} of {result.partitions:,} partitions would have another state. The first of them:"
     )
-    made.table(
+    doc.table(
         ["partition", "place", "before", "now"],
         [
             [difference.partition, change.path, change.before, change.now]

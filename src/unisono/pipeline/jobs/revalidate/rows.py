@@ -60,7 +60,7 @@ def clear(out: Path) -> None:
         for path in [*rows, *(out / name for name in RESULT)]:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise PipelineError(f"the result cannot be written to {out}: {error.strerror or error}") from error
+        raise PipelineError(f"cannot write the result to {out}: {error.strerror or error}") from error
 
 
 class Rows:

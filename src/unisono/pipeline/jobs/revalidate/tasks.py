@@ -38,7 +38,7 @@ from unisono.pipeline.jobs.revalidate.result import (
     VerdictExample,
 )
 from unisono.pipeline.jobs.revalidate.rows import EVENTS, PARTITIONS, Rows, events_file, partitions_file
-from unisono.pipeline.open_log import no_collection
+from unisono.pipeline.open_log import gc_paused
 from unisono.protocol.tombstones import is_tombstone
 
 SETTLE_EVENTS: Final = 1_000
@@ -97,7 +97,7 @@ def judge_share(work: RevalidationTask) -> RevalidationOutcome:
         for number, file in enumerate(in_file_order(work.files))
     ]
     try:
-        with no_collection():
+        with gc_paused():
             for name, history in groupby(merge_pieces(sources), itemgetter(0)):
                 judge.begin(name.decode())
                 for _, _, batch, start, end in history:
@@ -223,9 +223,9 @@ class _ShareJudge:
 
     def _example(self, batch: Batch, place: int, kind: EventKind, reason: Reason | None) -> VerdictExample:
         text = batch.events[place].decode()
-        shown = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+        shortened = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
         id_, client = batch.value("id", place), batch.value("client_id", place)
-        return VerdictExample(batch.ids[place], self._name, id_, client, kind, reason, shown)
+        return VerdictExample(batch.ids[place], self._name, id_, client, kind, reason, shortened)
 
     def end(self) -> None:
         """The partition is through: are its states the same?"""

@@ -1,11 +1,11 @@
-"""Snapshots of all partitions, folded from the lake into its table `snapshots`, and put into the server's store.
+"""Makes snapshots of all partitions: folds the lake's events into its table `snapshots`.
 
-A run starts from the newest snapshots of the same model version and folds what came since, in one pass; partitions
-without new events keep the rows they have. The table remembers how far all partitions have been folded. A long run
-is committed in several waves, the last of which moves that mark: whatever is killed when, the next run finds rows
-that each say how far they go, and the same states come out. Files that no commit named are never read.
+A run starts from the newest snapshots of the same model version and folds the events since, in one pass. Partitions
+without new events keep their rows. The table records up to where all partitions are folded. A long run commits in
+waves, and the last one moves that mark. Each row states how far it goes, so after a kill the next run produces the
+same states. Files that no commit names are never read.
 
-A snapshot of another model version is never used (DUR-07), and neither is one of another content of the same version.
+A snapshot of another model version is never used (DUR-07), nor is one of another content of the same version.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
 from unisono.pipeline.jobs.export.job import require_present
-from unisono.pipeline.task_planning import cut
+from unisono.pipeline.task_planning import plan_tasks
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 WAVE_ROWS: Final = 8_000_000
-"""Rows folded between two commits: what a kill can cost, some minutes of work."""
+"""Rows folded between two commits, some minutes of work: what a kill can cost."""
 
 UNBUCKETED_ROWS_MAX: Final = 100_000
-"""Rows in runs that are not spread over the buckets; every task reads all of them, so more are compacted first."""
+"""Rows in runs that are not split by bucket. Every task reads all of them, so more are compacted first."""
 
 RUNS_MAX: Final = 64
-"""Runs read side by side; more are compacted first."""
+"""Runs read at the same time; more are compacted first."""
 
 GENERATIONS_MAX: Final = 64
-"""Files of snapshots open at once to find a partition's newest; more are joined first."""
+"""Snapshot files open at once to find a partition's newest; more are joined first."""
 
 Progress = Callable[[int, int], None]
-"""Called with rows looked at so far and rows to look at in all."""
+"""Called with the rows read so far, and all rows to read."""
 
 
 class SnapshotResult(msgspec.Struct, frozen=True):
-    """What a run did: `events` folded into the snapshots of `partitions`, which now reach `upto`."""
+    """The `events` folded into snapshots of `partitions`, which now reach `upto`."""
 
     model_version: int
     since: int
@@ -76,28 +76,28 @@ def snapshot(
     rebuild: bool = False,
     progress: Progress | None = None,
 ) -> SnapshotResult:
-    """Bring the snapshots of all partitions, or of those named, up to the lake's head."""
+    """Bring the snapshots of all partitions, or of `partitions`, up to the lake's head."""
     began = time.monotonic()
     if partitions is not None:
         partitions = normalise_names(partitions)
     if rebuild:
         _remove(lake, model.version)
     done: list[FoldResult] = []
-    start = reached(lake, model)
+    start = folded_to(lake, model)
     upto = retry_on_conflict(lambda: _run(spark, lake, model, partitions, done, progress))
     return SnapshotResult(
         model.version,
         start,
         upto,
-        sum(made.partitions for made in done),
-        sum(made.events for made in done),
-        sum(made.skipped for made in done),
+        sum(result.partitions for result in done),
+        sum(result.events for result in done),
+        sum(result.skipped for result in done),
         time.monotonic() - began,
     )
 
 
-def reached(lake: Lake, model: ShippedModel) -> int:
-    """Up to where the snapshots of a model hold every partition's events, or ModelContentChanged."""
+def folded_to(lake: Lake, model: ShippedModel) -> int:
+    """Every event up to the result is in a snapshot of this model; ModelContentChanged for another content."""
     table = lake.find(SNAPSHOTS)
     if table is None:
         return 0
@@ -106,21 +106,21 @@ def reached(lake: Lake, model: ShippedModel) -> int:
 
 
 def latest(lake: Lake, model_version: int, upto: int | None = None) -> Iterator[StateRow]:
-    """The newest snapshot of each partition, up to an id; bucket by bucket, without Spark, in little memory."""
+    """The newest snapshot of each partition, up to an id; bucket by bucket, without Spark."""
     table = lake.find(SNAPSHOTS)
     if table is None:
         return
     last = lake.head() if upto is None else upto
     for share, files in by_bucket(table, model_version):
-        with Snapshots.opened(lake.storage, files, last) as held:
-            for name, _ in held.found(share):
-                row = held.latest(name)
+        with Snapshots.opened(lake.storage, files, last) as snapshots:
+            for name, _ in snapshots.found(share):
+                row = snapshots.latest(name)
                 assert row is not None
                 yield row
 
 
 def by_bucket(table: Table, model_version: int) -> Iterator[tuple[Share, list[DataFile]]]:
-    """The snapshots of a model version, cut by bucket: the partitions, and the files that have them."""
+    """The snapshots of a model version by bucket: the share of the partitions, and their files."""
     files, buckets = _own(table, model_version), table.description().buckets
     for bucket in range(buckets):
         own = [file for file in files if file.bucket in (UNBUCKETED, bucket)]
@@ -128,34 +128,34 @@ def by_bucket(table: Table, model_version: int) -> Iterator[tuple[Share, list[Da
             yield Share(buckets, (bucket,)), own
 
 
-def forget(lake: Lake, names: Sequence[str]) -> int:
-    """Remove every snapshot of these partitions, of any model version, because their history was changed.
+def drop_snapshots(lake: Lake, names: Sequence[str]) -> int:
+    """Remove all snapshots of these partitions, of any model version, because their history changed.
 
-    The next run folds them anew from their first event. How many rows there were.
+    The next run folds them from their first event. Returns the number of rows removed.
     """
     table = lake.find(SNAPSHOTS)
     if table is None or not names:
         return 0
-    buckets, gone = table.description().buckets, {name.encode() for name in names}
-    touched = files_with(table.files(), buckets, names, -1, 1 << 53)
-    kept: list[DataFile] = []
+    buckets, dropped_names = table.description().buckets, {name.encode() for name in names}
+    old_files = files_with(table.files(), buckets, names, -1, 1 << 53)
+    rewritten: list[DataFile] = []
     dropped = 0
-    for file in touched:
+    for file in old_files:
         assert file.bucket is not None
         assert file.model_version is not None
         writer = SnapshotWriter(lake.storage, file.bucket, file.model_version, file.model_digest or "")
-        with Snapshots.opened(lake.storage, [file]) as held:
-            for name, ids in held.found():
-                if name in gone:
+        with Snapshots.opened(lake.storage, [file]) as snapshots:
+            for name, ids in snapshots.found():
+                if name in dropped_names:
                     dropped += len(ids)
                     continue
                 for committed_id in ids:
-                    writer.add(held.at(name, committed_id))
-        kept += writer.close()
+                    writer.add(snapshots.at(name, committed_id))
+        rewritten += writer.close()
     if dropped:
-        folded = {file.model_version: 0 for file in touched if file.model_version is not None}
-        with removed_unless_committed(lake.storage, kept):
-            table.put_snapshots(kept, folded, {"forgotten": dropped}, old=touched)
+        folded = {file.model_version: 0 for file in old_files if file.model_version is not None}
+        with removed_unless_committed(lake.storage, rewritten):
+            table.put_snapshots(rewritten, folded, {"forgotten": dropped}, old=old_files)
     return dropped
 
 
@@ -173,10 +173,10 @@ def _run(
     done: list[FoldResult],
     progress: Progress | None,
 ) -> int:
-    """One pass, from how the table stands; the id it reached.
+    """One pass from the current table; returns the id it reached.
 
-    The table is opened before the events are: who changes history and then forgets snapshots makes this run's commit
-    be refused.
+    The table is opened before the events: an erasure that changes history and then drops snapshots makes this run's
+    commit fail.
     """
     table = Table.make(lake.storage, SNAPSHOTS, lake.table(BY_PARTITION).description().buckets)
     if open_files_needed(_own(table, model.version)) > GENERATIONS_MAX:
@@ -186,27 +186,27 @@ def _run(
     if table.description().buckets != view.buckets:
         raise LakeUnusable(
             f"the table {SNAPSHOTS} has {table.description().buckets} buckets and {BY_PARTITION} has {view.buckets}: "
-            f"remove the directory {SNAPSHOTS} and it is made anew"
+            f"remove the directory {SNAPSHOTS}, and the next run makes it again"
         )
     own = _own(table, model.version)
     _require_same_content(own, model)
-    works = _works(spark, view, model, own, table.folded_upto(model.version), partitions)
-    looked, rows = 0, sum(work.rows for work in works)
-    for wave in _waves(works):
-        last = partitions is None and wave[-1] is works[-1]
+    tasks = _plan(spark, view, model, own, table.folded_upto(model.version), partitions)
+    rows_done, rows = 0, sum(task.rows for task in tasks)
+    for wave in _waves(tasks):
+        last = partitions is None and wave[-1] is tasks[-1]
         with job_attempt(lake.storage) as storage:
-            own_works = [msgspec.structs.replace(work, storage=storage) for work in wave]
-            made = spark.parallelize(own_works, len(wave)).map(make_snapshots).collect()
-            table = _commit(table, made, model, {model.version: view.head} if last else {})
-        done += made
-        looked += sum(work.rows for work in wave)
+            own_tasks = [msgspec.structs.replace(task, storage=storage) for task in wave]
+            results = spark.parallelize(own_tasks, len(wave)).map(make_snapshots).collect()
+            table = _commit(table, results, model, {model.version: view.head} if last else {})
+        done += results
+        rows_done += sum(task.rows for task in wave)
         if progress is not None:
-            progress(looked, rows)
+            progress(rows_done, rows)
     return view.head
 
 
 def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
-    """The lake as it is now, its runs after `since` few enough to be read side by side."""
+    """The current lake, compacted if it has too many runs after `since`."""
     view = lake.view()
     new = [file for file in view.partition_files if file.last_id > since]
     fresh_rows = sum(file.rows for file in new if file.bucket == UNBUCKETED)
@@ -216,7 +216,7 @@ def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
     return lake.view()
 
 
-def _works(
+def _plan(
     spark: SparkContext,
     view: View,
     model: ShippedModel,
@@ -227,7 +227,7 @@ def _works(
     cores, now = max(1, spark.defaultParallelism), now_ms()
     if partitions is not None:
         groups = [partitions[number::cores] for number in range(cores)]
-        return [_work_of_names(view, model, own, names, now) for names in groups if names]
+        return [_task_for_names(view, model, own, names, now) for names in groups if names]
     if since == view.head:
         return []
     new = [file for file in view.partition_files if file.last_id > since]
@@ -244,11 +244,11 @@ def _works(
             part.bucket,
             now,
         )
-        for part in cut(view.storage, new, view.buckets, view.head - since, cores)
+        for part in plan_tasks(view.storage, new, view.buckets, view.head - since, cores)
     ]
 
 
-def _work_of_names(
+def _task_for_names(
     view: View, model: ShippedModel, own: Sequence[DataFile], names: Sequence[str], now: int
 ) -> FoldTask:
     return FoldTask(
@@ -265,12 +265,12 @@ def _work_of_names(
     )
 
 
-def _waves(works: list[FoldTask]) -> Iterator[list[FoldTask]]:
+def _waves(tasks: list[FoldTask]) -> Iterator[list[FoldTask]]:
     wave: list[FoldTask] = []
     rows = 0
-    for work in works:
-        wave.append(work)
-        rows += work.rows
+    for task in tasks:
+        wave.append(task)
+        rows += task.rows
         if rows >= WAVE_ROWS:
             yield wave
             wave, rows = [], 0
@@ -278,17 +278,19 @@ def _waves(works: list[FoldTask]) -> Iterator[list[FoldTask]]:
         yield wave
 
 
-def _commit(table: Table, made: Sequence[FoldResult], model: ShippedModel, folded: dict[int, int]) -> Table:
-    """Name the files of a wave; the table as it is then, to which nobody else has added snapshots."""
-    unknown = [name for part in made for name in part.unknown]
+def _commit(
+    table: Table, results: Sequence[FoldResult], model: ShippedModel, folded: dict[int, int]
+) -> Table:
+    """Commit the files of a wave; the table after it. CommitConflict when another process added snapshots."""
+    unknown = [name for part in results for name in part.unknown]
     if unknown:
         raise NoSuchPartition(f"no event of partition {unknown[0]!r} is in the lake")
-    files = [file for part in made for file in part.files]
+    files = [file for part in results for file in part.files]
     if not files and not folded:
         return table
     require_present(table.storage, files)
     commits = table.snapshot_commits
-    notes = {"model": model.digest, "digest": msgspec.to_builtins(total([part.digest for part in made]))}
+    notes = {"model": model.digest, "digest": msgspec.to_builtins(total([part.digest for part in results]))}
     with removed_unless_committed(table.storage, files):
         table.put_snapshots(files, folded, notes)
     now = Table.open(table.storage, SNAPSHOTS)
@@ -307,5 +309,5 @@ def _require_same_content(files: Sequence[DataFile], model: ShippedModel) -> Non
         raise ModelContentChanged(
             f"the lake's snapshots of model version {model.version} were folded by another content of it (digest "
             f"{str(others.pop())[:12]}, now {model.digest[:12]}): give the changed model a new model_version, or "
-            "make them anew with --rebuild"
+            "rebuild them with --rebuild"
         )

@@ -1,8 +1,7 @@
-"""The lake's snapshots put into the server's store, those that are newer than what it has.
+"""Publishes the lake's snapshots to the server's store, where they are newer than its own.
 
-Streamed by the driver: the keys of all snapshots are read, the states of those that are wanted, and no more of them
-held than go into one transaction. Killed anywhere, the store has some of them, each of which is good by itself, and
-publishing again adds the others.
+The driver streams them: it reads all keys, and the states it needs, with one transaction's worth in memory. After a
+kill the store has some of them, each valid by itself; publishing again adds the others.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from unisono.store.port import Snapshot
 
 PORTION_BYTES: Final = 4 << 20
 PORTION_ROWS: Final = 500
-"""States handed over at a time."""
+"""States per call."""
 
 Progress = Callable[[int], None]
-"""Called with snapshots published so far."""
+"""Called with the snapshots published so far."""
 
 
 class PublishResult(msgspec.Struct, frozen=True):
-    """What was put into the store."""
+    """The snapshots stored."""
 
     snapshots: int
     bytes: int
@@ -41,14 +40,14 @@ class PublishResult(msgspec.Struct, frozen=True):
 
 
 def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> PublishResult:
-    """Put into the store each partition's newest snapshot, unless it has one that is as new."""
+    """Store each partition's newest snapshot, unless the store has one as new."""
     began, count, size = time.monotonic(), 0, 0
-    plan(store, lake)  # refuses the log of another lake
+    plan(store, lake)  # refuses the lake of another log
     digests = _digests(lake, model_version)
     require_publishable(store, model_version, digests)
     maintainer = open_maintainer(store)
     try:
-        # All files of one version are of one digest, or none could be added.
+        # All files of one version have one digest: a snapshot run refuses others.
         marks = maintainer.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
         newer = _newer(lake, model_version, marks)
         for batch in in_batches(
@@ -65,7 +64,7 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
 
 
 def require_publishable(store: str, model_version: int, digests: Iterable[str | None]) -> None:
-    """Refuse states of an older model than the one in force, and of another content of it: the server would go on
+    """Refuse states of an older model than the one in force, or of another content: the server would continue
     from them.
     """
     now = in_force(store)
@@ -94,10 +93,10 @@ def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[St
         return
     head = lake.head()
     for share, files in by_bucket(table, model_version):
-        with Snapshots.opened(lake.storage, files, head) as held:
-            for name, ids in held.found(share):
+        with Snapshots.opened(lake.storage, files, head) as snapshots:
+            for name, ids in snapshots.found(share):
                 if ids[-1] > marks.get(name.decode(), -1):
-                    row = held.at(name, ids[-1])
+                    row = snapshots.at(name, ids[-1])
                     row.require_sound()
                     yield row
 

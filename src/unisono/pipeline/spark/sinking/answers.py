@@ -28,5 +28,5 @@ class Rejection(msgspec.Struct, frozen=True):
     errors: Sequence[FieldError] = ()
 
     def text(self) -> str:
-        errors = ", ".join(f"{error.field}: {error.message}" for error in self.errors)
-        return f"{self.item.id!r} {self.reason}" + (f" ({errors})" if errors else "")
+        details = ", ".join(f"{error.field}: {error.message}" for error in self.errors)
+        return f"{self.item.id!r} {self.reason}" + (f" ({details})" if details else "")

@@ -206,7 +206,7 @@ class Exchange:
                 if request.items[0].id == answer.results[0].id and request.results is None:
                     request.results = answer.results
                     return
-            raise ExchangeFailed("the server answered something that was not asked")
+            raise ExchangeFailed("unexpected answer from the server")
         self._refused += 1
         self._wait_s = max(self._wait_s, (answer.retry_after_ms or 0) / 1000)
 

@@ -62,12 +62,12 @@ def _partitions(many: list[str | None] | None, one: str | None) -> tuple[list[st
     names = [one] if many is None else many
     if many is None and one is None:
         return [], ""  # the server says that there must be one
-    told = [name or "" for name in names]
+    strings = [name or "" for name in names]
     if None in names:
-        return told, "a partition is null"
-    if many is not None and one is not None and not _same(told, [one]):
-        return told, f"partition is {one!r} and partitions are {many!r}"
-    return told, ""
+        return strings, "a partition is null"
+    if many is not None and one is not None and not _same(strings, [one]):
+        return strings, f"partition is {one!r} and partitions are {many!r}"
+    return strings, ""
 
 
 def _same(names: list[str], others: list[str]) -> bool:
