@@ -1,8 +1,8 @@
-"""Small pictures for HTML pages: `<svg>` elements as text, drawn by matplotlib.
+"""Small charts for HTML pages: `<svg>` elements as text, drawn by matplotlib.
 
-What always holds of a picture:
+What always holds of a chart:
 
-- the same data give the same bytes, on every machine: nothing in it tells when or where it was drawn;
+- the same data give the same bytes on every machine: it has no time and no place of drawing;
 - text is text (searchable, readable by a screen reader), and a name is shown as it is: never as a formula, never as
   markup;
 - its colours are variables of the page around it (`--chart-1` …), with values that are legible on light and dark.
@@ -32,7 +32,9 @@ WIDTH: Final = 760
 HEIGHT: Final = 230
 BAR_HEIGHT: Final = 24
 NAME_CELLS_MAX: Final = 36
-"""A partition's name may have 128 bytes; the table beside a picture has it whole. A wide character has two cells."""
+"""Cells of a name in a chart. A partition name may have 128 bytes; the table beside the chart has all of it. A wide
+character takes two cells.
+"""
 MARKED_POINTS_MAX: Final = 40
 """A line of few points shows them; a line of one would otherwise show nothing."""
 EDGE_LABELS_MAX: Final = 16
@@ -40,7 +42,7 @@ LETTER: Final = 6.2
 LEGEND_MARK: Final = 36
 """How wide a letter is, about, and what stands before a name in a legend."""
 WIDE_LACKING: Final = 4.5
-"""What a wide character (日, 🎻) takes in a browser beyond its width for matplotlib, which has no such glyph."""
+"""Extra width of a wide character (日, 🎻) in a browser: matplotlib lacks the glyph and measures less."""
 
 _COUNTS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SPANS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -199,7 +201,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, label: str, unit
 
 
 def format_value(value: float, unit: Unit = "") -> str:
-    """A number for a person: thousands apart, bytes in kB or MB, times in UTC, no more digits than help."""
+    """A number for people: thousands separated, bytes in kB or MB, times in UTC, rounded."""
     if unit == "bytes":
         for size, name in _BYTES:
             if abs(value) >= size:
@@ -335,7 +337,7 @@ def _legend(axes: Axes, series: int) -> None:
 
 
 def _short(name: str) -> str:
-    """A long name without its middle: what tells names apart is mostly at their ends."""
+    """A long name without its middle: names mostly differ at their ends."""
     clean = replace_unprintable(name)
     if _cells(clean) <= NAME_CELLS_MAX:
         return clean
@@ -344,7 +346,7 @@ def _short(name: str) -> str:
 
 
 def _fitting(text: str, cells: int) -> str:
-    """As much of the beginning of `text` as so many cells hold."""
+    """The beginning of `text` that fits into `cells`."""
     end = 0
     while end < len(text) and _cells(text[: end + 1]) <= cells:
         end += 1

@@ -1,6 +1,6 @@
-"""How matplotlib is made to draw for a page: its settings, and its SVG brought into the page's form.
+"""Draws with matplotlib for a page: its settings, and the conversion of its SVG.
 
-Nothing of matplotlib's global state is left changed, and `pyplot`, which keeps figures, is never imported.
+matplotlib's global state stays unchanged, and `pyplot`, which keeps figures, is never imported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FONT: Final = re.compile(r"font-family: [^;]*;?")
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "unisono",  # else ids are random
-    "text.parse_math": False,  # a name with two dollar signs is a name
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "axes.unicode_minus": False,
     "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same widths on every machine
     "font.size": 10.5,
@@ -53,21 +53,21 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within: our settings. One thread at a time, because matplotlib's settings are the process's."""
+    """Apply the settings. One thread at a time, because matplotlib's settings are global."""
     with _one_at_a_time, matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        # Only widths are taken from the font; a browser has others for what it lacks.
+        # Only widths come from the font; a browser has other fonts for missing glyphs.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield
 
 
 def to_svg(figure: Figure, label: str) -> str:
-    """The picture as one `<svg>` element for an HTML page; `label` says what it shows to who cannot see it."""
+    """The chart as one `<svg>` element for an HTML page; `label` describes it for screen readers."""
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(out.getvalue())  # noqa: S314 - written by matplotlib a moment ago
     for parent in list(root.iter()):
         for child in list(parent):
-            if _local(child.tag) in ("metadata", "style"):  # a style would be the whole page's
+            if _local(child.tag) in ("metadata", "style"):  # a style would apply to the whole page
                 parent.remove(child)
     used = {
         name for element in root.iter() for value in _values(element) for name in _REFERENCE.findall(value)
@@ -96,7 +96,7 @@ def _values(element: ElementTree.Element) -> Iterator[str]:
 
 
 def _rewrite(element: ElementTree.Element, used: set[str], digest: str) -> None:
-    """No namespaces (HTML knows them), ids only where they are referred to and different in every picture."""
+    """Remove namespaces, which HTML does not need, and ids without references; make other ids unique per chart."""
     element.tag = _local(element.tag)
     if element.tag != "text" and not (element.text or "").strip():
         element.text = None

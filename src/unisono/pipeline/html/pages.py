@@ -1,7 +1,7 @@
-"""HTML pages that a job leaves behind: one file each, readable without network, in light and in dark.
+"""HTML pages of jobs: one file each, readable without network, in light and dark mode.
 
-What always holds of a page: everything given as text is shown as text, whatever is in it; there is no script and no
-address of anything outside; the page forbids its browser to load either.
+What always holds of a page: text is always escaped; it has no script and no external address; its content security
+policy forbids both.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HtmlPage:
         self._body.append(f"<p>{escape(text)}</p>")
 
     def note(self, text: str) -> None:
-        """Small print: how a figure was made, what it does not say."""
+        """Small print: how a figure is made, and its limits."""
         self._body.append(f'<p class="note">{escape(text)}</p>')
 
     def verdict(self, text: str, *, good: bool) -> None:
@@ -134,7 +134,7 @@ class HtmlPage:
         self._body.append("".join(out))
 
     def figure(self, svg: str, caption: str) -> None:
-        """A picture of `unisono.pipeline.html.charts`, which is markup already."""
+        """A chart of `unisono.pipeline.html.charts`, which is HTML already."""
         self._body.append(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>")
 
     def code(self, text: str) -> None:
@@ -172,12 +172,12 @@ def counted(number: int, name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` as markup that shows it."""
+    """`text` as HTML."""
     return html.escape(replace_unprintable(text))
 
 
 def _escape_isolated(text: str) -> str:
-    """The same for names that others chose: their direction of writing changes nothing around them."""
+    """The same for foreign names: their writing direction does not affect the text around them."""
     return f"<bdi>{escape(text)}</bdi>"
 
 

@@ -1,4 +1,4 @@
-"""What only shows on a cluster: whether executors can see what the driver sees."""
+"""Checks on a cluster: whether executors see what the driver sees."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 PROBES_PER_CORE: Final = 2
-"""So that, in all likelihood, every executor is asked."""
+"""Probes per core, so that very likely every executor gets one."""
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def require_visible(spark: SparkContext, store: str) -> None:
-    """Refuse an embedded log that executors cannot read soundly.
+    """Refuse an embedded log that executors cannot read safely.
 
-    SQLite's readers and writer share memory, so they must be on one machine: a path that is there on another
-    one, through a network file system, can be read wrong while a server writes.
+    SQLite's readers and writer share memory, so they must be on one machine: over a network file system, reads beside
+    a writing server can be wrong.
     """
     directory = sqlite_directory(store)
     if directory is None or str(spark.master).startswith("local"):
@@ -38,8 +38,8 @@ def require_visible(spark: SparkContext, store: str) -> None:
             )
         if boot != boot_id():
             raise StoreNotVisible(
-                f"the executor on {host} is another machine than this one, and the embedded log in {directory} "
-                f"can only be read where it is: {advice}"
+                f"the executor on {host} runs on another machine, and the embedded log in {directory} "
+                f"can only be read on its own: {advice}"
             )
 
 
@@ -57,7 +57,7 @@ class _Probe:
 
 
 def boot_id() -> str:
-    """Tells machines apart; empty where the system does not say."""
+    """Identifies a machine since its boot; empty where the system has none."""
     try:
         return _BOOT.read_text("ascii").strip()
     except OSError:

@@ -1,8 +1,8 @@
 """The lake's files as Spark DataFrames.
 
-In a directory Spark reads the Parquet itself, and verifies the checksums of pages whatever the session says: a
-DataFrame has the lake's rows, or reading it fails. In an object store it would need jars that PySpark does not bring
-and credentials of its own; there executors read through delta-rs, as they write.
+In a directory Spark reads the Parquet files, and verifies page checksums whatever the session's settings: a DataFrame
+has the lake's rows, or reading fails. For an object store Spark would need jars that PySpark lacks, and its own
+credentials; there executors read through delta-rs, as they write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READING: Final[Mapping[str, str]] = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
 }
-"""For each read, since the session may be somebody else's: what is damaged or gone is an error there too."""
+"""Options of each read, because the session may be foreign: damaged and missing files are errors."""
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
@@ -77,7 +77,7 @@ def frame_of(
         paths = [_GLOB.sub(r"\\\1", storage.uri(file.table, file.path)) for file in files]
         for file in files:
             with open_checked(storage, file):
-                pass  # a footer has no checksum, and Spark skips row groups by what it says
+                pass  # checks the footer, which has no checksum and by which Spark skips row groups
         rows = spark.read.schema(schema).options(**READING).parquet(*paths)
         return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))
     places = spark.range(len(files), numPartitions=len(files))

@@ -1,9 +1,8 @@
-"""The Java process behind a Spark session: which Java, and a quick start where one was prepared.
+"""The Java process of a Spark session: finds Java, and starts it fast where that is prepared.
 
-`python -m unisono.pipeline.spark.warmup` leaves in a cache directory, one for each pair of Spark and Java: the
-command line that Spark's launcher makes (so that it need not be run each time) and an archive of loaded classes
-(AppCDS). Without them, or when the environment changes what they rest on, Spark starts the ordinary way,
-some seconds slower.
+`python -m unisono.pipeline.spark.warmup` writes to a cache directory, per pair of Spark and Java: the command line of
+Spark's launcher (which then need not run each time) and an archive of loaded classes (AppCDS). Without them, or when
+the environment changes what they depend on, Spark's scripts start Java, some seconds slower.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from unisono.pipeline.errors import NoJava
 from unisono.pipeline.spark import private
 
 JAVA_MIN: Final = 17
-"""What Spark 4 needs."""
+"""The oldest Java for Spark 4."""
 
 CACHE_VARIABLE: Final = "UNISONO_CACHE_DIR"
 
@@ -47,7 +46,7 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
 # The same level as above, or Spark announces that it changes it.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
-# Said once for every retried task, with a stack trace each time; the job's own error tells what matters.
+# Logged for every retried task, with a stack trace; the job's own error has the cause.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 # Raised where the session is started.
@@ -80,14 +79,14 @@ _SCRIPTS_ONLY: Final = (
     "spark.remote",
     "spark.api.mode",
 )
-"""Settings, and beginnings of settings, that Spark's scripts act on before there is a Java process or a context."""
+"""Settings, and prefixes of settings, that only Spark's scripts handle, before Java starts."""
 
 _READ_BY_SCRIPTS: Final = ("spark-env.sh", "spark-defaults.conf")
 """Files in Spark's own `conf`, which only its scripts read."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What Spark's launcher would start: class path and Java options, without memory and user options."""
+    """The command of Spark's launcher: class path and Java options, without memory and user options."""
 
     java: str
     classpath: str
@@ -95,7 +94,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 def java_home() -> Path:
-    """The Java that Spark will use; NoJava says what to install."""
+    """The Java for Spark; NoJava says what to install."""
     if home := os.environ.get("JAVA_HOME"):
         if not (Path(home) / "bin" / "java").is_file():
             raise NoJava(f"JAVA_HOME is {home}, and there is no bin/java in it: {INSTALL_JAVA}")
@@ -107,14 +106,14 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> str:
-    """As in `17.0.15`; from the file every Java carries, since asking the program takes a while."""
+    """As in `17.0.15`; from the `release` file, because running Java takes longer."""
     try:
         text = (home / "release").read_text("utf-8")
     except OSError:
         text = _ask_version(home).replace('version "', 'JAVA_VERSION="')
     match = re.search(r'JAVA_VERSION="([^"]+)"', text)
     if match is None:
-        raise NoJava(f"{home} does not say which Java it is: {INSTALL_JAVA}")
+        raise NoJava(f"{home} has no version of Java: {INSTALL_JAVA}")
     major = re.match(r"\d+", match[1].removeprefix("1."))
     if major is None or int(major[0]) < JAVA_MIN:
         raise NoJava(f"{home} is Java {match[1]} and Spark needs {JAVA_MIN} or newer: {INSTALL_JAVA}")
@@ -131,7 +130,7 @@ def _ask_version(home: Path) -> str:
 
 
 def cache_directory() -> Path:
-    """Beside the packages it belongs to when they are in a virtual environment, else the user's cache."""
+    """In the virtual environment, if there is one, else in the user's cache."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     if sys.prefix != sys.base_prefix:
@@ -140,7 +139,7 @@ def cache_directory() -> Path:
 
 
 class PreparedStart:
-    """The prepared start for one Spark and one Java; may be absent, wholly or in part."""
+    """The prepared start for one Spark and one Java; parts may be missing."""
 
     def __init__(self, spark_home: Path, java: Path) -> None:
         from pyspark.version import __version__ as spark_version
@@ -155,7 +154,7 @@ class PreparedStart:
         self._read_by_scripts = [spark_home / "conf" / name for name in _READ_BY_SCRIPTS]
 
     def launch(self, conf: Mapping[str, str]) -> Launch | None:
-        """The prepared command line; None when something is asked for that only Spark's scripts do."""
+        """The prepared command line; None when only Spark's scripts can apply the settings."""
         if any(name in os.environ for name in _CHANGES_COMMAND) or any(map(_is_for_scripts, conf)):
             return None
         if any(path.exists() for path in self._read_by_scripts):
@@ -166,7 +165,7 @@ class PreparedStart:
             return None
 
     def _quiet_logging(self) -> Path:
-        """The file that tells Java's logging what to say; where the cache cannot be written, one for this process."""
+        """The configuration of Java's logging; a temporary file where the cache cannot be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             if not self.logging.is_file() or self.logging.read_text("utf-8") != QUIET:
@@ -181,10 +180,10 @@ class PreparedStart:
         self._launch.write_bytes(msgspec.json.encode(launch))
 
     def java_options(self) -> list[str]:
-        """What to add to a Java command for a quiet and quick start, as far as it is prepared."""
+        """Java options for a quiet start, and a fast one if prepared."""
         options = [f"-Dlog4j2.configurationFile={self._quiet_logging().as_uri()}"]
         if self.archive.is_file():
-            # Auto: an archive that does not fit is passed over. Java would say so on stdout.
+            # auto: an archive that does not match is ignored. Java would report it on stdout.
             options += [
                 "-Xshare:auto",
                 f"-XX:SharedArchiveFile={self.archive}",

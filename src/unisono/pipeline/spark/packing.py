@@ -1,4 +1,4 @@
-"""This package as one file, for executors on machines that do not have it: `--py-files`.
+"""Packs this package into one file, for executors on machines without it: `--py-files`.
 
 python -m unisono.pipeline.spark.packing unisono.zip
 """

@@ -27,39 +27,39 @@ from unisono.pipeline.spark.packing import pack
 LOCAL: Final = "local[*]"
 
 TASK_FAILURES_MAX: Final = 4
-"""Spark's own number on a cluster; local masters would otherwise give up at the first lost worker."""
+"""Spark's default on a cluster; a local master would give up at the first lost worker."""
 
 MASTER_TIMEOUT_S: Final = 5.0
-"""To find out that no master listens; Spark itself tries for a minute."""
+"""Time to find out that no master listens; Spark itself tries for a minute."""
 
 EXECUTORS_TIMEOUT_S: Final = 60.0
-"""For the first executor of a cluster to report; two seconds are usual."""
+"""Time for the first executor of a cluster to register; two seconds are usual."""
 
 DRIVER_MEMORY: Final = "1g"
-"""Rows stay in the Python workers and in Arrow; Java holds plans, shuffles and sorts, which spill."""
+"""Rows stay in Python workers and Arrow; Java has plans, shuffles and sorts, which spill."""
 
 SETTINGS: Final[Mapping[str, str]] = {
-    "spark.ui.enabled": "false",  # no port opened that nobody asked for
-    "spark.ui.showConsoleProgress": "false",  # bars only where a person looks: `progress`
+    "spark.ui.enabled": "false",  # opens no port
+    "spark.ui.showConsoleProgress": "false",  # progress bars only with `progress`
     "spark.log.level": "ERROR",
     "spark.master.rest.enabled": "false",  # the same, for a master started with these settings
-    "spark.sql.adaptive.enabled": "true",  # joins small shuffle partitions: 4 to 8 s become 0.7 s per small job
+    "spark.sql.adaptive.enabled": "true",  # merges small shuffle partitions: 0.7 s instead of 4 to 8 s per small job
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",  # a row group; bounds what a worker holds
-    "spark.sql.python.filterPushdown.enabled": "true",  # the source answers ranges of committed_id itself
-    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # Spark's default reads damage as other rows
-    "spark.sql.session.timeZone": "UTC",  # the same answer on every machine
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",  # a row group; bounds the memory of a worker
+    "spark.sql.python.filterPushdown.enabled": "true",  # the source filters ranges of committed_id
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # by default Spark reads damaged pages as other rows
+    "spark.sql.session.timeZone": "UTC",  # the same result on every machine
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.streaming.minBatchesToRetain": "10",  # a follower's checkpoint stays small
     "spark.python.worker.reuse": "true",
     "spark.driver.memory": DRIVER_MEMORY,
-    # Nothing here has tables of its own; without this a directory appears where the command runs.
+    # Unused, but Spark would create it in the current directory.
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "unisono-warehouse"),
 }
 
 SHUFFLES: Final = "spark.sql.shuffle.partitions"
 TASKS_PER_CORE: Final = 2
-"""Of a shuffle: 200 in all is Spark's default, each of them a task, and far too many for a few cores."""
+"""Shuffle partitions per core: Spark's default of 200 is far too many tasks for a few cores."""
 
 _LOCAL_MASTER: Final = re.compile(r"^local(?:\[(\*|\d+)\])?$")
 
@@ -76,10 +76,10 @@ def session(
     progress: bool = False,
     quick: bool = False,
 ) -> SparkSession:
-    """A session on `master`, or on what spark-submit chose, or on this machine.
+    """A session on `master`, or on the master of spark-submit, or on this machine.
 
-    `quick`: Java compiles plainly and starts sooner; for work that Python does. SQL over much data is faster
-    without.
+    `quick`: Java skips its optimising compiler and starts faster, for jobs that run in Python. SQL over much data is
+    faster without.
     """
     started = context(master, app, conf=conf, progress=progress, quick=quick)
     spark = SparkSession.builder.getOrCreate()
@@ -96,7 +96,7 @@ def context(
     progress: bool = False,
     quick: bool = True,
 ) -> SparkContext:
-    """The same without SQL, for jobs that only spread tasks; it is up some seconds sooner."""
+    """A context without SQL, for jobs that only run tasks; it starts some seconds faster."""
     running = private.active_context()
     if running is not None:
         return running
@@ -121,7 +121,7 @@ def context(
 
 
 def _ship(started: SparkContext, master: str) -> None:
-    """The package itself to executors elsewhere."""
+    """Ship this package to executors on other machines."""
     if not is_local(master):
         folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=SparkFiles.getRootDirectory()))
         started.addPyFile(str(pack(folder / "unisono.zip")))
@@ -141,7 +141,7 @@ def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str,
 
 
 def _set_environment(master: str, settings: Mapping[str, str]) -> None:
-    """Workers run the Python that runs this, unless told otherwise; a local Spark talks to itself only."""
+    """Workers use this Python by default; a local Spark listens on localhost only."""
     chosen = settings.get("spark.pyspark.python")
     os.environ.setdefault("PYSPARK_PYTHON", chosen or sys.executable)
     if is_local(master) or "127.0.0.1" in master or "localhost" in master:
@@ -149,7 +149,7 @@ def _set_environment(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
-    """Java started from what was prepared; or else by Spark's own scripts, and `settings` tell them the same."""
+    """Start Java by the prepared command; without one by Spark's scripts, with the same options in `settings`."""
     prepared = jvm.PreparedStart(private.spark_home(), jvm.java_home())
     options = prepared.java_options()
     if quick:
@@ -163,13 +163,13 @@ def _gateway(settings: dict[str, str], *, quick: bool) -> Any:
 
 
 def _submit_args() -> list[str]:
-    """Arguments for spark-submit in the environment, where PySpark takes them from."""
+    """Arguments for spark-submit in the environment, where PySpark reads them."""
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     return [] if words in ([], ["pyspark-shell"]) else words
 
 
 def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[str, str]) -> SparkContext:
-    """With arguments for spark-submit in the environment: Spark's scripts start Java and read them."""
+    """With arguments for spark-submit in the environment: Spark's scripts start Java."""
     if words[-1] != "pyspark-shell":
         raise PipelineError(
             "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell: see Spark's documentation"
@@ -191,7 +191,7 @@ def _with_retries(master: str) -> str:
 
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
-    """Inside spark-submit: it has started Java and chosen the master; settings it gave win over ours."""
+    """Inside spark-submit, which has started Java and chosen the master; its settings win over SETTINGS."""
     private.adopt_gateway()
     chosen = SparkConf()
     for key, value in {**SETTINGS, **conf}.items():
@@ -207,7 +207,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
 def _require_master(master: str) -> None:
     match = re.match(r"^spark://([^:/,]+):(\d+)$", master)
     if match is None:
-        return  # several masters, YARN, Kubernetes: Spark knows how to look for them
+        return  # several masters, YARN, Kubernetes: left to Spark
     try:
         socket.create_connection((match[1], int(match[2])), MASTER_TIMEOUT_S).close()
     except OSError as error:
@@ -215,9 +215,9 @@ def _require_master(master: str) -> None:
 
 
 def _require_executors(spark: SparkContext) -> None:
-    """A standalone master lets us wait for ever for executors that it has no room for, and says so in its log only.
+    """Fail when a standalone master has no resources for executors: it would let the job wait for ever.
 
-    Others queue applications on purpose, and with dynamic allocation executors come with the first tasks.
+    Other masters queue applications on purpose, and with dynamic allocation executors start with the first tasks.
     """
     conf = spark.getConf()
     if not str(spark.master).startswith("spark://") or conf.get("spark.dynamicAllocation.enabled") == "true":

@@ -1,18 +1,17 @@
-"""Events from Spark into a running server, through its judgement: `df.write.format("unisono")`.
+"""Submits events from Spark to a running server, which judges them: `df.write.format("unisono")`.
 
     (df.write.format("unisono")
        .option("url", "ws://127.0.0.1:8080").option("jwt_secret_file", "secret")
        .mode("append").save())
 
-Every event is submitted over the protocol's WebSocket and judged like any client's. What always holds: an event has
-an id before it is sent, and the server commits an id once (ORD-03), so a task that is run again, as Spark does with
-lost ones, commits nothing twice. Within a task events are submitted in the order of its rows; between tasks there is
-no order.
+Every event is submitted over the protocol's WebSocket and judged like any client's. An event has an id before it is
+sent, and the server commits an id once (ORD-03), so a retried task commits nothing twice. Within a task events are
+submitted in the order of its rows; between tasks there is no order.
 
 Columns: `id`, `partitions` (array) or `partition`, and `event` (JSON) or `schema` with `data` (JSON) and perhaps
 `meta` (JSON).
 
-Who speaks (a client has one connection, CONN-05, so every task needs a client of its own):
+Identity (a client has one connection, CONN-05, so every task needs its own client):
 
     jwt_secret_file   each task signs a token for the client CLIENT.TASK; read on the executors
     tokens_file       a token in each line, the Nth task uses the Nth; a task without one is an error
@@ -61,7 +60,7 @@ BATCH_EVENTS: Final = 100
 """The protocol's own default (LIM-01)."""
 
 IN_FLIGHT: Final = 2
-"""One message is judged while the next is on its way; the server takes 200 unanswered events by default."""
+"""Messages in flight: one is judged while the next is sent; a server accepts 200 unanswered events by default."""
 
 TIMEOUT_S: Final = 60.0
 
@@ -84,7 +83,7 @@ _OPTIONS: Final = frozenset(
 
 
 _TEXTS: Final = frozenset(("id", "partition", "event", "schema", "data", "meta"))
-"""Columns that are looked at, besides `partitions`; all others are passed over."""
+"""Columns that are read, besides `partitions`; all others are ignored."""
 
 
 class SinkFailed(PipelineError):
@@ -92,7 +91,7 @@ class SinkFailed(PipelineError):
 
 
 class WriteSummary(WriterCommitMessage):
-    """What one task did. `fault` is why it gave up, as it would the next time too."""
+    """The result of one task. `fault` is the error that a retry would not change."""
 
     def __init__(
         self, rejected: int = 0, examples: Sequence[str] = (), file: str | None = None, fault: str = ""
@@ -104,14 +103,14 @@ class WriteSummary(WriterCommitMessage):
 
 
 class EventWriter(DataSourceArrowWriter):
-    """One write. Everything in it is plain data: it travels to the executors."""
+    """One write, as plain data: it is shipped to executors."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(set(given) - _OPTIONS)
         if unknown:
             raise PipelineError(
-                f"option {unknown[0]!r} is not known; there are {', '.join(sorted(_OPTIONS))}"
+                f"option {unknown[0]!r} is unknown; known options are {', '.join(sorted(_OPTIONS))}"
             )
         if overwrite:
             raise PipelineError('a log is only ever added to: write with mode("append")')
@@ -153,7 +152,7 @@ class EventWriter(DataSourceArrowWriter):
                 if len(rejections) < EXAMPLES:
                     rejections.append(rejection)
                 if collected is None:
-                    break  # nothing that may rest on a rejected event is sent after it
+                    break  # later events may depend on a rejected one
                 collected.add(rejection)
         file = collected.close() if collected is not None else None
         return WriteSummary(rejected, [rejection.text() for rejection in rejections], file)
@@ -177,7 +176,7 @@ class EventWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to undo: what is committed is committed, and a new write passes over it."""
+        """Nothing to undo: committed events stay, and a new write skips them."""
 
     def _items(self, batches: Iterator[Any]) -> Iterator[SinkItem]:
         for batch in batches:
@@ -187,7 +186,7 @@ class EventWriter(DataSourceArrowWriter):
         return self._rejects / f".{self._job}-{task:05d}-{attempt}.parquet"
 
     def _name_files(self, summaries: list[WriteSummary]) -> None:
-        """Files of attempts that failed keep their dot and are read by nobody."""
+        """Rename the files of successful attempts; others keep their dot, and readers ignore them."""
         for message in summaries:
             if message.file is not None:
                 path = Path(message.file)
@@ -195,7 +194,7 @@ class EventWriter(DataSourceArrowWriter):
 
 
 class _Collected:
-    """Rejected events of one task, in a file that counts when the driver gives it its name."""
+    """Rejected events of one task, in a file that the driver renames when the write succeeds."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -240,7 +239,7 @@ class _Collected:
 
 
 def _require_columns(schema: StructType, from_content: bool) -> None:
-    """Refuse what cannot be submitted, before a task is started."""
+    """Refuse a schema that cannot be submitted, before tasks start."""
     columns = {field.name: field.dataType for field in schema.fields}
     if from_content:
         columns.pop("id", None)

@@ -6,7 +6,7 @@
 
 Options, beside `store`:
 
-    from                  events after this committed_id (default: all the log holds)
+    from                  events after this committed_id (default: all of the log)
     to                    events up to this one (batch default: the head when `load` is called; stream: no end)
     partitions            only events in any of these: a name, or a JSON array of names
     max_events_per_batch  of a stream (default 100,000)
@@ -64,13 +64,13 @@ from unisono.pipeline.open_log import (
 )
 
 EVENTS_PER_TASK: Final = 100_000
-"""A second of work or less, so that a lost task costs little and cores stay busy."""
+"""At most a second of work, so that a lost task costs little and cores stay busy."""
 
 EVENTS_PER_BATCH: Final = 100_000
-"""A micro-batch's bound, so that a stream that is far behind commits its progress often."""
+"""Bound of a micro-batch, so that a stream that is far behind commits often."""
 
 SPARSE_TASKS_MAX: Final = 16
-"""Reading few partitions is a matter of index look-ups: more tasks than this cost more than they save."""
+"""Reading few partitions takes index lookups: more tasks cost more than they save."""
 
 _OPTIONS: Final = frozenset(
     ("store", "from", "to", "partitions", "max_events_per_batch", "events_per_task", "push_down")
@@ -89,14 +89,14 @@ class IdRange(InputPartition):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What every task needs to know: where the log is and which events of a range are wanted."""
+    """What every task needs: where the log is, and which events of a range to read."""
 
     store: str
     partitions: tuple[str, ...] | None
     events_per_task: int
 
     def ranges(self, since: int, upto: int) -> Sequence[InputPartition]:
-        """`(since, upto]` cut into input partitions, one of them at least."""
+        """`(since, upto]` as input partitions, at least one."""
         step = self.events_per_task
         if self.partitions is not None:
             step = max(step, -(-(upto - since) // SPARSE_TASKS_MAX))
@@ -104,7 +104,7 @@ class Reading(msgspec.Struct, frozen=True):
         return [IdRange(start, min(start + step, upto)) for start in starts] or [IdRange(since, since)]
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the events of one range. Holds nothing from one call to the next."""
+        """On an executor: the events of one range. Stateless."""
         assert isinstance(part, IdRange)
         if part.since >= part.upto:
             return
@@ -122,7 +122,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class BatchReader(DataSourceReader):
-    """One batch: a range fixed when the DataFrame was made."""
+    """One batch: a range fixed when the DataFrame is made."""
 
     def __init__(self, reading: Reading, since: int, upto: int) -> None:
         self.reading = reading
@@ -137,7 +137,7 @@ class BatchReader(DataSourceReader):
 
 
 class NarrowingReader(BatchReader):
-    """A batch that takes over conditions on committed_id, and on partitions where they name a set."""
+    """A batch that evaluates conditions on committed_id, and narrows by conditions on partitions."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         for condition in filters:
@@ -145,7 +145,7 @@ class NarrowingReader(BatchReader):
                 yield condition
 
     def _take_over(self, condition: Filter) -> bool:
-        """Narrow what is read; False when Spark still has to judge the rows."""
+        """Narrow the read; False when Spark must still filter the rows."""
         match condition:
             case EqualTo(("committed_id",), int(id)):
                 self._narrow(id - 1, id)
@@ -175,7 +175,7 @@ class NarrowingReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream along the log. Its only state is where `availableNow` is to end."""
+    """A stream of the log. Its only state is the end of `availableNow`."""
 
     def __init__(self, reading: Reading, since: int | None, to: int | None, batch_max: int) -> None:
         self.reading = reading
@@ -224,7 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """The options of a read, looked at; and what the log held when they were given."""
+    """The validated options of a read, and the extent of the log at that time."""
 
     reading: Reading
     since: int | None
@@ -239,7 +239,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
         unknown = sorted(set(given) - _OPTIONS)
         if unknown:
             raise PipelineError(
-                f"option {unknown[0]!r} is not known; there are {', '.join(sorted(_OPTIONS))}"
+                f"option {unknown[0]!r} is unknown; known options are {', '.join(sorted(_OPTIONS))}"
             )
         if not given.get("store"):
             raise NoSuchStore(_NO_STORE)
@@ -259,7 +259,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class UnisonoSource(DataSource):
-    """`spark.read.format("unisono")`. A DataFrame is the log as it was when `load` was called."""
+    """`spark.read.format("unisono")`. A DataFrame is the log at the time of `load`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -281,7 +281,7 @@ class UnisonoSource(DataSource):
         return (NarrowingReader if request.push_down else BatchReader)(request.reading, since, upto)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """`df.write.format("unisono")`: events for a server's judgement."""
+        """`df.write.format("unisono")`: submits events to a server."""
         from unisono.pipeline.spark.sink import EventWriter
 
         return EventWriter(self.options, schema, overwrite)

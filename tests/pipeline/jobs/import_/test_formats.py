@@ -373,7 +373,7 @@ def test_files_of_a_directory(tmp_path: Path) -> None:
         ("b.JSONL", "jsonl"),
         ("c.jsonl", "jsonl"),
     ]
-    assert said == [f"{tmp_path}: passed over for their names: notes.md"]
+    assert said == [f"{tmp_path}: skipped because of their names: notes.md"]
     assert [Path(each.path).name for each in find([tmp_path], "csv")] == ["a.csv"]
     with pytest.raises(PipelineError, match=r"files end in \.parquet$"):
         find([tmp_path], "parquet")

@@ -1,12 +1,13 @@
-"""Bringing history from elsewhere into a log: read, judge, put in order, load.
+"""Imports history from elsewhere into a log: read, decide, load.
 
-sources   which files there are, how they are cut into splits
-jsonl, tabular, insieme   rows of a split, in each format
-rows      one row → an event as the server would store it, or the reason why not
-reading   the task that does this for a split
-judging   what the model says of an event, in order
-deciding  duplicates, conflicts and judgement of all rows, on Spark
-staging   where the work is kept between two runs
-rejects, report   what is told
-job       one import from start to end
+job             one import from start to end
+sources         finds the files, and splits them
+json_lines, tabular, insieme_file   read the rows of a split, by format
+rows            one row → an event as the server stores it, or the reason for its rejection
+read_split      the task that does this for a split
+judge           the model's decision on an event, in order
+decide          duplicates, conflicts and judgement of all rows, on Spark
+prepare         staged and rejected rows, and their counts
+staging         the working directory between two runs
+rejects_table, outcomes, result     the rejected rows, and the report
 """

@@ -1,7 +1,7 @@
-"""Deciding every row that can be an event, on Spark: duplicates, conflicts, what the log has, what the model says.
+"""Decides every row that can be an event, on Spark: duplicates, conflicts, events of the log, the model's judgement.
 
-Three shuffles, each of which spills to disk: rows meet by id, then by component in order, and the accepted ones are
-sorted as a whole. The outcome depends on the rows and the log only, not on how the work was spread.
+Three shuffles, each of which spills to disk: rows by id, then by component in order, and a total sort of the accepted
+rows. The result depends on the rows and the log only, not on how work is distributed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ LAST: Final = 2**62
 """Sorts behind every id and every time."""
 
 TASK_ROWS_MIN: Final = 5_000
-"""Less than this is not worth a second task."""
+"""Fewer rows are not worth a second task."""
 
 ROWS_PER_TASK: Final = 100_000
 ROWS_PER_FILE: Final = 200_000
-"""Of what is staged: a file is read from its start, at most once more after a kill."""
+"""Rows per staged file: after a kill a file is read again from its start."""
 
 _DECIDED: Final = (
     "file INT, row BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, hash BINARY, "
@@ -47,7 +47,7 @@ _SORTED: Final = ("key", "file", "row")
 
 
 class Deciding(msgspec.Struct, frozen=True):
-    """What all tasks need to know. `base` is the log's head; 0 means that there is nothing to ask it."""
+    """What all tasks need. `base` is the log's head; 0 for an empty log."""
 
     store: str
     base: int
@@ -65,7 +65,7 @@ def decide(
     full: bool,
     count: int,
 ) -> DataFrame:
-    """Every row of the Parquet files `rows` with its outcome; not yet computed."""
+    """Every row of the Parquet files `rows` with its outcome, as a lazy DataFrame."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -89,7 +89,7 @@ def decide(
 
 
 def in_order(decided: DataFrame, count: int) -> DataFrame:
-    """The accepted rows, sorted as a whole: a file after the other, each in order."""
+    """The accepted rows in total order across files."""
     accepted = decided.where(f"outcome = '{ACCEPTED}'")
     files = -(-count // ROWS_PER_FILE)
     spread = accepted.repartitionByRange(files, *_SORTED) if files > 1 else accepted.coalesce(1)
@@ -98,7 +98,7 @@ def in_order(decided: DataFrame, count: int) -> DataFrame:
 
 
 def components(links: list[str]) -> dict[int, int]:
-    """On the driver: which partitions belong together, read from what the splits found."""
+    """On the driver: the components of partitions, from the links that the splits found."""
     found = Components()
     for path in links:
         with pq.ParquetFile(path) as file:
@@ -109,7 +109,7 @@ def components(links: list[str]) -> dict[int, int]:
 
 
 def staged_files(folder: Path) -> list[tuple[str, int]]:
-    """The files of a sorted table with their rows, in order; empty ones are left out."""
+    """The files of a sorted table with their row counts, in order, without empty ones."""
     files = sorted(folder.glob("part-*.parquet"))
     counted = [(file.name, pq.read_metadata(file).num_rows) for file in files]
     return [(name, rows) for name, rows in counted if rows]
@@ -129,7 +129,7 @@ _KINDS: Final = [(field.name, field.type) for field in _OUT]
 
 
 class _Comparing:
-    """On an executor: of the rows with one id the first stands, unless the log has the id already."""
+    """On an executor: the first row of an id counts, unless the log has the id."""
 
     def __init__(self, deciding: Deciding, leaders: Broadcast[dict[int, int]]) -> None:
         self._deciding = deciding
@@ -146,8 +146,8 @@ class _Comparing:
                 ids.close()
 
     def _decided(self, batch: Any, ids: Ids | None) -> Any:
-        asked = ("id", "place", "hash", "first", "committed_id")
-        rows = list(zip(*(batch.column(name).to_pylist() for name in asked), strict=True))
+        names = ("id", "place", "hash", "first", "committed_id")
+        rows = list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
         known = {} if ids is None else ids.known([row[0] for row in rows if row[1] == 1])
         outcomes = [self._outcome(known, *row) for row in rows]
         leaders = self._leaders.value
@@ -156,7 +156,7 @@ class _Comparing:
         columns["component"] = pa.array([leaders.get(number, number) for number in numbers], pa.int64())
         for name, values in zip(_TOLD, zip(*outcomes, strict=True), strict=True):
             columns[name] = pa.array(values, pa.string())
-        # What is in the log, or staged under another row, need not be carried on.
+        # Rows that are in the log, or staged under another row, need no content.
         done = pc.is_in(columns["outcome"], pa.array([DUPLICATE, KNOWN]))
         columns["event"] = pc.if_else(done, pa.scalar(None, pa.string()), columns["event"])
         return pa.RecordBatch.from_arrays([columns[name].cast(kind) for name, kind in _KINDS], schema=_OUT)
@@ -187,7 +187,7 @@ class _Comparing:
 
 
 class _Judging:
-    """On an executor: components one after the other, each in order."""
+    """On an executor: judges components one after the other, each in order."""
 
     def __init__(self, deciding: Deciding) -> None:
         self._deciding = deciding

@@ -1,7 +1,7 @@
-"""One import from start to end: read, decide, load; killed anywhere and run again, it goes on.
+"""Runs one import: read, decide, load. Killed anywhere and run again, it continues.
 
-Reading does not look at the log. Deciding judges against the log as it is then. Loading requires that the log has not
-moved since; if somebody else wrote to it and it may matter, everything is decided again.
+Reading does not use the log. Deciding judges rows against the log's current head. Loading requires that the log has
+not changed since; if other clients committed to partitions of the import, everything is decided again.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOVED_MAX: Final = 3
-"""How often everything is decided again because others wrote to the log; after that they will not stop."""
+"""How often everything is decided again because other clients wrote to the log, before giving up."""
 
 READ_ROWS: Final = 2_000
-"""Staged rows held as Python values at a time."""
+"""Staged rows in memory as Python values at a time."""
 
 
 class ImportPlan(msgspec.Struct, frozen=True):
-    """What is to be done. `full`: events are judged against the states they find, not by their shape only."""
+    """The options of an import. `full`: events are judged against the states, not by their shape only."""
 
     store: str
     sources: tuple[SourceFile, ...]
@@ -88,7 +88,7 @@ class ImportPlan(msgspec.Struct, frozen=True):
 
 
 def run(plan: ImportPlan, session: Callable[[], SparkSession], notify: Notify) -> ImportReport:
-    """Do it, or go on with it. `session` is asked for Spark when there is work for it."""
+    """Run or continue an import. `session` starts Spark, and is called only when needed."""
     began = time.monotonic()
     rejects.check_place(plan.rejects)
     _require_files(plan)
@@ -97,7 +97,7 @@ def run(plan: ImportPlan, session: Callable[[], SparkSession], notify: Notify) -
         log = None if plan.dry_run else stack.enter_context(closing(_open(plan.store)))
         manifest = staging.manifest(now_ms())
         if manifest.stage:
-            notify(f"going on with import {manifest.key}, which was {manifest.stage}")
+            notify(f"continuing import {manifest.key}, stage: {manifest.stage}")
         work = _Work(plan, staging, manifest, session, notify)
         loaded: LoadSummary | None = None
         if log is None:
@@ -143,7 +143,7 @@ class _Work:
         self._notify = notify
 
     def prepare_only(self) -> None:
-        """A dry run: everything but loading, beside a running server too."""
+        """A dry run: everything except loading; also beside a running server."""
         directory = sqlite_directory(self._plan.store)
         empty = directory is not None and not (directory / LOG_FILE).exists()
         base = 0 if empty else extent(self._plan.store).head
@@ -152,13 +152,13 @@ class _Work:
         self._decide(base)
 
     def load(self, log: CommitLog) -> LoadSummary:
-        """Decide what is not decided, and load what is not loaded."""
+        """Decide and load what is left."""
         for _ in range(MOVED_MAX):
             self._decide(log.head())
             try:
                 return self._load(log)
             except LogMovedOn as moved:
-                self._notify(f"the log is not as it was when the rows were judged ({moved}): judging again")
+                self._notify(f"the log changed since the rows were judged ({moved}): judging again")
                 self._discard_decisions()
         raise Mismatch(
             "other clients keep writing to partitions of this import, so its rows are judged again each time: "
@@ -223,7 +223,7 @@ class _Work:
             for place, split in enumerate(splits)
         ]
         if not tasks:
-            raise PipelineError("the files hold no rows")
+            raise PipelineError("the files have no rows")
         summaries: list[Summary] = context.parallelize(tasks, len(tasks)).map(run_task).collect()
         for task in tasks:
             if not (folder / f"{task.name}.json").exists():
@@ -240,7 +240,7 @@ class _Work:
         return summaries
 
     def _require_unchanged(self) -> None:
-        """A file that is still being written would be read in part, or half old and half new."""
+        """Refuse a file that changed while it was read: its rows would be incomplete or mixed."""
         for source in self._plan.sources:
             if source.format != INSIEME and not unchanged(source):
                 self._staging.remove()
@@ -249,7 +249,7 @@ class _Work:
                 )
 
     def _splits(self, spark: SparkSession) -> list[Split]:
-        """Cut by what the files are, not by how many cores there are: a later run finds the same splits."""
+        """Splits depend on the files, not on the number of cores: a later run gets the same ones."""
         plan = self._plan
         splits: list[Split] = []
         for file, source in enumerate(plan.sources):
@@ -264,7 +264,7 @@ class _Work:
         return splits
 
     def _numbered(self, spark: SparkSession, splits: list[Split]) -> list[Split]:
-        """Each with the number of lines before it."""
+        """Add the number of lines before each split."""
         if len(splits) < 2:
             return splits
         counts = spark.sparkContext.parallelize(splits, len(splits)).map(count).collect()
@@ -298,11 +298,11 @@ class _Work:
                     self._notify(f"loaded {loader.progress.rows} of {total} events")
         done = loader.progress
         if done.rows != total:
-            raise Mismatch(f"{total} rows were to be loaded and {done.rows} are in the log")
+            raise Mismatch(f"{total} rows were staged and {done.rows} are in the log")
         return LoadSummary(done.committed, total - done.committed, done.foreign, done.moved_times, log.head())
 
     def _touches_import(self) -> Concerns:
-        """Whether others touch a partition of the import; nobody else can write to an embedded log."""
+        """A test whether records touch a partition of the import; an embedded log has no other writer."""
         if sqlite_directory(self._plan.store) is not None:
             return lambda _records: True
         parts = [np.empty(0, np.int64)]
@@ -321,7 +321,7 @@ class _Work:
 
 
 def _read_staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Iterator[PreparedRow]:
-    """The rows that are to be loaded, in order, without the first `skip`."""
+    """The rows to load, in order, without the first `skip`."""
     for name, rows in files:
         if skip >= rows:
             skip -= rows

@@ -1,8 +1,8 @@
-"""What the model says of imported events, in their order, against the states they find.
+"""Judges imported events in their order, against the states they find.
 
-The order is global, but an event only sees the states of its own partitions. Partitions that share an event belong to
-one *component*, and components do not see each other: each can be judged by itself, in its own order, and the outcome
-is that of one pass over everything. A judge holds the states of one component at a time.
+The order is global, but an event only depends on the states of its own partitions. Partitions that share an event
+belong to one *component*. Components are independent: each is judged by itself, in its own order, with the result of
+one pass over everything. A judge has the states of one component at a time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from unisono.vocabulary import FieldError
 
 
 class Judge:
-    """Judges events of one component after the other, each in order.
+    """Judges the events of one component after the other, each in order.
 
-    Invariant: `_states` holds the partitions of the current component that were touched, as the log and the accepted
-    events before have made them.
+    Invariant: `_states` has the touched partitions of the current component, after the log and the events accepted so
+    far.
     """
 
     def __init__(self, model: Model, log: LogReader | None, upto: int) -> None:
-        """`log` holds what the states start from, up to event `upto`; None when it is empty."""
+        """`log` has the events that states start from, up to `upto`; None when it is empty."""
         self._model = model
         self._log = log
         self._upto = upto
@@ -41,13 +41,13 @@ class Judge:
         self._canonical_changes = bool(rules)
 
     def enter(self, component: int) -> None:
-        """What follows is of this component; the states of the one before are let go."""
+        """Switch to a component, and drop the states of the one before."""
         if component != self._component:
             self._component = component
             self._states = {}
 
     def judge(self, text: bytes, partitions: Sequence[str]) -> FieldError | None:
-        """What speaks against an event of the right shape; None when it was applied in all its partitions."""
+        """The error of an event of valid shape; None when it was applied in all its partitions."""
         event = orjson.loads(text)
         profile = profile_of(event)
         if profile == CANONICAL and not self._canonical_changes:
@@ -86,7 +86,7 @@ class Judge:
             try:
                 since, state = snapshot.committed_id, PartitionState.load(unpack(snapshot.state))
             except ValueError:
-                since, state = 0, PartitionState()  # as good as none
+                since, state = 0, PartitionState()  # same as no snapshot
         try:
             for records in read_partitions(self._log, (partition,), since, self._upto):
                 for record in records:
@@ -94,16 +94,16 @@ class Judge:
                 state.settle()
         except Pruned as error:
             raise PipelineError(
-                f"the state of partition {partition!r} cannot be known: events up to {error.upto} have left the "
-                "log and it has no snapshot of this model. Make snapshots first, or import with --shape-only"
+                f"the state of partition {partition!r} is unknown: events up to {error.upto} were pruned, and "
+                "there is no snapshot of this model. Make snapshots first, or import with --shape-only"
             ) from error
         return state
 
 
 class Components:
-    """Which partitions belong together: a union-find over numbers that stand for names.
+    """Groups partitions that share events: a union-find over numbers of names.
 
-    Holds only partitions that share an event with another, some 100 bytes each.
+    Has only partitions that share an event with another, about 100 bytes each.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Components:
         for number in others:
             other = self._root(number)
             if other != root:
-                # The smaller number leads, so the outcome does not depend on the order of links.
+                # The smaller number leads, so the result does not depend on the order of links.
                 root, other = min(root, other), max(root, other)
                 self._parents[other] = root
 
@@ -124,12 +124,12 @@ class Components:
         parent = parents.setdefault(number, number)
         while parent != number:
             grand = parents[parent]
-            parents[number] = grand  # halves the way for the next
+            parents[number] = grand  # path halving
             number, parent = parent, grand
         return number
 
     def leaders(self) -> dict[int, int]:
-        """partition → its component, for those that are not alone."""
+        """partition → its component, for components of several partitions."""
         return {number: self._root(number) for number in self._parents}
 
     def __iter__(self) -> Iterator[int]:

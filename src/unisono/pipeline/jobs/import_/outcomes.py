@@ -1,4 +1,4 @@
-"""What can become of a row, in words that reports and the table of rejected rows share."""
+"""The outcomes of a row, in words that the report and the table of rejected rows share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DUPLICATE: Final = "duplicate"
 KNOWN: Final = "known"
 REJECTED: Final = "rejected"
 OUTCOMES: Final = (ACCEPTED, DUPLICATE, KNOWN, REJECTED)
-"""Every row has exactly one: loaded; the same as an earlier row; the same as an event of the log; refused."""
+"""Every row has one: loaded; same as an earlier row; same as an event of the log; rejected."""
 
 REASONS: Final = {
     "unreadable": "not a row of its format",
@@ -34,7 +34,7 @@ REASONS: Final = {
 """Why a row is rejected."""
 
 CONTENT_BYTES_MAX: Final = 64 << 10
-"""Of a rejected row's text kept beside its reason; the rest is in the file and line that are named."""
+"""Characters of a rejected row's text that are kept; the rest is in the named file and line."""
 
 REJECT_SCHEMA: Final = pa.schema(
     [
@@ -47,7 +47,7 @@ REJECT_SCHEMA: Final = pa.schema(
         pa.field("content", pa.string()),
     ]
 )
-"""A rejected row while it is being worked on: `file` is a number, `row` the line or row in it."""
+"""A rejected row in staging: `file` is a number, `row` the line or row in it."""
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -59,5 +59,5 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
 
 def shortened(text: str) -> str:
-    """A rejected row's text, as much of it as is kept."""
+    """The kept part of a rejected row's text."""
     return text if len(text) <= CONTENT_BYTES_MAX else text[:CONTENT_BYTES_MAX]

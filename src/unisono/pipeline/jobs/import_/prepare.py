@@ -1,4 +1,4 @@
-"""From rows that were read to rows that can be loaded, with everything that is told about them."""
+"""Decides the rows that were read, and stages the accepted ones for loading, with their counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unisono.pipeline.jobs.import_.job import ImportPlan
 
 SURVEY_ROWS: Final = 1 << 20
-"""Rows whose components are held before they are counted together."""
+"""Rows whose components are collected before they are counted."""
 
 
 def prepare(
@@ -82,7 +82,7 @@ def prepare(
 
 
 class _Survey:
-    """One pass over what was decided, some columns of it: how many rows came to what, and how judging was divided."""
+    """One pass over some columns of the decided rows: counts of outcomes, and of components."""
 
     def __init__(self, folder: Path) -> None:
         self.outcomes: Counter[tuple[int, str, str | None]] = Counter()
@@ -116,7 +116,7 @@ class _Survey:
 
 
 class _Examples:
-    """The first few of each reason, while rejected rows pass by in any order."""
+    """Collects the first examples of each reason from rejected rows in any order."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[tuple[str, int, RejectedExample]]] = {}

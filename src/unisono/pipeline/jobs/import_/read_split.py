@@ -1,7 +1,7 @@
-"""Reading, on executors: the rows of a split, each made an event or refused, written as Parquet.
+"""Reads a split on an executor: each row becomes an event or is refused, and is written as Parquet.
 
-A split leaves `NAME.rows.parquet`, `NAME.rejects.parquet`, `NAME.links.parquet` and last `NAME.json`, which tells
-that it is done. A task that is run again finds that and does nothing; one that was killed writes the files anew.
+A split leaves `NAME.rows.parquet`, `NAME.rejects.parquet`, `NAME.links.parquet` and last `NAME.json`, which marks it
+as done. A task that runs again finds the mark and does nothing; after a kill it writes the files again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from unisono.pipeline.open_log import gc_paused
 
 BATCH_ROWS: Final = 4_096
 BATCH_BYTES: Final = 8 << 20
-"""Rows a task holds before it writes them, whichever comes first."""
+"""Rows or bytes that a task collects before it writes them, whichever comes first."""
 
 LINKS_HELD: Final = 100_000
-"""Sets of partitions a task remembers having written, so that most are written once."""
+"""Sets of partitions that a task remembers as written, so that most are written once."""
 
 ROW_SCHEMA: Final = pa.schema(
     [
@@ -57,11 +57,11 @@ LINK_SCHEMA: Final = pa.schema([pa.field("names", pa.list_(pa.field("element", p
 
 
 _DAMAGED: Final = (OSError, EOFError, zlib.error, pa.ArrowException, apsw.Error)
-"""What readers raise in the middle of a file that is cut short or has rotted."""
+"""Errors of readers in a truncated or damaged file."""
 
 
 class ReadTask(msgspec.Struct, frozen=True):
-    """One split to read, and everything that decides what comes of it."""
+    """One split, and everything that decides its result."""
 
     split: Split
     folder: str
@@ -72,7 +72,7 @@ class ReadTask(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct):
-    """What a split came to. `ordered` rows have a committed id, `timed` ones a time, `migrated` the legacy field."""
+    """Counts of a split. `ordered` rows have a committed id, `timed` a time, `migrated` the legacy field."""
 
     file: int
     rows: int = 0
@@ -85,12 +85,12 @@ class Summary(msgspec.Struct):
 
 
 def count(split: Split) -> int:
-    """On an executor: how many lines begin in a split of JSON lines."""
+    """On an executor: the number of lines that begin in a split of JSON lines."""
     return jsonl.count_lines(split)
 
 
 def run_task(task: ReadTask) -> Summary:
-    """On an executor: read one split, unless that was done before."""
+    """On an executor: read one split, unless it is done."""
     done = Path(task.folder, f"{task.name}.json")
     try:
         return msgspec.json.decode(done.read_bytes(), type=Summary)
@@ -105,15 +105,15 @@ def run_task(task: ReadTask) -> Summary:
 
 
 def number_of(partition: str) -> int:
-    """Stands for a partition where names would take too much room: the first eight bytes of its SHA-256.
+    """A number for a partition, where names take too much memory: the first eight bytes of its SHA-256.
 
-    Two names with one number are taken for partitions that share events, which does no harm.
+    Two names with one number count as partitions that share events, which is harmless.
     """
     return int.from_bytes(name_hash(partition)[:8], "big", signed=True)
 
 
 def _readable(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
-    """All rows of a split, or an error that says how far it could be read: half a file is not imported."""
+    """All rows of a split, or an error with the last readable row: no file is imported in part."""
     reached = 0
     try:
         for row in _rows(split, mapped):

@@ -1,4 +1,4 @@
-"""The table of rejected rows: a Delta table, one part for each import, replaced when the import is run again."""
+"""The table of rejected rows: a Delta table with one part per import, replaced when the import runs again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE_SCHEMA: Final = pa.schema(
 
 
 def check_place(place: str) -> None:
-    """Refuse a directory that holds something else, before any work is done."""
+    """Refuse a directory with other content, before any work is done."""
     path = Path(place)
     if path.is_dir() and any(path.iterdir()) and not DeltaTable.is_deltatable(place):
         raise PipelineError(
@@ -36,7 +36,7 @@ def check_place(place: str) -> None:
 
 
 def write(place: str, key: str, rows: Iterator[Any], see: Callable[[Any], None]) -> None:
-    """Make the part of import `key` what `rows` hold, in batches; `see` is shown each of them."""
+    """Replace the part of import `key` by `rows`, in batches; `see` is called with each batch."""
 
     def seen() -> Iterator[Any]:
         for batch in rows:
@@ -57,7 +57,7 @@ def write(place: str, key: str, rows: Iterator[Any], see: Callable[[Any], None])
 
 
 def batches(key: str, files: Sequence[str], read: Path, decided: Path) -> Iterator[Any]:
-    """Rows that could not be read, then those that were decided against."""
+    """Rows that could not be read, then rows that were rejected."""
     for path in sorted(read.glob("*.rejects.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():

@@ -1,4 +1,4 @@
-"""What an import tells: every row accounted for, by outcome and reason, for each file, with examples."""
+"""The report of an import: every row by outcome and reason, per file, with examples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, OUTCOMES, REASONS, REJECTED
 
 EXAMPLES: Final = 5
-"""Of each reason; all of them are in the table of rejected rows."""
+"""Examples per reason; the table of rejected rows has all."""
 
 
-FILES_TOLD: Final = 20
-"""To a person; the JSON has every file."""
+FILES_LISTED: Final = 20
+"""Files listed in the text; the JSON has all."""
 
 
 class RowCounts(msgspec.Struct):
@@ -51,19 +51,19 @@ class RejectedExample(msgspec.Struct, frozen=True):
     message: str
 
     def text(self) -> str:
-        """What is wrong, and where within the event."""
+        """The error, and where in the event it is."""
         return f"{self.field}: {self.message}" if "." in self.field else self.message
 
 
 class JudgingSummary(msgspec.Struct):
-    """How the work of judging was divided. `largest` is the number of events of the largest component."""
+    """How judging was divided. `largest` is the number of events of the largest component."""
 
     components: int = 0
     largest: int = 0
 
 
 class LoadSummary(msgspec.Struct):
-    """What loading did. `present` rows had been put there by a run before; `moved_times` had to be changed."""
+    """The rows loaded. `present` rows were loaded by an earlier run; `moved_times` had to be changed."""
 
     committed: int = 0
     present: int = 0
@@ -73,7 +73,7 @@ class LoadSummary(msgspec.Struct):
 
 
 class ImportPreparation(msgspec.Struct):
-    """What is known when every row is decided; kept with the staged rows."""
+    """The counts when every row is decided; kept with the staged rows."""
 
     totals: RowCounts
     files: list[FileCounts]
@@ -101,49 +101,49 @@ class ImportReport(msgspec.Struct):
     staging: str | None = None
 
     def text(self) -> str:
-        """For a person."""
+        """Text for people."""
         lines = [*self._totals(), *self._reasons(), *self._files(), *self._judged(), *self._load()]
         return "\n".join(lines)
 
     def _totals(self) -> list[str]:
         total = self.prepared.totals
-        told = [
+        lines = [
             f"{total.rows} rows: {total.accepted} to load, {total.duplicate} duplicates, "
             f"{total.known} in the log already, {total.rejected} rejected"
         ]
         if self.prepared.migrated:
-            told.append(f"  {self.prepared.migrated} rows had the legacy field partition")
-        return told
+            lines.append(f"  {self.prepared.migrated} rows had the legacy field partition")
+        return lines
 
     def _reasons(self) -> list[str]:
-        told = []
+        lines = []
         for reason, count in sorted(self.prepared.reasons.items(), key=lambda item: (-item[1], item[0])):
-            told.append(f"  {count:>9} {reason}: {REASONS[reason]}")
+            lines.append(f"  {count:>9} {reason}: {REASONS[reason]}")
             for example in self.prepared.examples.get(reason, [])[:1]:
-                told.append(f"            e.g. {example.file}:{example.line}: {example.text()}")
-        return told
+                lines.append(f"            e.g. {example.file}:{example.line}: {example.text()}")
+        return lines
 
     def _files(self) -> list[str]:
         files = self.prepared.files
         if len(files) < 2:
             return []
-        told = [
+        lines = [
             f"  {file.path}: {file.rows} rows, {file.accepted} to load, {file.duplicate} duplicates, "
             f"{file.known} known, {file.rejected} rejected"
-            for file in files[:FILES_TOLD]
+            for file in files[:FILES_LISTED]
         ]
-        if len(files) > FILES_TOLD:
-            told.append(f"  and {len(files) - FILES_TOLD} more files: --report has all of them")
-        return told
+        if len(files) > FILES_LISTED:
+            lines.append(f"  and {len(files) - FILES_LISTED} more files: --report has all of them")
+        return lines
 
     def _judged(self) -> list[str]:
         judged = self.prepared.judged
         if judged is None:
             return ["  checked by shape only, not against the states"]
-        told = [f"  judged with model {self.model} in {judged.components} components"]
+        lines = [f"  judged with model {self.model} in {judged.components} components"]
         if judged.components == 1 and judged.largest > 1:
-            told.append("  one partition, or all hang together by shared events: one task judged everything")
-        return told
+            lines.append("  one partition, or all hang together by shared events: one task judged everything")
+        return lines
 
     def _load(self) -> list[str]:
         if self.prepared.totals.rejected:
@@ -157,7 +157,7 @@ def tally(
     decided: Sequence[tuple[int, str, str | None, int]],
     refused: Sequence[tuple[int, str, int]],
 ) -> tuple[RowCounts, list[FileCounts], dict[str, int]]:
-    """Everything counted twice and compared: rows that were read (by file) are rows that have an outcome."""
+    """Count rows per file in two ways and compare: each row that was read must have an outcome."""
     files = [FileCounts(path=path, rows=read.get(number, 0)) for number, path in enumerate(paths)]
     totals = RowCounts(rows=sum(read.values()))
     reasons: dict[str, int] = {}

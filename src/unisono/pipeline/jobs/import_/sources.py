@@ -1,7 +1,7 @@
-"""Which files are imported, in which format, and how they are cut into splits for tasks.
+"""Finds the files to import and their formats, and describes their splits for tasks.
 
-A split is a stretch of one file that a task reads by itself: bytes of JSON lines, row groups of Parquet, ids of
-SQLite. What cannot be entered in the middle (compressed lines, CSV, whose quotes may hold line breaks) is one split.
+A split is a part of one file that a task reads by itself: bytes of JSON lines, row groups of Parquet, ids of SQLite.
+Files that cannot be read from the middle (compressed lines, CSV, whose quotes may contain line breaks) are one split.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENDINGS: Final[Mapping[str, str]] = {
     ".sqlite3": INSIEME,
     ".db": INSIEME,
 }
-"""What a file is when --format does not say."""
+"""The format of a file by its name, without --format."""
 
 FIELDS: Final = (
     "id",
@@ -49,21 +49,21 @@ FIELDS: Final = (
     "data",
     "meta",
 )
-"""What a row can have. Any of them may stand under another name in the source (--map)."""
+"""The fields of a row. Each may have another name in the source (--map)."""
 
 SPLIT_BYTES: Final = 16 << 20
-"""Of JSON lines: some seconds of work, so that cores stay busy to the end and a kill costs little."""
+"""Bytes of JSON lines: some seconds of work, so that cores stay busy and a kill costs little."""
 
 SPLIT_ROWS: Final = 50_000
-"""Of Parquet and SQLite, for the same reason."""
+"""Rows of Parquet and SQLite, for the same reason."""
 
 
 NAMED_MAX: Final = 10
-"""Of the files of a directory that are passed over."""
+"""Skipped files of a directory that are named."""
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """One file; `stamp` (size and time of change) tells whether it is still the one that was read before."""
+    """One file; `stamp` (size and modification time) shows whether it changed."""
 
     path: str
     format: str
@@ -87,7 +87,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class FieldMapping(msgspec.Struct, frozen=True):
-    """Under which name each field stands in the source; a field that is not named keeps its own."""
+    """The name of each field in the source; a field that is not mapped keeps its own."""
 
     names: dict[str, str] = {}
 
@@ -99,7 +99,7 @@ class FieldMapping(msgspec.Struct, frozen=True):
 
 
 def find(paths: Sequence[Path], format: str | None, notify: Notify = silent) -> list[SourceFile]:
-    """Every file that was meant, in the order given; those of a directory by name. What is passed over is said."""
+    """All given files in order, those of a directory sorted by name; reports skipped files."""
     found: list[SourceFile] = []
     for path in paths:
         if path.is_dir():
@@ -117,7 +117,7 @@ def find(paths: Sequence[Path], format: str | None, notify: Notify = silent) -> 
 
 
 def unchanged(source: SourceFile) -> bool:
-    """Whether a file is still what it was when it was found."""
+    """Whether a file is unchanged since it was found."""
     try:
         return _stamped(Path(source.path), source.format) == source
     except OSError:
@@ -125,7 +125,7 @@ def unchanged(source: SourceFile) -> bool:
 
 
 def _in_directory(path: Path, format: str | None, notify: Notify) -> list[SourceFile]:
-    """Files that are named like one of the formats, or like the one that is asked for."""
+    """Files with the ending of a known format, or of the requested one."""
     files = {file: _format(file) for file in _files(path)}
     chosen = [(file, own) for file, own in files.items() if own is not None and format in (None, own)]
     if not chosen:
@@ -134,12 +134,12 @@ def _in_directory(path: Path, format: str | None, notify: Notify) -> list[Source
     others = [str(file.relative_to(path)) for file, own in files.items() if (file, own) not in chosen]
     if others:
         more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
-        notify(f"{path}: passed over for their names: {', '.join(others[:NAMED_MAX])}{more}")
+        notify(f"{path}: skipped because of their names: {', '.join(others[:NAMED_MAX])}{more}")
     return [_source(file, own) for file, own in chosen]
 
 
 def _files(path: Path) -> list[Path]:
-    """All that are not hidden, nor in a hidden directory; of a Delta table those that are still part of it."""
+    """All files that are not hidden; of a Delta table its current files."""
     if (path / "_delta_log").is_dir():
         try:
             return sorted(Path(uri) for uri in DeltaTable(str(path)).file_uris())
@@ -187,7 +187,7 @@ def _stamped(path: Path, format: str) -> SourceFile:
 
 
 def _require_text(path: Path, start: bytes) -> None:
-    """Refuse what would come to nothing but unreadable rows."""
+    """Refuse a file that would give unreadable rows only."""
     if start in (b"\xff\xfe", b"\xfe\xff"):
         raise PipelineError(f"{path} is UTF-16: make it UTF-8 (iconv -f UTF-16 -t UTF-8)")
     packed = start == b"\x1f\x8b"

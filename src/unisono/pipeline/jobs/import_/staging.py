@@ -1,13 +1,13 @@
-"""Where an import keeps its work, so that a killed one goes on and none is done twice.
+"""The working directory of an import: a killed import continues, and no stage is done twice.
 
-    DIR/lock                    held while an import works here
-    DIR/rejects                 the table of rejected rows, unless it is kept elsewhere
-    DIR/IMPORT/manifest.json    what is imported, and how far it is
+    DIR/lock                    locked while an import runs here
+    DIR/rejects                 the table of rejected rows, unless it is elsewhere
+    DIR/IMPORT/manifest.json    the import, and how far it is
     DIR/IMPORT/rows …           Parquet of each stage
 
-IMPORT is a digest of everything that decides the outcome: the files and when they were changed, the options, the
-model and the store. A stage is done when the manifest says so; what a killed stage left behind is removed and made
-again. Within reading, each split has a summary of its own, written last.
+IMPORT is a digest of everything that decides the result: the files and their modification times, the options, the
+model and the store. A stage is done when the manifest says so; files of a killed stage are removed and made again.
+While reading, each split has a summary, written last.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from unisono.pipeline.jobs.import_.sources import SourceFile
 from unisono.store.sqlite.files import sync_directory
 
 LAYOUT: Final = 2
-"""Of what is staged; another one is another import."""
+"""Version of the staged files; another version is another import."""
 
 READ, DECIDED = "read", "decided"
-"""What has been done: every row read; every row decided, and the accepted ones in order."""
+"""Stages that are done: all rows read; all rows decided, and the accepted ones sorted."""
 
 
 class ImportRequest(msgspec.Struct, frozen=True):
-    """What an import is: the same question gives the same directory."""
+    """Identifies an import: the same request uses the same directory."""
 
     store: str
     sources: tuple[SourceFile, ...]
@@ -88,13 +88,13 @@ class Staging:
             yield
         except BlockingIOError:
             raise PipelineError(
-                f"another import is at work in {self.root}: wait for it, or give this one --staging"
+                f"another import runs in {self.root}: wait for it, or use another directory with --staging"
             ) from None
         finally:
             os.close(descriptor)
 
     def manifest(self, now_ms: int) -> ImportProgress:
-        """What an earlier run left, or a fresh start."""
+        """The manifest of an earlier run, or a new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             found = msgspec.json.decode(self.path("manifest.json").read_bytes(), type=ImportProgress)
@@ -109,7 +109,7 @@ class Staging:
         write_whole(self.path("manifest.json"), msgspec.json.encode(manifest))
 
     def loaded(self) -> int:
-        """How many of the rows, from the first on, are in the log for certain; there may be more."""
+        """The number of first rows that are certainly in the log; there may be more."""
         try:
             return msgspec.json.decode(self.path("loaded.json").read_bytes(), type=int)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -131,7 +131,7 @@ class Staging:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """All of it under this name, or nothing, whatever happens."""
+    """Write a file atomically and durably."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(content)

@@ -1,6 +1,6 @@
 """Parquet and CSV: rows with columns.
 
-`event`, `payload`, `data` and `meta` hold JSON, as text or (in Parquet) as bytes or as nested values. `partitions` is
+`event`, `payload`, `data` and `meta` have JSON, as text or (in Parquet) as bytes or as nested values. `partitions` is
 a JSON array or, in Parquet, a list. An empty cell of a CSV file is no value.
 """
 
@@ -35,16 +35,16 @@ from unisono.pipeline.jobs.import_.sources import (
 from unisono.protocol.canonical import canonical
 
 BATCH_ROWS: Final = 1_000
-"""Rows of Parquet held as Python values at a time."""
+"""Rows of Parquet in memory as Python values at a time."""
 
 CELL_CHARACTERS_MAX: Final = 64 << 20
-"""Of one cell of a CSV file: what is longer is taken for a quote that nobody closed, and not held."""
+"""Characters of a CSV cell: a longer one is taken for a missing closing quote, and not kept in memory."""
 
 NAMES: Final = ("id", "client_id", "partition", "schema", "type")
 """Fields that are texts; some programs write them as bytes or as UUIDs."""
 
 _NO_VALUE: Final = (ValueError, OverflowError, LookupError, pa.ArrowException)
-"""What Arrow raises for a cell that is no value of Python: broken UTF-8, a date beyond all calendars."""
+"""Errors of Arrow for a cell without a Python value: invalid UTF-8, a date out of range."""
 
 _DAMAGED: Final = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
 
@@ -76,7 +76,7 @@ def _metadata(path: str) -> Any:
 
 
 def read_parquet(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
-    """The rows of some row groups; only columns that are asked for are read."""
+    """The rows of some row groups; reads mapped columns only."""
     with pq.ParquetFile(split.path) as file:
         present = set(file.schema_arrow.names)
         columns = {field: mapped.column(field) for field in FIELDS if mapped.column(field) in present}
@@ -94,7 +94,7 @@ def read_parquet(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
 
 
 def _records(batch: Any) -> Iterable[dict[str, Any] | RefusedRow]:
-    """The rows of a batch; a cell that cannot be had costs its own row, not the batch."""
+    """The rows of a batch; an unreadable cell costs its own row, not the batch."""
     try:
         records: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
     except _NO_VALUE:
@@ -147,7 +147,7 @@ def read_csv(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
 
 
 def require_columns(source: SourceFile, mapped: FieldMapping) -> None:
-    """Refuse a file in which no row could be an event, or that lacks a column that was named."""
+    """Refuse a file in which no row can be an event, or that lacks a mapped column."""
     present = _columns(source)
     if not present and source.format == CSV:
         return  # an empty file, which has no rows either
@@ -233,7 +233,7 @@ def _event(found: dict[str, Any]) -> bytes | None:
 
 
 def _json(value: Any) -> bytes | None:
-    """JSON text stays as it is, if it is one value: what it says is looked at once, by `canonical`."""
+    """JSON text stays as it is if it is one value; `canonical` parses it later."""
     if value is None:
         return None
     if not isinstance(value, bytes | str):

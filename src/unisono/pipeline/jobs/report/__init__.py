@@ -1,1 +1,1 @@
-"""The parts of a report: what is asked of the lake, the figures as tables, and the page that shows them."""
+"""Reports on the history: queries on the lake, their figures as tables, and the page that shows them."""

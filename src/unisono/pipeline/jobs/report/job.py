@@ -1,7 +1,7 @@
-"""Reports on the history: what happened, who did it, how they worked together, how the log grows.
+"""Makes a report on the history: activity, clients, partitions, contested edits, growth of the log.
 
-A report is made of the lake as it is at one moment. Made again from the same lake it is the same, byte for byte:
-ages are counted from the lake's last event, never from the clock. What running servers count is the one exception.
+A report reads one version of the lake. The same lake gives the same report, byte for byte: ages count from the lake's
+last event, not from the clock. Counters of running servers are the one exception.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TOP: Final = 20
 WITHIN_MS: Final = 5_000
 KEEP_DAYS: Final = (7, 30, 90)
 KINDS_MAX: Final = 1_000
-"""An open model takes any schema name; a report names this many."""
+"""Kinds in a report: an open model accepts any schema name."""
 KINDS_DRAWN: Final = 7
-"""Kinds with a colour of their own in the picture; the palette's last colour, a grey, is that of all others."""
+"""Kinds with their own colour in the chart; the palette's last colour, a grey, is for all others."""
 
 SIZE_EDGES: Final = (
     0,
@@ -83,7 +83,7 @@ def report(
 ) -> HistoryReport:
     """The figures of the events committed within `[from_ms, to_ms)`, or in the `last_ms` before the lake's head.
 
-    `spark` is asked for a session only when there is something to count.
+    `spark` starts a session, and is called only when there is something to count.
     """
     view = lake.view()
     head_at = _committed_at(view)
@@ -150,7 +150,7 @@ def report(
 
 
 def write(result: HistoryReport, out: Path) -> None:
-    """`out/index.html` and `out/tables/*.parquet`; the page last, so that it never tells of tables not there."""
+    """Write `out/tables/*.parquet`, then `out/index.html`, so that the page never refers to missing tables."""
     tables = out / "tables"
     try:
         tables.mkdir(parents=True, exist_ok=True)
@@ -164,14 +164,14 @@ def write(result: HistoryReport, out: Path) -> None:
 
 
 def _committed_at(view: View) -> int:
-    """When the last event of the lake was committed; 0 while there is none."""
+    """When the last event of the lake was committed; 0 for an empty lake."""
     batches = view.scan_arrow(None, view.head - 1, columns=["committed_id", "status_updated_at"])
     times = [time for batch in batches for time in batch.column("status_updated_at").to_pylist()]
     return int(times[-1]) if times else 0
 
 
 def _filled(found: Mapping[int, TimeStep], totals: Totals, step_ms: int) -> dict[int, TimeStep]:
-    """Every step of the range in order, also those in which nothing happened."""
+    """Every step of the range in order, also those without events."""
     from unisono.pipeline.jobs.report.queries import TimeStep, steps_between
 
     if totals.first_at is None or totals.last_at is None:
@@ -224,7 +224,7 @@ def _contests(
 
 
 def _hot(queries: ReportQueries, head_at: int, store: str | None) -> HotLog:
-    """Ages as the lake's last event sees them: what a retention at that moment could have let go."""
+    """What retention could prune, with ages counted from the lake's last event."""
     pruned_to = 0 if store is None else extent(store).pruned_to
     ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
     events, size, older = queries.older(pruned_to, ages)
@@ -251,7 +251,7 @@ def _empty(
     hot: HotLog,
     server: ServerCounts | None,
 ) -> HistoryReport:
-    """A report on no events."""
+    """A report without events."""
     nothing, contests = Distribution([], 0, None, None, None, None), Contests(within_ms, 0, 0, 0, 0, [], [])
     return HistoryReport(
         view.head,
@@ -292,7 +292,7 @@ def _at_rank(counts: Mapping[int, int], rank: int) -> int | None:
 
 
 def _bins(counts: Mapping[int, int], edges: Sequence[int]) -> list[Bin]:
-    """Counts between neighbouring edges and above the last; empty bins at either end are left out."""
+    """Counts between neighbouring edges and above the last, without empty bins at either end."""
     bounds = [*edges, None]
     bins = [
         Bin(

@@ -1,4 +1,4 @@
-"""A report as a page: each figure with a picture, and with words that say what it counts and what it does not."""
+"""A report as an HTML page: each figure with a chart, and a text that says what it counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEP_NAMES: Final = {7 * DAY_MS: "week", DAY_MS: "day", 3_600_000: "hour", 60_0
 
 
 def page(report: HistoryReport) -> str:
-    """The whole page. The same report gives the same text."""
+    """The page. The same report gives the same text."""
     doc = HtmlPage("What happened in the log", _lead(report), _footer(report))
     if not report.totals.events:
         if report.server is not None:
@@ -48,14 +48,14 @@ def _lead(report: HistoryReport) -> str:
 
 
 def _range_text(report: HistoryReport) -> str:
-    """The range that was asked for; empty for all events."""
+    """The requested range; empty for all events."""
     begin = f"from {_exactly(report.from_ms)}" if report.from_ms is not None else ""
     end = f"before {_exactly(report.to_ms)}" if report.to_ms is not None else ""
     return " and ".join(part for part in (begin, end) if part)
 
 
 def _exactly(ms: int) -> str:
-    """A time as it was asked for, with seconds where it has some."""
+    """A requested time, with seconds if it has some."""
     seconds = ms % 60_000 / 1000
     return format_value(ms, "time") + (f":{seconds:06.3f}".removesuffix(".000") if seconds else "")
 
@@ -83,7 +83,7 @@ def _facts(report: HistoryReport) -> list[Fact]:
 
 
 def _pace(report: HistoryReport) -> list[Fact]:
-    """Events in a day, or in whatever shorter time the range is long enough for."""
+    """Events per day, or per shorter unit for a short range."""
     span = (report.totals.last_at or 0) - (report.totals.first_at or 0)
     fitting = ((ms, name) for ms, name in _STEP_NAMES.items() if ms <= min(span, DAY_MS))
     return [Fact(f"events per {name}", report.totals.events * ms / span) for ms, name in fitting][:1]

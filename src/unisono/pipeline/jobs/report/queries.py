@@ -1,4 +1,4 @@
-"""The questions of a report, asked of the lake with Spark SQL. Every answer is small, and in a fixed order.
+"""The queries of a report, in Spark SQL on the lake. Every result is small and in a fixed order.
 
 An *item* is what an event edits, within a partition:
 
@@ -35,7 +35,7 @@ MONDAY_MS: Final = 4 * DAY_MS
 """The first Monday of the epoch: weeks begin there."""
 
 _STEPS: Final = ((3 * HOUR_MS, MINUTE_MS), (7 * DAY_MS, HOUR_MS), (730 * DAY_MS, DAY_MS))
-"""Spans up to the first are shown in steps of the second: enough to see a shape, few enough to draw."""
+"""(duration, step): ranges up to the duration use the step; enough steps for a shape, few enough to draw."""
 
 _UUID7: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
@@ -52,12 +52,12 @@ _ITEM: Final = """struct(
 
 
 def step_of(span_ms: int) -> int:
-    """How long a step is in a report on so long a time."""
+    """The step of a report on a range of this length."""
     return next((step for longest, step in _STEPS if span_ms <= longest), WEEK_MS)
 
 
 def step_start(at: int, step_ms: int) -> int:
-    """When the step began that `at` is in."""
+    """The start of the step that contains `at`."""
     return (at - MONDAY_MS) // step_ms * step_ms + MONDAY_MS
 
 
@@ -79,7 +79,7 @@ class TimeStep(msgspec.Struct, frozen=True):
 
 
 class ReportQueries:
-    """Asks about the events of a view within `[from_ms, to_ms)`. Close it: it keeps rows in Spark meanwhile."""
+    """Queries on the events of a view within `[from_ms, to_ms)`. Caches rows in Spark until closed."""
 
     def __init__(self, spark: SparkSession, view: View, from_ms: int | None, to_ms: int | None) -> None:
         self._log = read_log(spark, view)
@@ -142,13 +142,13 @@ class ReportQueries:
         )
 
     def before(self, from_ms: int) -> tuple[int, int]:
-        """Events and bytes that came before the range."""
+        """Events and bytes before the range."""
         earlier = self._log.where(f.col("status_updated_at") < from_ms)
         row = earlier.agg(f.count("*"), f.sum(f.octet_length("event"))).collect()[0]
         return row[0], row[1] or 0
 
     def per_step(self, step_ms: int) -> dict[int, TimeStep]:
-        """What each step held; steps without events are not in it."""
+        """The counts of each step that has events."""
         step = _step(step_ms)
         in_partitions = {
             row["step"]: row
@@ -218,7 +218,7 @@ class ReportQueries:
         return _counted(known.selectExpr("greatest(at - drafted, -1) as value"))
 
     def contested(self, within_ms: int, step_ms: int) -> dict[int, int]:
-        """Step → edits that came so soon after another client's of the same item, once per partition."""
+        """Step → edits within the given time after another client's edit of the same item, once per partition."""
         order = Window.partitionBy("partition", "item").orderBy("committed_id")
         judged = (
             self._by_partition.where(_named())
@@ -280,7 +280,7 @@ def _step(step_ms: int) -> Column:
 
 
 def _three_digits(name: str) -> Column:
-    """A whole number without what comes after its first three digits: a few thousand values at most."""
+    """A whole number rounded down to its first three digits: a few thousand values at most."""
     power = f"cast(pow(10, greatest(length(cast({name} as string)) - 3, 0)) as bigint)"
     return f.expr(f"{name} div {power} * {power}")
 

@@ -1,4 +1,4 @@
-"""What running servers say of themselves: the counters of their admin ports that no log can tell."""
+"""Counters of running servers, from their admin ports, that no log has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unisono.pipeline.progress import Notify, silent
 
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 << 20
-"""A page of metrics has some kilobytes; something else listens there if it is longer than this."""
+"""A page of metrics has some kilobytes; a longer answer comes from something else."""
 
 
 def server_counts(urls: Sequence[str]) -> ServerCounts:
@@ -44,7 +44,7 @@ def server_counts(urls: Sequence[str]) -> ServerCounts:
 
 
 def counts_beside(store: str | None, notify: Notify = silent) -> ServerCounts | None:
-    """What the server on an embedded log counts; None where none runs, or none that answers."""
+    """The counters of the server on an embedded log; None without a server that answers."""
     directory = None if store is None else sqlite_directory(store)
     if directory is None:
         return None

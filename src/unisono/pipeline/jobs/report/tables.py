@@ -1,4 +1,4 @@
-"""The figures of a report as tables: plain rows, for the page and for Parquet files beside it.
+"""The figures of a report as tables: rows for the page and for the Parquet files beside it.
 
 Times are milliseconds since the epoch, sizes bytes of event text. A row that starts at `at` covers one step.
 """
@@ -24,7 +24,7 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class Activity(TableRow, frozen=True):
-    """What happened in one step, and what had happened by its end."""
+    """Counts of one step, and totals at its end."""
 
     at: int
     events: int
@@ -85,7 +85,7 @@ class Bin(TableRow, frozen=True):
 
 
 class Contested(TableRow, frozen=True):
-    """Edits in one step, and those of them that followed closely on another client's edit of the same item."""
+    """Edits in one step, and those that closely followed another client's edit of the same item."""
 
     at: int
     edits: int
@@ -101,7 +101,7 @@ class ContestedItem(TableRow, frozen=True):
 
 
 class FreedByRetention(TableRow, frozen=True):
-    """What would leave the hot log if only the last `keep_days` days were kept there."""
+    """What could be pruned from the log if it kept the last `keep_days` days."""
 
     keep_days: int
     events: int
@@ -114,7 +114,7 @@ class Rejections(TableRow, frozen=True):
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Values in bins, with what half, nine tenths and 99 of 100 of them do not exceed (to three digits)."""
+    """Values in bins, with their 50th, 90th and 99th percentile (to three digits)."""
 
     bins: list[Bin]
     values: int
@@ -159,7 +159,7 @@ class Contests(msgspec.Struct, frozen=True):
 
 
 class HotLog(msgspec.Struct, frozen=True):
-    """What the hot log holds of the lake's events; `known` is False where no log was named and all are assumed.
+    """The lake's events that the hot log has; `known` is False where no log is given and all are assumed.
 
     `file_bytes` is the size of an embedded log's file.
     """
@@ -173,7 +173,7 @@ class HotLog(msgspec.Struct, frozen=True):
 
 
 class HistoryReport(msgspec.Struct, frozen=True):
-    """Everything a page shows. Nothing in it depends on when it was made, only on the lake's head."""
+    """Everything a page shows. It depends on the lake's head only, not on the time."""
 
     head: int
     head_at: int
@@ -214,7 +214,7 @@ class HistoryReport(msgspec.Struct, frozen=True):
 
 
 def kind_name(type_: str | None, schema: str | None) -> str:
-    """A kind of events as a person calls it."""
+    """The name of a kind of events, for people."""
     return schema if schema is not None else type_ if type_ is not None else "(no type)"
 
 
@@ -231,7 +231,7 @@ def _column(name: str, hint: Any) -> pa.Field:
 
 
 def write_table(path: Path, row: type[TableRow], rows: Sequence[TableRow]) -> None:
-    """The rows as one Parquet file, which appears whole or not at all."""
+    """Write the rows as one Parquet file, atomically."""
     table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], arrow_schema(row))
     unfinished = path.with_name(f".{path.name}.unfinished")
     pq.write_table(table, unfinished, compression="zstd")

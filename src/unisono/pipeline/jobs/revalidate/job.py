@@ -1,4 +1,4 @@
-"""All history judged again under another model, before anyone deploys it.
+"""Judges the whole history again under another model, before it is deployed.
 
 Three questions, for the model before and the model now:
 
@@ -6,10 +6,10 @@ Three questions, for the model before and the model now:
 - which would be skipped in replay, which is what a server does with history that its model cannot apply;
 - which partitions would have another state after replay.
 
-Partitions are judged on executors, each by itself. An event of several partitions is taken in all of them or in
-none, so what one partition refuses must be known to the others: shares that did not know are judged again, until all
-agree. What an event is worth depends on earlier events alone, so there is one such agreement, and it is what one
-server that judged everything in order would have found.
+Partitions are judged on executors, each by itself. An event of several partitions is accepted in all of them or in
+none, so the others must know what one partition refuses: shares that did not know are judged again, until all agree.
+An event depends on earlier events only, so there is exactly one agreement: the result of one server that judges in
+order.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 ROUNDS_MAX: Final = 50
-"""Each round settles at least the next event that partitions disagree on; two or three are usual."""
+"""Each round settles at least the next disputed event; two or three rounds are usual."""
 
 TASKS_PER_WAVE_AND_CORE: Final = 4
-"""After each wave of tasks progress is told."""
+"""Progress is reported after each wave of tasks."""
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -75,9 +75,9 @@ class ReasonResult(msgspec.Struct, frozen=True):
 
 
 class Revalidation(msgspec.Struct, frozen=True):
-    """What came out. `settled` is False where partitions could not be brought to agree within the bounds: then
-    counts of events in several partitions, and of what came after them, are of the last round. `unjudged` events of
-    the log are not in the lake yet.
+    """The result. `settled` is False when partitions did not agree within the bounds: then counts of events in
+    several partitions, and of later events, are those of the last round. `unjudged` events of the log are not in the
+    lake yet.
     """
 
     before: ModelName
@@ -112,9 +112,7 @@ class Revalidation(msgspec.Struct, frozen=True):
                 f"{self.partitions:,} partitions stay as they are"
             )
         if not self._differs:
-            return (
-                "not known to be compatible: nothing speaks against it, but not everything could be settled"
-            )
+            return "not known to be compatible: no difference was found, but not everything could be settled"
         return (
             f"not compatible: {self.total.newly_rejected:,} of {self.events:,} events would be rejected, "
             f"{self.total.newly_skipped:,} skipped in replay, and {self.differing:,} of {self.partitions:,} "
@@ -134,7 +132,7 @@ def revalidate(
 ) -> Revalidation:
     """Judge everything in the lake under both models.
 
-    `out`: where tasks write the rows behind the counts. `log_head`: where the log ends, to tell what the lake lacks.
+    `out`: where tasks write the rows behind the counts. `log_head`: the end of the log, to count what the lake lacks.
     """
     view = lake.view()
     tasks = _plan(spark, view, before, now, out)
@@ -170,14 +168,14 @@ def revalidate(
 
 
 class KnownRefusals:
-    """Events of several partitions that any of them refuses under one model, as far as is known."""
+    """Known refusals of events of several partitions, under one model."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, Reason] = {}
         self.partitions: dict[int, tuple[str, ...]] = {}
 
     def learn(self, refused: Sequence[RefusedEvent]) -> set[str]:
-        """Take what the partitions say now; those whose judgement rests on something else."""
+        """Replace the known refusals; returns the partitions that judged with other ones."""
         learnt = elsewhere(refused)
         changed = {
             id_ for id_ in self.reasons.keys() | learnt.keys() if self.reasons.get(id_) != learnt.get(id_)
@@ -186,13 +184,15 @@ class KnownRefusals:
         self.reasons = learnt
         touched = {id_: set(self.partitions[id_]) for id_ in changed}
         for each in refused:
-            if each.committed_id in changed:  # who refuses it did not take it, whatever others say
+            if (
+                each.committed_id in changed
+            ):  # a partition that refuses it by itself need not know of the others
                 touched[each.committed_id].discard(each.partition)
         return set().union(*touched.values())
 
 
 class _Owners:
-    """Which share a partition is in."""
+    """Finds the share of a partition."""
 
     def __init__(self, tasks: Sequence[RevalidationTask]) -> None:
         self._plan = tasks
@@ -208,7 +208,7 @@ class _Owners:
     def again(
         self, touched: set[str], refusals: tuple[KnownRefusals, KnownRefusals]
     ) -> list[RevalidationTask]:
-        """The shares to judge once more, each with what it must know."""
+        """The shares to judge again, each with the refusals that it must know."""
         numbers = {self._of(name) for name in touched}
         if not numbers:
             return []
@@ -276,7 +276,7 @@ def _judge(
 
 
 def _require_written(out: Path, outcomes: Mapping[int, RevalidationOutcome]) -> None:
-    """Executors on other machines write elsewhere unless the directory is shared."""
+    """Refuse rows that executors wrote to a local directory on another machine."""
     if any(each.written and not events_file(out, number).exists() for number, each in outcomes.items()):
         raise PipelineError(
             f"executors wrote to {out}, and the driver does not see it: use a directory that all machines share"
@@ -329,7 +329,7 @@ def encode(result: Revalidation) -> bytes:
 
 
 def write(result: Revalidation, out: Path) -> None:
-    """The page and the JSON, beside the rows that tasks have written."""
+    """Write the page and the JSON beside the rows of the tasks."""
     try:
         for name, content in zip(RESULT, (encode(result), page(result).encode()), strict=True):
             unfinished = out / f".{name}.unfinished"

@@ -1,9 +1,8 @@
-"""One model on one partition: what it says to each event, and what replay makes of it.
+"""One model on one partition: its judgement of each event, and the effect of a replay.
 
-Two things are followed at once. The *judged* state is what a server would have that got the same events today, in
-this order: an event that is refused changes nothing. The *replayed* state is what a server makes of the log as it
-is, where an event that cannot be applied is skipped. The two are one object until an event is refused that replay
-applies; most partitions never get there.
+Two states are followed. The *judged* state is that of a server which gets the same events today, in this order: a
+refused event changes nothing. The *replayed* state is what a server makes of the existing log, where an event that
+cannot be applied is skipped. Both are one object until an event is refused that replay applies, which is rare.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class PartitionVerdict(msgspec.Struct, frozen=True):
 
 
 class Track:
-    """A model, and the states of the partition that it is at.
+    """A model, and its states of the current partition.
 
-    `elsewhere` names events that another of their partitions refuses: the judge takes an event in all of its
-    partitions or in none.
+    `elsewhere`: events that another of their partitions refuses. An event is accepted in all of its partitions or in
+    none.
     """
 
     def __init__(self, model: Model, elsewhere: Mapping[int, Reason]) -> None:
@@ -46,7 +45,7 @@ class Track:
         self.replayed = PartitionState()
 
     def begin(self) -> None:
-        """Another partition, from nothing."""
+        """Start another partition."""
         self.replayed = PartitionState()
         self._judged = None
 
@@ -85,7 +84,7 @@ class Track:
         return None
 
     def _would_part(self, event: JsonObject) -> bool:
-        """Whether replay changes the state by an event that the judge does not take; the state is left as it was."""
+        """Whether replay of a refused event would change the state, which stays unchanged here."""
         if event.get("type") == EVENT_TYPE and not self._reduces(event):
             return False
         mark = self.replayed.mark()

@@ -1,4 +1,4 @@
-"""What re-validation came to, for people: as lines of text and as a page."""
+"""The result of a revalidation as text and as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_SETTLED: Final = (
 
 
 def text(result: Revalidation) -> str:
-    """The verdict last, so that it is what is left on the screen."""
+    """Text for a terminal, the verdict last."""
     total = result.total
     lines = [
         f"{result.events:,} events in {result.partitions:,} partitions, model {_model(result, 'before')} against "

@@ -1,4 +1,4 @@
-"""What re-validation counts. Every count has a bound, and counts of several shares add up in any order."""
+"""The counts of a revalidation. Every list is bounded, and counts of shares add up in any order."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from unisono.vocabulary import FieldError
 SHAPE: Final = "shape"
 """The event itself is wrong: its schema, its data, its form. The same in all of its partitions."""
 STATE: Final = "state"
-"""A check or a precondition speaks against it, given the state of a partition."""
+"""A check or a precondition fails on the state of a partition."""
 RULE: Final = "rule"
 """A reducer fails on it."""
 
 KINDS_MAX: Final = 1_000
 REASONS_MAX: Final = 1_000
-"""Kept apart; those beyond are counted as one."""
+"""Counted separately; further ones are counted together."""
 EXAMPLES_PER_REASON: Final = 3
 EXAMPLES_MAX: Final = 200
 DIFFERENCES_MAX: Final = 20
 TEXT_MAX: Final = 500
 REFUSED_MAX: Final = 200_000
-"""Events of several partitions that one of them refuses: they are known to all tasks by name."""
+"""Refused events of several partitions, which are sent to all tasks."""
 
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
@@ -45,7 +45,7 @@ OTHER_KINDS: Final = EventKind("(all others)")
 
 
 class Reason(msgspec.Struct, frozen=True, order=True):
-    """Why an event is refused: the stage of the judgement, the field (places in arrays left out), the words."""
+    """Why an event is refused: stage of the judgement, field (without array indices), message."""
 
     stage: str
     field: str
@@ -89,7 +89,7 @@ class VerdictExample(msgspec.Struct, frozen=True, order=True):
 
 
 class StateDifference(msgspec.Struct, frozen=True):
-    """A place in a state, and what is there before and now, shortened; None where nothing is."""
+    """A path in a state with its values before and now, shortened; None where there is none."""
 
     path: str
     before: str | None
@@ -97,7 +97,7 @@ class StateDifference(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A partition whose state would be another, with the first places that differ."""
+    """A partition whose state differs, with the first differing paths."""
 
     partition: str
     changes: list[StateDifference]
@@ -113,7 +113,7 @@ class RefusedEvent(msgspec.Struct, frozen=True):
 
 
 class RevalidationOutcome(msgspec.Struct):
-    """What came of a share of the partitions, or of all of them."""
+    """The outcome of a share of the partitions, or of all."""
 
     partitions: int = 0
     rows: int = 0
@@ -157,7 +157,7 @@ class RevalidationOutcome(msgspec.Struct):
             del self.skipped[EXAMPLES_PER_REASON:]
 
     def add(self, other: RevalidationOutcome) -> None:
-        """Put the counts of other partitions to these; what was refused is left to whoever compares shares."""
+        """Add the counts of other partitions; refused events are merged by the job."""
         self.partitions += other.partitions
         self.rows += other.rows
         self.erased += other.erased

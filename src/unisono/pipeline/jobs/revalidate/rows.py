@@ -1,5 +1,5 @@
-"""The rows behind the counts, written by the tasks that find them: events that are treated differently, or refused
-by either model, and the partitions whose states differ.
+"""The rows behind the counts, written by tasks: events that either model refuses or skips, and partitions whose
+states differ.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RESULT: Final = ("result.json", "index.html")
 
 
 def clear(out: Path) -> None:
-    """Make place for what comes: what an earlier run said does not stand beside the rows of this one."""
+    """Remove the results of an earlier run."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         rows = [path for folder in ("events", "partitions") for path in (out / folder).glob("part-*.parquet")]
@@ -64,7 +64,7 @@ def clear(out: Path) -> None:
 
 
 class Rows:
-    """A file of rows that appears whole when it is closed; without a path, nothing is kept."""
+    """A file of rows that appears when it is closed; without a path, nothing is written."""
 
     def __init__(self, path: Path | None, schema: pa.Schema) -> None:
         self._path = path
@@ -80,7 +80,7 @@ class Rows:
             self._flush()
 
     def close(self) -> bool:
-        """Whether there is a file now: one without rows is not made, and one from an earlier try is removed."""
+        """Finish the file; False without rows, then a file of an earlier attempt is removed."""
         if self._path is None:
             return False
         self._flush()
@@ -92,7 +92,7 @@ class Rows:
         return True
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Discard the file."""
         if self._writer is not None:
             self._writer.close()
             self._unfinished().unlink(missing_ok=True)

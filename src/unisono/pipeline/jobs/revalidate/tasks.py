@@ -1,7 +1,7 @@
-"""A share of the partitions under two models, on an executor; imports no PySpark.
+"""Judges a share of the partitions under two models, on an executor; imports no PySpark.
 
-Partitions come one after the other with their events in order, as for folding. Of a partition the states under both
-models are in memory, and of its events a batch per file.
+Partitions come one after the other with their events in order, as in `fold.py`. The states of one partition under
+both models are in memory, and a batch of events per file.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from unisono.lake.scan import RowRange
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack
+from unisono.pipeline.fold import COLLECT_EVENTS, SETTLE_EVENTS
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.revalidate.compare_states import changes
 from unisono.pipeline.jobs.revalidate.model_track import PartitionVerdict, Track
@@ -41,19 +42,13 @@ from unisono.pipeline.jobs.revalidate.rows import EVENTS, PARTITIONS, Rows, even
 from unisono.pipeline.open_log import gc_paused
 from unisono.protocol.tombstones import is_tombstone
 
-SETTLE_EVENTS: Final = 1_000
-"""Events between two settles of a state, so that what it could undo stays small."""
-
-COLLECT_EVENTS: Final = 1 << 18
-"""Events between two looks for reference cycles. States have none; an operator's rules may leave some."""
-
 COLUMNS: Final = ("partition", "committed_id", "id", "client_id", "partitions", "event", "type", "schema")
 
 
 class RevalidationTask(msgspec.Struct, frozen=True):
-    """One executor's part: a share of the partitions up to an id, under the model before and the model now.
+    """One task: a share of the partitions up to an id, under the model before and the model now.
 
-    `elsewhere_…`: events that another of their partitions refuses. `out`: where rows go, if anywhere.
+    `elsewhere_…`: events that another of their partitions refuses. `out`: where rows are written, if anywhere.
     """
 
     number: int
@@ -70,7 +65,7 @@ class RevalidationTask(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """Rows of a file; of most of them only three columns are looked at."""
+    """Rows of a file; most rows need three columns only."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -113,7 +108,7 @@ def judge_share(work: RevalidationTask) -> RevalidationOutcome:
 
 
 class _ShareJudge:
-    """The two tracks of a share, and what they come to."""
+    """Both models on a share, and the outcome."""
 
     def __init__(self, work: RevalidationTask) -> None:
         self._before = Track(work.before.load(), work.elsewhere_before)
@@ -194,7 +189,7 @@ class _ShareJudge:
         partitions: tuple[str, ...],
     ) -> None:
         if judged.refused is None or judged.refused.stage == SHAPE:
-            return  # a wrong shape is refused by all of its partitions alike
+            return  # an invalid shape is refused by all of its partitions
         if len(noted) >= REFUSED_MAX:
             self._outcome.refused_all = False
             return
@@ -228,7 +223,7 @@ class _ShareJudge:
         return VerdictExample(batch.ids[place], self._name, id_, client, kind, reason, shortened)
 
     def end(self) -> None:
-        """The partition is through: are its states the same?"""
+        """End of a partition: compare its states."""
         before, now = self._before.replayed.dump(), self._now.replayed.dump()
         if pack(before) == pack(now):
             return
