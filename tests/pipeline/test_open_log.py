@@ -80,7 +80,11 @@ def test_ranges_that_are_not_there(tmp_path: Path) -> None:
     assert extent(uri) == LogExtent(100, 300)
     require_range(uri, 100, 300)
     require_range(uri, 50, 50)
-    for since, upto, words in ((0, 301, "ends at 300"), (99, 200, "up to 100 have left"), (7, 3, "no range")):
+    for since, upto, words in (
+        (0, 301, "ends at 300"),
+        (99, 200, "up to 100 have left"),
+        (7, 3, "is not a range"),
+    ):
         with pytest.raises(NoSuchRange, match=words):
             require_range(uri, since, upto)
 

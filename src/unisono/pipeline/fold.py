@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Final
@@ -56,6 +56,8 @@ COLLECT_EVENTS: Final = 1 << 18
 """Events between two garbage collections. States have no reference cycles; an operator's reducers may leave some."""
 
 COLUMNS: Final = ("partition", "committed_id", "event")
+
+Decode = Callable[[pa.RecordBatch], Any]
 
 History = tuple[bytes, Iterable[Piece]]
 """A partition's name and the pieces of its events, which must be consumed before the next history is taken."""
@@ -107,13 +109,13 @@ class FoldResult(msgspec.Struct, frozen=True):
 
 
 @release_arrow_memory()
-def make_snapshots(work: FoldTask) -> FoldResult:
+def make_snapshots(task: FoldTask) -> FoldResult:
     """On an executor: fold, and write the states that changed. File names are unique, so a retry is harmless."""
-    version, digest = work.model.version, work.model.digest
-    writer = SnapshotWriter(work.storage, work.bucket, version, digest)
+    version, digest = task.model.version, task.model.digest
+    writer = SnapshotWriter(task.storage, task.bucket, version, digest)
     partitions = events = skipped = 0
     unknown: list[str] = []
-    for folded in fold_names(work) if work.names else fold_share(work):
+    for folded in fold_names(task) if task.names else fold_share(task):
         if not folded.new:
             if not folded.events:
                 unknown.append(folded.partition)
@@ -122,12 +124,12 @@ def make_snapshots(work: FoldTask) -> FoldResult:
         writer.add(
             StateRow(
                 folded.partition,
-                work.upto,
+                task.upto,
                 folded.state,
                 folded.events,
                 folded.skipped,
                 digest,
-                work.created_at,
+                task.created_at,
                 state_hash,
             )
         )
@@ -137,28 +139,28 @@ def make_snapshots(work: FoldTask) -> FoldResult:
     return FoldResult(writer.close(), writer.digest, partitions, events, skipped, unknown)
 
 
-def fold_share(work: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
+def fold_share(task: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
     """The partitions of a share that have new events, sorted by name; or all of them (`unchanged`)."""
-    with gc_paused(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
-        folder = Folder(work.model.load())
-        found = histories(work.storage, work.events, work.share, work.since, work.upto)
+    with gc_paused(), Snapshots.opened(task.storage, task.snapshots, task.upto) as snapshots:
+        folder = Folder(task.model.load())
+        found = histories(task.storage, task.events, task.share, task.since, task.upto)
         if unchanged:
-            found = with_names(found, (name for name, _ in snapshots.found(work.share)))
+            found = with_names(found, (name for name, _ in snapshots.found(task.share)))
         for name, history in found:
             folded = folder.fold(name, snapshots.latest(name), history)
             if folded.new or unchanged:
                 yield folded
 
 
-def fold_names(work: FoldTask) -> Iterator[PartitionFold]:
+def fold_names(task: FoldTask) -> Iterator[PartitionFold]:
     """The named partitions, sorted by name, each from its own snapshot on."""
-    with gc_paused(), Snapshots.opened(work.storage, work.snapshots, work.upto) as snapshots:
-        folder = Folder(work.model.load())
-        for name in sorted({name.encode() for name in work.names}):
+    with gc_paused(), Snapshots.opened(task.storage, task.snapshots, task.upto) as snapshots:
+        folder = Folder(task.model.load())
+        for name in sorted({name.encode() for name in task.names}):
             base = snapshots.latest(name)
             since = 0 if base is None else base.committed_id
-            share = partition_share(name.decode(), work.share.buckets_in_all)
-            yield folder.fold(name, base, history_of(work.storage, work.events, share, since, work.upto))
+            share = partition_share(name.decode(), task.share.buckets_in_all)
+            yield folder.fold(name, base, history_of(task.storage, task.events, share, since, task.upto))
 
 
 def normalise_names(partitions: Sequence[str]) -> tuple[str, ...]:
@@ -283,17 +285,28 @@ def restore(base: StateRow) -> PartitionState:
 
 
 def histories(
-    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+    storage: Storage,
+    files: Sequence[DataFile],
+    share: Share,
+    since: int,
+    upto: int,
+    columns: Sequence[str] = COLUMNS,
+    decode: Decode | None = None,
 ) -> Iterator[History]:
-    """The partitions of a share that have events in `(since, upto]`, sorted by name, from one pass over its files."""
-    return groupby(merge_pieces(_sources(storage, files, share, since, upto)), itemgetter(0))
+    """The partitions of a share that have events in `(since, upto]`, sorted by name, from one pass over its files.
+
+    `decode` makes the content of a piece from a batch of `columns`; by default lists of ids and events.
+    """
+    return groupby(
+        merge_pieces(_sources(storage, files, share, since, upto, columns, decode or _lists)), itemgetter(0)
+    )
 
 
 def history_of(
     storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
 ) -> Iterator[Piece]:
     """The events in `(since, upto]` of a share that is one partition, file after file."""
-    return chain.from_iterable(_sources(storage, files, share, since, upto))
+    return chain.from_iterable(_sources(storage, files, share, since, upto, COLUMNS, _lists))
 
 
 def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[History]:
@@ -312,7 +325,13 @@ def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[His
 
 
 def _sources(
-    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+    storage: Storage,
+    files: Sequence[DataFile],
+    share: Share,
+    since: int,
+    upto: int,
+    columns: Sequence[str],
+    decode: Decode,
 ) -> list[Iterator[Piece]]:
     """One source for each file that may have such events; a file is opened when its first piece is taken."""
     span = RowRange(since, upto)
@@ -323,7 +342,7 @@ def _sources(
     ]
     batch_rows = batch_rows_for(len(some))
     return [
-        pieces(number, scan_share(storage, file, share, span, COLUMNS, batch_rows), _lists)
+        pieces(number, scan_share(storage, file, share, span, columns, batch_rows), decode)
         for number, file in enumerate(some)
     ]
 

@@ -1,4 +1,4 @@
-"""How a job reports progress to whoever started it: one line of text at a time."""
+"""How a job reports its progress: one line of text at a time."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_what_is_to_be_kept(context: SparkContext, place: Place) -> None:
     assert 1_999 < at <= EVENTS  # milliseconds pass while this runs
     assert upto(RetentionPolicy(age_ms=age, events=1_500, newest=0)) == 1_500, "both hold"
     assert upto(RetentionPolicy(age_ms=10**12 * 3, newest=0)) == 0
-    with pytest.raises(PipelineError, match="say what to keep"):
+    with pytest.raises(PipelineError, match="no retention given"):
         upto(RetentionPolicy())
 
 

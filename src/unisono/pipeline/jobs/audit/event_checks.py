@@ -207,7 +207,7 @@ def _shape(value: Json) -> list[FieldError]:
 
 
 def _refused(model: Model, value: Json) -> list[FieldError]:
-    assert isinstance(value, dict), "its shape was looked at before"
+    assert isinstance(value, dict), "its shape was checked before"
     return model.shape(CANONICAL if value.get("type") == EVENT_TYPE else COMPATIBILITY, value)
 
 

@@ -46,7 +46,7 @@ _one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Which columns the table has, and which of them are asked for."""
+    """The columns of the table, and the mapped ones among them."""
 
     present: tuple[str, ...]
 
@@ -94,7 +94,7 @@ def read(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
 
 
 def _connect(path: str) -> apsw.Connection:
-    """Read only. A WAL file that nobody has open is not even locked, so it may lie where nothing can be written."""
+    """Read only. A WAL file that no process has open is not locked, so it may be on a read-only disk."""
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     name = f"file:{quoted}?{'immutable=1' if _at_rest(path) else 'mode=ro'}"
     try:
@@ -107,7 +107,7 @@ def _connect(path: str) -> apsw.Connection:
 
 
 def _at_rest(path: str) -> bool:
-    """Whoever has a file in WAL mode open, or died with it open, leaves two files beside it."""
+    """A process that has a file in WAL mode open, or was killed with it open, leaves two files beside it."""
     with Path(path).open("rb") as file:
         in_wal_mode = file.read(20)[18:] == b"\2\2"
     return in_wal_mode and not any(Path(f"{path}-{beside}").exists() for beside in ("wal", "shm"))

@@ -28,7 +28,7 @@ from unisono.pipeline.jobs.import_.sources import (
 )
 
 LINE_BYTES_MAX: Final = 8 << 20
-"""A row eight times as large as any event a server takes; what is longer is refused without being held."""
+"""Eight times the largest event a server accepts; a longer row is refused without reading it into memory."""
 
 COUNT_BYTES: Final = 1 << 20
 

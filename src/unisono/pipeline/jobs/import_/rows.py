@@ -239,7 +239,7 @@ def _parsed(text: str) -> int | None:
 def _event(raw: bytes | None) -> tuple[JsonObject, bytes]:
     if raw is None:
         raise _Fault("bad_event", "there is no event", "event")
-    if len(raw) > 2 * ITEM_BYTES_MAX:  # spaces may go, but nobody submits a message of spaces
+    if len(raw) > 2 * ITEM_BYTES_MAX:  # canonical JSON drops spaces, but a real event is not half spaces
         raise _Fault("too_large", f"the event has {len(raw)} bytes", "event")
     if deeper_than(raw, EVENT_DEPTH_MAX):
         raise _Fault("too_deep", f"the event is nested deeper than {EVENT_DEPTH_MAX} levels", "event")

@@ -7,8 +7,6 @@ both models are in memory, and a batch of events per file.
 from __future__ import annotations
 
 import gc
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +15,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.merge import Share, in_file_order, merge_pieces, pieces, scan_share
-from unisono.lake.scan import RowRange
+from unisono.lake.merge import Share
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack
-from unisono.pipeline.fold import COLLECT_EVENTS, SETTLE_EVENTS
+from unisono.pipeline.fold import COLLECT_EVENTS, SETTLE_EVENTS, histories
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.revalidate.compare_states import changes
 from unisono.pipeline.jobs.revalidate.model_track import PartitionVerdict, Track
@@ -83,17 +80,13 @@ class Batch:
         return tuple(self.value("partitions", place)) if self.several[place] else None
 
 
-def judge_share(work: RevalidationTask) -> RevalidationOutcome:
+def judge_share(task: RevalidationTask) -> RevalidationOutcome:
     """On an executor: every partition of the share, under both models."""
-    judge = _ShareJudge(work)
-    span = RowRange(0, work.upto)
-    sources = [
-        pieces(number, scan_share(work.storage, file, work.share, span, COLUMNS), Batch)
-        for number, file in enumerate(in_file_order(work.files))
-    ]
+    judge = _ShareJudge(task)
+    found = histories(task.storage, task.files, task.share, 0, task.upto, COLUMNS, Batch)
     try:
         with gc_paused():
-            for name, history in groupby(merge_pieces(sources), itemgetter(0)):
+            for name, history in found:
                 judge.begin(name.decode())
                 for _, _, batch, start, end in history:
                     for begin in range(start, end, SETTLE_EVENTS):
@@ -110,15 +103,15 @@ def judge_share(work: RevalidationTask) -> RevalidationOutcome:
 class _ShareJudge:
     """Both models on a share, and the outcome."""
 
-    def __init__(self, work: RevalidationTask) -> None:
-        self._before = Track(work.before.load(), work.elsewhere_before)
-        self._now = Track(work.now.load(), work.elsewhere_now)
+    def __init__(self, task: RevalidationTask) -> None:
+        self._before = Track(task.before.load(), task.elsewhere_before)
+        self._now = Track(task.now.load(), task.elsewhere_now)
         self._outcome = RevalidationOutcome()
         self._name = ""
         self._collected = 0
-        out = None if work.out is None else Path(work.out)
-        self._events = Rows(None if out is None else events_file(out, work.number), EVENTS)
-        self._partitions = Rows(None if out is None else partitions_file(out, work.number), PARTITIONS)
+        out = None if task.out is None else Path(task.out)
+        self._events = Rows(None if out is None else events_file(out, task.number), EVENTS)
+        self._partitions = Rows(None if out is None else partitions_file(out, task.number), PARTITIONS)
 
     def begin(self, name: str) -> None:
         self._name = name
