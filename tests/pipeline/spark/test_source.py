@@ -236,7 +236,7 @@ def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:
     for options in ({}, {"to": "50"}):
         stream = UnisonoSource({"store": str(tmp_path), **options}).streamReader(None)  # type: ignore[arg-type]
         assert stream.latestOffset({"committed_id": 60}, ReadAllAvailable()) == {"committed_id": 60}
-        with pytest.raises(NoSuchRange, match="stands at event 61 and the log ends at 60"):
+        with pytest.raises(NoSuchRange, match="is at event 61 and the log ends at 60"):
             stream.latestOffset({"committed_id": 61}, ReadAllAvailable())
 
 

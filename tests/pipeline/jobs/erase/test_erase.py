@@ -359,7 +359,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
     )
     refused = call("--client", CULPRIT, "--yes", "--reports", str(data))
     assert refused.exit_code == 2
-    assert "is not what `unisono lake report` makes" in refused.output
+    assert "is not a report of `unisono lake report`" in refused.output
     assert fingerprint(data, tmp_path / "lake") == before
     report = tmp_path / "report"
     (report / "tables").mkdir(parents=True)

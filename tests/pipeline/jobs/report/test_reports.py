@@ -337,7 +337,7 @@ def test_a_range_of_time(spark: SparkSession, place: tuple[str, Lake], records: 
     assert part.activity[-1].events_by_then == len(before) + len(within)
     assert not part.hot.known
     assert part.hot.events == len(records), "what retention frees does not depend on the range"
-    with pytest.raises(PipelineError, match="begins before it ends"):
+    with pytest.raises(PipelineError, match="must begin before it ends"):
         report(lambda: spark, place[1], from_ms=5, to_ms=5)
     with pytest.raises(PipelineError, match="not both"):
         report(lambda: spark, place[1], from_ms=5, last_ms=5)
