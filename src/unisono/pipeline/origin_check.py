@@ -45,7 +45,7 @@ def require_same_log(
     if head > log_extent.head:
         raise LakeUnusable(
             f"the lake holds events up to {head} and the log ends at {log_extent.head}: "
-            "it is the copy of another log, or this log has lost events"
+            "it is a copy of another log, or this log has lost events"
         )
     if log_extent.pruned_to > head:
         raise NoSuchRange(

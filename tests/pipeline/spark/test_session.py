@@ -42,7 +42,7 @@ def test_a_java_that_is_not_there_or_too_old(monkeypatch: pytest.MonkeyPatch, tm
         java_home()
     for text, words in (
         ('JAVA_VERSION="11.0.2"', "is Java 11.0.2 and Spark needs 17"),
-        ("?", "does not say"),
+        ("?", "unknown Java version"),
     ):
         (tmp_path / "release").write_text(text)
         with pytest.raises(NoJava, match=words):

@@ -187,7 +187,7 @@ def test_each_task_needs_a_client_of_its_own(spark: SparkSession, server: Server
         ("'i' AS id, 'x' AS partition", {}, "a column event"),
         ("'i' AS id, 'x' AS partition, 'p' AS partitions, '{}' AS event", {}, "must be array of string, not string"),
         ("'i' AS id, 'x' AS partition, 's' AS schema, '1' AS data, 7 AS meta", {}, "meta must be string, not int"),
-        ("'i' AS id, 'x' AS partition, '{}' AS event", {"colour": "red"}, "option 'colour' is not known"),
+        ("'i' AS id, 'x' AS partition, '{}' AS event", {"colour": "red"}, "option 'colour' is unknown"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"on_reject": "cry"}, "on_reject must be"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"token": "t", "token_file": "f"}, "give one of the options"),
     ],

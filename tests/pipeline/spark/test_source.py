@@ -138,7 +138,7 @@ def test_errors_say_what_to_do(spark: SparkSession, store: str, tmp_path: Path) 
         ({"store": store, "since": 3_001}, "the log ends at 3000, 3001 is requested"),
         ({"store": store, "since": 9, "to": 8}, "is not a range"),
         ({"store": store, "since": "x"}, "option from must be a whole number"),
-        ({"store": store, "partition": "plain"}, "option 'partition' is not known"),
+        ({"store": store, "partition": "plain"}, "option 'partition' is unknown"),
         ({"store": store, "push_down": "yes"}, "option push_down must be true or false"),
         ({"store": store, "partitions": "[1]"}, "JSON array of names"),
     ):

@@ -113,7 +113,7 @@ def java_version(home: Path) -> str:
         text = _ask_version(home).replace('version "', 'JAVA_VERSION="')
     match = re.search(r'JAVA_VERSION="([^"]+)"', text)
     if match is None:
-        raise NoJava(f"{home} has no version of Java: {INSTALL_JAVA}")
+        raise NoJava(f"unknown Java version in {home}: {INSTALL_JAVA}")
     major = re.match(r"\d+", match[1].removeprefix("1."))
     if major is None or int(major[0]) < JAVA_MIN:
         raise NoJava(f"{home} is Java {match[1]} and Spark needs {JAVA_MIN} or newer: {INSTALL_JAVA}")

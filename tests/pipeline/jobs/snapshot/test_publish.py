@@ -98,7 +98,7 @@ def snapped(context: SparkContext, folder: Path) -> tuple[str, Lake]:
 def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
     make_outlines(tmp_path / "other", 60, seed=2)
     _, lake = snapped(context, tmp_path)
-    with pytest.raises(Mismatch, match="it is the copy of another log"):
+    with pytest.raises(Mismatch, match="the lake is a copy of another log"):
         publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
     assert watermarks(sqlite_uri(tmp_path / "other")) == {}
 
