@@ -45,7 +45,7 @@ class Pruned(SqliteLog):
     limits: list[int]
     took_s = 0.0
 
-    def prune(self, upto: int, *, limit: int = 500) -> int:
+    def prune_batch(self, upto: int, *, limit: int = 500) -> int:
         self.limits = [*getattr(self, "limits", []), limit]
         time.sleep(self.took_s)
         return super().prune_batch(upto, limit=limit)

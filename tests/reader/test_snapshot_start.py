@@ -52,7 +52,7 @@ ids = st.integers(0, EVENTS + 3)
     asked=st.sets(st.sampled_from((*PARTITIONS, "unknown")), min_size=1).map(
         lambda names: tuple(sorted(names))
     ),
-    snapshot_starts=st.dictionaries(st.sampled_from(PARTITIONS), ids),
+    floors=st.dictionaries(st.sampled_from(PARTITIONS), ids),
     since=ids,
     upto=st.integers(0, EVENTS),
     limit=st.integers(1, 30),
