@@ -175,6 +175,19 @@ def test_keys_are_ordered_by_utf16() -> None:
     assert canonical({"a": "\ufe0f", "b": "\U0001f602"}) == '{"a":"\ufe0f","b":"\U0001f602"}'.encode()
 
 
+@pytest.mark.req("ORD-06")
+def test_keys_are_ordered_in_containers_of_every_kind() -> None:
+    class Members(dict[str, Json]):
+        """As states hold objects: a kind of dict."""
+
+    members: JsonObject = {"\ue000": 1, "\U00010000": 2}
+    expected = canonical({"x": [members]})
+    assert expected == rfc8785.dumps({"x": [members]})
+    for value in ({"x": (members,)}, {"x": [Members(members)]}):
+        assert canonical(value) == expected  # type: ignore[arg-type]
+    assert canonical(Members(members)) == rfc8785.dumps(members)
+
+
 # Numbers as literals.
 
 SURVIVING = {

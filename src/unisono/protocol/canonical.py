@@ -43,7 +43,7 @@ _QUOTED_MAX: Final = 40  # characters of a literal repeated in a message: enough
 
 _ANY_INTEGER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _IN_ORDER: Final = _ANY_INTEGER | orjson.OPT_STRICT_INTEGER
-_CONTAINERS: Final = frozenset((dict, list))
+_CONTAINERS: Final = (dict, list, tuple)
 _dumps = orjson.dumps
 _loads = orjson.loads  # msgspec needs 10 µs for each 5e-324, which a hostile message can repeat
 _pack = msgspec.msgpack.Encoder().encode
@@ -143,11 +143,14 @@ def _sorted_text(value: Json, options: int = _IN_ORDER) -> bytes:
 
 
 def _with_keys_in_order(value: Json) -> Json:
-    if type(value) is dict:
+    """The value with ordered objects, of every kind that orjson writes as an object or an array."""
+    if isinstance(value, dict):
         names = _in_order(value) if len(value) > 1 else value
         return {name: _with_keys_in_order(value[name]) for name in names}
-    if type(value) is list:
-        return [_with_keys_in_order(item) if item and type(item) in _CONTAINERS else item for item in value]
+    if isinstance(value, list | tuple):
+        return [
+            _with_keys_in_order(item) if item and isinstance(item, _CONTAINERS) else item for item in value
+        ]
     return value
 
 
