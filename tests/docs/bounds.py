@@ -15,7 +15,7 @@ from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
-from unisono.front.intake import MAX_ID_BYTES, MAX_SPREAD
+from unisono.front.intake import MAX_SPREAD
 from unisono.front.rates import MAX_CLIENTS
 from unisono.ipc.channel import FRAME_BYTES_MAX
 from unisono.ipc.link import UNSENT_BYTES_MAX
@@ -25,7 +25,7 @@ from unisono.model.registry import ERRORS_MAX
 from unisono.node.admin import MAX_COMMAND_BODY_BYTES
 from unisono.node.model_review import EVENT_TIMEOUT_S
 from unisono.node.supervisor import COMMAND_TIMEOUT_S, STATS_TIMEOUT_S
-from unisono.protocol.identities import CLIENT_ID_BYTES_MAX
+from unisono.protocol.identities import CLIENT_ID_BYTES_MAX, EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, SENT_NAME_BYTES_MAX
 from unisono.store.check import FINDINGS_KEPT_MAX
 from unisono.store.maintenance import PRUNE_BYTES_MAX, PRUNE_EVENTS_MAX
@@ -109,11 +109,11 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         f"has at most {size(MAX_UNVERIFIED_BYTES)} (close 1009)",
         f"or above {size(MAX_UNVERIFIED_BYTES)} before `connected`",
         f"per message; before `connected` {size(MAX_UNVERIFIED_BYTES)} |",
-        f"{MAX_ID_BYTES} bytes, no id twice in one request",
+        f"{EVENT_ID_BYTES_MAX} bytes, no id twice in one request",
         f"| partitions in one event | {ENTRIES_MAX}, duplicates included |",
         f"| a partition name | {NAME_BYTES_MAX} bytes of UTF-8 after NFC"
         f" (no such name has more than {SENT_NAME_BYTES_MAX} before it) |",
-        f"| an event id | {MAX_ID_BYTES} bytes of UTF-8 |",
+        f"| an event id | {EVENT_ID_BYTES_MAX} bytes of UTF-8 |",
         f"times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
         f"| a token | {size(MAX_TOKEN_BYTES)} |",
         f"| a `client_id` | {CLIENT_ID_BYTES_MAX} bytes of UTF-8 |",

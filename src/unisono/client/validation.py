@@ -12,11 +12,9 @@ from unisono.client.errors import InvalidEvent
 from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.protocol.client_codec import ENVELOPE_BYTES, item_payload
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import FieldError, JsonObject
-
-ID_BYTES_MAX: Final = 128
-"""UTF-8 bytes of an event id (SUBMIT-10)."""
 
 ENVELOPE_DEPTH: Final = 4
 """Levels of a message around an event: envelope, payload, events, item."""
@@ -59,8 +57,8 @@ def check_form(id: str, partitions: Sequence[str], event: object, bytes_max: int
     if not isinstance(id, str):
         raise _invalid("id", f"must be a string, not {type(id).__name__}")
     size = len(id.encode("utf-8", "replace"))
-    if not 0 < size <= ID_BYTES_MAX:
-        raise _invalid("id", f"must have 1 to {ID_BYTES_MAX} bytes, not {size}")
+    if not 0 < size <= EVENT_ID_BYTES_MAX:
+        raise _invalid("id", f"must have 1 to {EVENT_ID_BYTES_MAX} bytes, not {size}")
     try:
         names = normalise(partitions)
     except PartitionError as error:

@@ -18,12 +18,10 @@ from unisono.front.auth.verify import Identity
 from unisono.ipc.messages import Candidate, RefusedItem
 from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
 from unisono.protocol.errors import BadRequest
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.messages import Item
 from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, can_be_sent, normalise
 from unisono.vocabulary import FieldError
-
-MAX_ID_BYTES = 128
-"""UTF-8 bytes of an event id (SUBMIT-10)."""
 
 MAX_SPREAD = 2
 """Bound on an event's bytes times its partitions, in units of max_message_bytes. Every partition has the event in
@@ -54,8 +52,8 @@ def _check_id(id: str, where: str, settings: Settings) -> None:
     size = len(id) if id.isascii() else len(id.encode())
     if not size:
         raise BadRequest(f"{where}id must not be empty")
-    if size > MAX_ID_BYTES:
-        raise BadRequest(f"{where}id has {size} bytes, at most {MAX_ID_BYTES} allowed")
+    if size > EVENT_ID_BYTES_MAX:
+        raise BadRequest(f"{where}id has {size} bytes, at most {EVENT_ID_BYTES_MAX} allowed")
     if settings.require_uuid_ids and not _UUID.fullmatch(id):
         raise BadRequest(f"{where}id must be a UUID")
 

@@ -1,4 +1,4 @@
-"""The names of clients: what a client_id may be (AUTH-03), and which one a token names."""
+"""Bounds of ids, and the names of clients: what a client_id may be (AUTH-03), and which one a token names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import binascii
 from typing import Final
 
 import msgspec
+
+EVENT_ID_BYTES_MAX: Final = 128
+"""Of an event's id in UTF-8 (SUBMIT-10)."""
 
 CLIENT_ID_BYTES_MAX: Final = 256
 """UTF-8 bytes of a client_id: it stands in every event of its client, and in indexes."""

@@ -9,14 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import normalise
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import LogFinding
 
 Row = tuple[Any, ...]
-
-ID_BYTES_MAX: Final = 128
-"""UTF-8 bytes of an event id (SUBMIT-10)."""
 
 HASH_BYTES: Final = 32
 """Of SHA-256."""
@@ -31,7 +29,7 @@ def record_findings(row: Row) -> Iterator[LogFinding]:
     An erased event keeps the hash of its former text, which cannot be checked any more.
     """
     committed_id, id, _client_id, partitions, event, hash, _time = row
-    if not 0 < len(id.encode()) <= ID_BYTES_MAX:
+    if not 0 < len(id.encode()) <= EVENT_ID_BYTES_MAX:
         yield LogFinding("id", f"its id has {len(id.encode())} bytes", committed_id)
     if complaint := _partitions_complaint(partitions):
         yield LogFinding("partitions", complaint, committed_id)

@@ -24,9 +24,10 @@ from unisono.model.tree import TreeProfile
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.row_fingerprints import joined, texts
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.protocol.tombstones import ERASED_TYPE, is_tombstone
-from unisono.store.check_rows import ID_BYTES_MAX, TIME_MAX_MS
+from unisono.store.check_rows import TIME_MAX_MS
 from unisono.vocabulary import FieldError, Json
 
 REQUIRED: Final = ("committed_id", "id", "client_id", "partitions", "event", "status_updated_at", "hash")
@@ -118,8 +119,10 @@ class EventCheck:
     def _check_columns(self, batch: pa.RecordBatch, ids: list[int]) -> None:
         """Checks on whole columns."""
         sizes: Any = np.asarray(pc.binary_length(batch.column("id")))
-        for place in _places((sizes < 1) | (sizes > ID_BYTES_MAX)):
-            self._tally.add("id", f"its id has {sizes[place]} bytes, not 1 to {ID_BYTES_MAX}", ids[place])
+        for place in _places((sizes < 1) | (sizes > EVENT_ID_BYTES_MAX)):
+            self._tally.add(
+                "id", f"its id has {sizes[place]} bytes, not 1 to {EVENT_ID_BYTES_MAX}", ids[place]
+            )
         for place in _places(np.asarray(pc.binary_length(batch.column("client_id"))) < 1):
             self._tally.add("column", "its client_id is empty", ids[place])
         for name in ("id", "client_id"):

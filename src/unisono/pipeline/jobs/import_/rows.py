@@ -17,12 +17,9 @@ from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.codec import DEPTH_MAX, deeper_than
-from unisono.protocol.identities import client_id_fault
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX, client_id_fault
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.vocabulary import JsonObject
-
-ID_BYTES_MAX: Final = 128
-"""UTF-8 bytes of an event id (SUBMIT-10)."""
 
 EVENT_DEPTH_MAX: Final = DEPTH_MAX - 2
 """An event is submitted inside a message and its payload, which count too (LIM-06)."""
@@ -132,8 +129,8 @@ def _id(value: Any) -> str:
         says = "there is no id" if value is None else f"an id is a text, not {value!r:.40}"
         raise _Fault("bad_id", says, "id")
     size = _size(value, "bad_id", "id")
-    if not 0 < size <= ID_BYTES_MAX:
-        raise _Fault("bad_id", f"the id has {size} bytes, 1 to {ID_BYTES_MAX} are allowed", "id")
+    if not 0 < size <= EVENT_ID_BYTES_MAX:
+        raise _Fault("bad_id", f"the id has {size} bytes, 1 to {EVENT_ID_BYTES_MAX} are allowed", "id")
     return value
 
 

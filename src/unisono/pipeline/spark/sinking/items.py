@@ -10,10 +10,8 @@ import msgspec
 
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.client_codec import item_payload
+from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import PartitionError, normalise
-
-ID_BYTES_MAX: Final = 128
-"""UTF-8 bytes of an event id (SUBMIT-10)."""
 
 _one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -52,8 +50,8 @@ def _item(row: dict[str, Any], from_content: bool) -> SinkItem:
         id = _content_id(partitions, event)
     if not fault and not bytes(event).startswith(b"{"):
         fault = "the event must be an object"
-    if not 0 < len(id.encode()) <= ID_BYTES_MAX:
-        fault = f"an id has 1 to {ID_BYTES_MAX} bytes"
+    if not 0 < len(id.encode()) <= EVENT_ID_BYTES_MAX:
+        fault = f"an id has 1 to {EVENT_ID_BYTES_MAX} bytes"
     return SinkItem(id, partitions, event, fault)
 
 
