@@ -23,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.protocol.canonical import (
-    NESTING_MAX,
     PLACE_BYTES_MAX,
     NotCanonical,
     canonical,
@@ -31,7 +30,8 @@ from unisono.protocol.canonical import (
     content_hash,
     parse_canonical,
 )
-from unisono.protocol.canonical import _parse_exact as parse_exactly
+from unisono.protocol.canonical_exact import NESTING_MAX
+from unisono.protocol.canonical_exact import parse_exact as parse_exactly
 from unisono.vocabulary import Json, JsonObject
 
 EXAMPLES = {

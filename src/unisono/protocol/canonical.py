@@ -18,62 +18,45 @@ A doubt costs time, never bytes: it leads to the exact path.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import operator
 import re
 from collections.abc import Iterable
-from json.encoder import encode_basestring
-from typing import Final, NoReturn, cast
+from typing import Final, cast
 
 import msgspec
 import orjson
 
+from unisono.protocol.canonical_errors import NotCanonical, too_long
+from unisono.protocol.canonical_exact import parse_exact, why_refused, write_exact
+from unisono.protocol.canonical_numbers import SAFE_INTEGER_MAX, all_survive, doubtful_literals, respelled
 from unisono.vocabulary import Json
 
-NESTING_MAX: Final = 254
-"""Levels of arrays and objects: where orjson stops, so both paths accept the same values."""
-
-SAFE_INTEGER_MAX: Final = 2**53 - 1
-"""Up to here an integer is its own ES6 text (`Number.MAX_SAFE_INTEGER`)."""
+__all__ = [
+    "PLACE_BYTES_MAX",
+    "SAFE_INTEGER_MAX",
+    "NotCanonical",
+    "canonical",
+    "canonical_text",
+    "content_hash",
+    "parse_canonical",
+]
 
 PLACE_BYTES_MAX: Final = 65_536
 """Of a text whose refusal names the place: finding it in a longer one takes longer than others may wait (LIM-07)."""
 
-_QUOTED_MAX: Final = 40  # characters of a literal repeated in a message: enough to recognise it
-
 _ANY_INTEGER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_IN_ORDER: Final = _ANY_INTEGER | orjson.OPT_STRICT_INTEGER
-_CONTAINERS: Final = (dict, list, tuple)
+_STRICT: Final = _ANY_INTEGER | orjson.OPT_STRICT_INTEGER
+_CONTAINERS: Final = {dict, list}
 _dumps = orjson.dumps
 _loads = orjson.loads  # msgspec needs 10 µs for each 5e-324, which a hostile message can repeat
 _pack = msgspec.msgpack.Encoder().encode
+_utf_16 = operator.methodcaller("encode", "utf-16-be")
 
 _BEYOND_BMP: Final = re.compile(rb"[\xf0-\xf4]")
 _PACKED_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _NUMBERS_ONLY: Final = bytes(byte if byte in b"+-.0123456789Ee" else 0x20 for byte in range(256))
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
-
-
-_RESPELLED: Final = re.compile(
-    rb"-?\d++(?:\.0(?![\de])|(?:\.\d++)?e(?:-[1-6](?!\d)|\+?(?:1\d|20)(?!\d)))|(?<![\d.+e-])-?\d{16,}+(?![\d.e])"
-)
-"""Numbers that orjson spells otherwise than ECMAScript: `1.0`, `1e-5`, `1e16`, and integers past 2^53."""
-
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-
-
-class NotCanonical(ValueError):
-    """A value that RFC 8785 cannot represent; `field` is its dot path where known, else empty."""
-
-    def __init__(self, reason: str, field: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.field = field
-
-    def below(self, step: str | int) -> NotCanonical:
-        """The same complaint, seen from the container that holds the value at `step`."""
-        self.field = f"{step}.{self.field}" if self.field else str(step)
-        return self
+_STRING: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")', re.DOTALL)
 
 
 def canonical(value: Json) -> bytes:
@@ -82,9 +65,9 @@ def canonical(value: Json) -> bytes:
         text = _sorted_text(value)
         packed = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _exact(value)
+        return write_exact(value)
     if 0xCB in packed and _floats_in_doubt(_numbers(text), packed):
-        return _exact(value)
+        return write_exact(value)
     return text
 
 
@@ -99,7 +82,7 @@ def parse_canonical(raw: bytes) -> tuple[Json, bytes]:
         text = _sorted_text(value)
         packed = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _parse_exact(raw)
+        return parse_exact(raw)
     if 0xCB in packed:
         numbers = _numbers(text)
         doubt = (
@@ -111,7 +94,7 @@ def parse_canonical(raw: bytes) -> tuple[Json, bytes]:
     else:
         # Without floats nothing grows from raw to canonical, so equal lengths leave no room for a lost key.
         doubt = len(raw) != len(text) and _duplicates_in_doubt(raw, text)
-    return _parse_exact(raw) if doubt else (value, text)
+    return parse_exact(raw) if doubt else (value, text)
 
 
 def canonical_text(raw: bytes, bytes_max: int) -> bytes:
@@ -122,10 +105,10 @@ def canonical_text(raw: bytes, bytes_max: int) -> bytes:
     text = _quick_text(raw, bytes_max)
     if text is None:
         if len(raw) > PLACE_BYTES_MAX:
-            raise _refusal(raw)
-        _, text = _parse_exact(raw)
+            raise why_refused(raw)
+        _, text = parse_exact(raw)
     if len(text) > bytes_max:
-        raise _too_long(len(text), bytes_max)
+        raise too_long(len(text), bytes_max)
     return text
 
 
@@ -134,24 +117,33 @@ def content_hash(event: bytes, partitions: bytes) -> bytes:
     return hashlib.sha256(b'{"event":%b,"partitions":%b}' % (event, partitions)).digest()
 
 
-def _sorted_text(value: Json, options: int = _IN_ORDER) -> bytes:
+def _sorted_text(value: Json, options: int = _STRICT) -> bytes:
     """As orjson writes it, with the keys of every object in the RFC's order."""
     text = _dumps(value, None, options | orjson.OPT_SORT_KEYS)
     if (0xEE in text or 0xEF in text) and _BEYOND_BMP.search(text):
-        return _dumps(_with_keys_in_order(value), None, options)
+        value = _loads(text)
+        _put_keys_in_order(value)
+        return _dumps(value, None, options)
     return text
 
 
-def _with_keys_in_order(value: Json) -> Json:
-    """The value with ordered objects, of every kind that orjson writes as an object or an array."""
-    if isinstance(value, dict):
-        names = _in_order(value) if len(value) > 1 else value
-        return {name: _with_keys_in_order(value[name]) for name in names}
-    if isinstance(value, list | tuple):
-        return [
-            _with_keys_in_order(item) if item and isinstance(item, _CONTAINERS) else item for item in value
-        ]
-    return value
+def _put_keys_in_order(tree: Json) -> None:
+    """Sort the keys of every object in place."""
+    containers: list[Json] = [tree]
+    while containers:
+        container = containers.pop()
+        children: Iterable[Json]
+        if isinstance(container, dict):
+            if len(container) > 1 and not "".join(container).isascii():
+                items = [(name, container[name]) for name in sorted(container, key=_utf_16)]
+                container.clear()
+                container.update(items)
+            children = container.values()
+        else:
+            children = cast(list[Json], container)
+        for each in children:
+            if each and (each.__class__ is dict or each.__class__ is list):
+                containers.append(each)
 
 
 # Doubts of the fast path. Each may be wrong only in doubting too much.
@@ -196,7 +188,19 @@ def _quick_text(raw: bytes, bytes_max: int) -> bytes | None:
         return None
     if (floats or long_integers or len(raw) != len(text)) and _duplicates_in_doubt(raw, text):
         return None
-    return _respelled(raw, text, bytes_max) if floats or long_integers else text
+    if not floats and not long_integers:
+        return text
+    if not _numbers_survive(raw, text):
+        return None
+    pieces = _STRING.split(text)
+    bare = respelled(b'"'.join(pieces[::2]), long_integers)
+    if bare is None:
+        return None
+    size = len(bare) - len(pieces) // 2 + sum(map(len, pieces[1::2]))
+    if size > bytes_max:
+        raise too_long(size, bytes_max)
+    pieces[::2] = bare.split(b'"')
+    return b"".join(pieces)
 
 
 def _text_of_any_integers(value: Json) -> tuple[bytes, bool]:
@@ -207,314 +211,7 @@ def _text_of_any_integers(value: Json) -> tuple[bytes, bool]:
         return _sorted_text(value, _ANY_INTEGER), True
 
 
-def _respelled(raw: bytes, text: bytes, bytes_max: int) -> bytes | None:
-    """`text` with its numbers as ECMAScript writes them; None when one of `raw` is not what its double says.
-
-    Each spelling is looked at once, however often it comes. So a message full of numbers costs no more than others.
-    """
-    literals = _literals(text)
-    if not _all_survive(_literals(raw) - literals):
-        return None
-    doubtful = list(filter(_RESPELLED.match, literals))
-    if not doubtful:
-        return text
-    if not _all_survive({each for each in doubtful if b"." not in each and b"e" not in each}):
-        return None
-    spelling = {each: _float_text(float(each)).encode() for each in doubtful}
-    bare = b'"'.join(_STRING.split(text))
-    found = _RESPELLED.findall(bare)
-    size = len(text) + sum(map(len, map(spelling.__getitem__, found))) - sum(map(len, found))
-    if size > bytes_max:
-        raise _too_long(size, bytes_max)
-    respelled = _alternating(_RESPELLED.split(bare), map(spelling.__getitem__, found))
-    return _alternating(respelled.split(b'"'), _STRING.findall(text))
-
-
-def _literals(text: bytes) -> set[bytes]:
-    """The spellings of a valid JSON text's numbers."""
-    return set(_numbers(text).split()) - {b"e"}  # what is left of true and false
-
-
-def _alternating(pieces: list[bytes], between: Iterable[bytes]) -> bytes:
-    parts = [b""] * (2 * len(pieces) - 1)
-    parts[::2], parts[1::2] = pieces, between
-    return b"".join(parts)
-
-
-def _all_survive(literals: set[bytes]) -> bool:
-    """Whether numbers of these spellings, all finite, are still what they say as doubles."""
-    short = [each for each in literals if len(each) <= 15]
-    doubtful = [each for each in literals if len(each) > 15 and not _plainly_survives(each)]
-    if not all(map(float, short)):
-        doubtful += [each for each in short if not float(each)]
-    return not any(isinstance(_number(each.decode()), NotCanonical) for each in doubtful)
-
-
-def _plainly_survives(literal: bytes) -> bool:
-    """True where up to 17 digits with a fraction alone prove it, see `_survives`."""
-    return (
-        literal[-1:] in b"123456789"
-        and b"." in literal
-        and len(literal.lstrip(b"-0.")) <= 17
-        and b"e" not in literal
-        and b"E" not in literal
-    )
-
-
-def _too_long(size: int, bytes_max: int) -> NotCanonical:
-    return NotCanonical(f"has {size} bytes in canonical form, at most {bytes_max} are allowed")
-
-
-# The exact path, writing.
-
-
-def _exact(value: object) -> bytes:
-    parts: list[str] = []
-    try:
-        _write(value, parts, NESTING_MAX)
-    except RecursionError:
-        raise _too_deep() from None
-    return "".join(parts).encode()
-
-
-def _write(value: object, parts: list[str], levels: int) -> None:
-    if isinstance(value, str):
-        parts.append(_quoted(value))
-    elif value is None:
-        parts.append("null")
-    elif isinstance(value, bool):
-        parts.append("true" if value else "false")
-    elif isinstance(value, int):
-        parts.append(_integer_text(value))
-    elif isinstance(value, float):
-        parts.append(_float_text(value))
-    elif isinstance(value, dict):
-        _write_object(value, parts, levels)
-    elif isinstance(value, list | tuple):
-        _write_array(value, parts, levels)
-    elif isinstance(value, NotCanonical):
-        raise value
-    else:
-        raise NotCanonical(f"a {type(value).__name__} is not a JSON value")
-
-
-def _write_object(value: dict[object, object], parts: list[str], levels: int) -> None:
-    if not levels:
-        raise _too_deep()
-    before = "{"
-    for key in _in_order(value):
-        parts += (before, _quoted(key), ":")
-        try:
-            _write(value[key], parts, levels - 1)
-        except NotCanonical as refusal:
-            raise refusal.below(key) from None
-        before = ","
-    parts.append("}" if value else "{}")
-
-
-def _write_array(value: list[object] | tuple[object, ...], parts: list[str], levels: int) -> None:
-    if not levels:
-        raise _too_deep()
-    before = "["
-    for index, item in enumerate(value):
-        parts.append(before)
-        try:
-            _write(item, parts, levels - 1)
-        except NotCanonical as refusal:
-            raise refusal.below(index) from None
-        before = ","
-    parts.append("]" if value else "[]")
-
-
-def _in_order(keys: Iterable[object]) -> list[str]:
-    """Keys as the RFC orders them: by UTF-16 code units."""
-    names: list[str] = []
-    for key in keys:
-        if not isinstance(key, str):
-            raise NotCanonical("an object key must be a string")
-        names.append(key)
-    if "".join(names).isascii():
-        return sorted(names)
-    return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
-
-
-def _quoted(text: str) -> str:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise _lone_surrogate() from None
-    return encode_basestring(text)
-
-
-def _integer_text(value: int) -> str:
-    if -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX:
-        return int.__repr__(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise NotCanonical("an integer is too large for an IEEE double") from None
-    text = _float_text(number)
-    if int(number) != value and text != str(value):
-        raise _changed(str(value), number)
-    return text
-
-
-def _float_text(number: float) -> str:
-    """Number::toString of ECMAScript, as RFC 8785 section 3.2.2.3 asks; `repr` gives the same digits."""
-    if not math.isfinite(number):
-        raise NotCanonical("NaN and infinity are not JSON numbers")
-    if number == 0:
-        return "0"
-    text = repr(number)
-    if "e" not in text:  # from 0.0001 up to 1e16, where ES6 needs no exponent either
-        return text.removesuffix(".0")
-    sign = "-" if number < 0 else ""
-    digits, power = _decimal(text)
-    point = len(digits) + power
-    if len(digits) <= point <= 21:
-        return f"{sign}{digits}{'0' * power}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
-
-
-# The exact path, reading. What is refused stays in the tree as a `NotCanonical`, and the writer raises it
-# with its place.
-
-
-def _parse_exact(raw: bytes) -> tuple[Json, bytes]:
-    try:
-        tree: object = _DECODER.decode(raw.decode())
-    except UnicodeDecodeError as error:
-        raise NotCanonical(f"not valid UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise NotCanonical(f"not valid JSON at character {error.pos}: {error.msg}") from None
-    except RecursionError:
-        raise _too_deep() from None
-    text = _exact(tree)
-    return cast(Json, tree), text
-
-
-def _refusal(raw: bytes) -> NotCanonical:
-    """Why a text has no canonical form. Its first bad number is found at once, without building the tree's places."""
-    try:
-        value: Json = _PLACELESS_DECODER.decode(raw.decode())
-        _dumps(value)
-    except NotCanonical as refusal:
-        return refusal
-    except UnicodeDecodeError as error:
-        return NotCanonical(f"not valid UTF-8 at byte {error.start}")
-    except json.JSONDecodeError as error:
-        return NotCanonical(f"not valid JSON at character {error.pos}: {error.msg}")
-    except RecursionError:
-        return _too_deep()
-    except TypeError as error:
-        return _lone_surrogate() if "surrogates" in str(error) else _too_deep()
-    return _key_twice()
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | NotCanonical:
-    members: dict[str, object] = {}
-    for key, value in pairs:
-        if key in members:
-            return _key_twice(key.encode("utf-8", "replace").decode())
-        members[key] = value
-    return members
-
-
-def _integer(literal: str) -> int | float | NotCanonical:
-    return int(literal) if len(literal) <= 15 else _number(literal)
-
-
-def _number(literal: str) -> int | float | NotCanonical:
-    number = float(literal)
-    if math.isinf(number):
-        return NotCanonical(f"the number {_shortened(literal)} is too large for an IEEE double")
-    if number == 0:
-        if literal.lower().partition("e")[0].strip("-0."):
-            return NotCanonical(f"the number {_shortened(literal)} is too small for an IEEE double")
-        return 0
-    if not _survives(literal, number):
-        return _changed(literal, number)
-    if number.is_integer() and abs(number) <= SAFE_INTEGER_MAX:
-        return int(number)
-    return number
-
-
-def _raised(literal: str) -> int | float:
-    number = _integer(literal) if literal.lstrip("-").isdecimal() else _number(literal)
-    if isinstance(number, NotCanonical):
-        raise number
-    return number
-
-
-def _constant(name: str) -> NotCanonical:
-    return NotCanonical(f"{name} is not a JSON number")
-
-
-def _constant_raised(name: str) -> NoReturn:
-    raise _constant(name)
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=_integer, parse_float=_number, parse_constant=_constant
-)
-
-
-_PLACELESS_DECODER: Final = json.JSONDecoder(
-    parse_int=_raised, parse_float=_raised, parse_constant=_constant_raised
-)
-
-
-def _survives(literal: str, number: float) -> bool:
-    """Whether a finite, nonzero double still says what the literal said (ORD-07).
-
-    It does when the literal is the double's shortest text (which up to 15 digits always holds), or its
-    exact value, or a fraction of at most 17 digits: those tell every double apart, and writers that
-    always print 17 are common.
-    """
-    digits, power = _decimal(literal)
-    if len(digits) <= 15 or (power < 0 and len(digits) <= 17) or (digits, power) == _decimal(repr(number)):
-        return True
-    numerator, denominator = abs(number).as_integer_ratio()
-    places = denominator.bit_length() - 1  # a double with this power of two below has as many decimals
-    if places:
-        return power == -places and len(digits) <= 767 and int(digits) == numerator * 5**places
-    return power >= 0 and len(digits) <= 309 and int(digits) * 10**power == numerator
-
-
-def _decimal(literal: str) -> tuple[str, int]:
-    """A nonzero number's significant digits, and the power of ten of the last; the sign is left out."""
-    mantissa, _, exponent = literal.lower().partition("e")
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
-    digits = (whole + fraction).lstrip("0")
-    significant = digits.rstrip("0")
-    power = int(exponent.lstrip("+-0") or 0)  # zeros in front could exceed what int() reads
-    if exponent.startswith("-"):
-        power = -power
-    return significant, power - len(fraction) + len(digits) - len(significant)
-
-
-def _changed(literal: str, number: float) -> NotCanonical:
-    return NotCanonical(
-        f"the number {_shortened(literal)} does not survive as an IEEE double: "
-        f"it would become {_float_text(number)}"
-    )
-
-
-def _lone_surrogate() -> NotCanonical:
-    return NotCanonical("a string holds a lone surrogate, which UTF-8 cannot carry")
-
-
-def _key_twice(field: str = "") -> NotCanonical:
-    return NotCanonical("a key appears twice in one object", field)
-
-
-def _too_deep() -> NotCanonical:
-    return NotCanonical("arrays and objects are nested too deeply")
-
-
-def _shortened(literal: str) -> str:
-    return literal if len(literal) <= _QUOTED_MAX else f"{literal[:_QUOTED_MAX]}…"
+def _numbers_survive(raw: bytes, text: bytes) -> bool:
+    """Whether every number of `raw` is what its double says. A spelling that canonical text shares is."""
+    doubtful = doubtful_literals(_numbers(raw))
+    return not doubtful or all_survive(list(doubtful - doubtful_literals(_numbers(text))))
