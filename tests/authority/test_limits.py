@@ -26,6 +26,8 @@ def stored(seat: Seat[SqliteLog], tmp_path: Path, partition: str) -> Any:
     return unpack(snapshot.state)["data"]
 
 
+# Raised while a callback of the interpreter runs (a weak reference's, the collector's), it is ignored there.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.req("LIM-07", "VAL-03", "VAL-05")
 @pytest.mark.parametrize("schema", ["loops", "generates", "swallows", "changes"])
 def test_a_rule_that_does_not_return_is_stopped_and_leaves_no_trace(schema: str, tmp_path: Path) -> None:
