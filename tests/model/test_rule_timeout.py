@@ -17,6 +17,9 @@ from unisono.model.load import load_model
 from unisono.model.rule_timeout import RuleTimeout, ThreadLimit, ThreadTime
 from unisono.model.rules import RuleFailed
 
+# Raised while a callback of the interpreter runs (a weak reference's, the collector's), it is ignored there.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ROUNDS = 120
 
 
