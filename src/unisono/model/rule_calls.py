@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from unisono.model.freeze import FORGETFUL, Copies
-from unisono.model.journal import Journal, TrackedDict
+from unisono.model.journal import Journal
 from unisono.model.registry import ERRORS_MAX
 from unisono.model.rule_timeout import Limit, RuleTimeout, ThreadTime, limit_of_this_thread
 from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
+from unisono.model.tracked import TrackedDict
 from unisono.model.values import copied, packed, unpacked
 from unisono.vocabulary import FieldError, JsonObject
 

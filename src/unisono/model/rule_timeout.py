@@ -11,9 +11,10 @@ which happens between two steps of Python code only. Both look at what the threa
 The time of a rule is the CPU time of its thread: a machine that is busy with other things, or stands still, must not
 make the server refuse what is right. A rule that waits is stopped after about `PATIENCE` times its time.
 
-A rule that catches the exception gets it again every few milliseconds; so does one in which a callback of the
-interpreter (of a weak reference, of the collector) was running, where exceptions are printed and ignored. One that never leaves C code, or catches it in
-an endless loop, cannot be interrupted; whoever runs the server ends the process (`unisono.authority.stuck_rules`).
+A rule that catches the exception gets it again every few milliseconds. So does one in which a callback of the
+interpreter was running (of a weak reference, of the collector), where exceptions are printed and ignored. A rule that
+never leaves C code, or catches it in an endless loop, cannot be interrupted; whoever runs the server ends the process
+(`unisono.authority.stuck_rules`).
 """
 
 from __future__ import annotations

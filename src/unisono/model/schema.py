@@ -9,10 +9,12 @@ from __future__ import annotations
 from time import thread_time
 
 from unisono.display import shorten
-from unisono.model.journal import Journal, plain, track
+from unisono.model.journal import Journal
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry
 from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, RuleWatch
 from unisono.model.rules import Rules
+from unisono.model.tracked import track
+from unisono.model.values import copied
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 EVENT_TYPE = "event"
@@ -42,7 +44,7 @@ class SchemaState:
         self.journal.settle()
 
     def dump(self) -> Json:
-        return plain(self.value)
+        return copied(self.value)
 
     def weight(self) -> int:
         return self.journal.weight

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.model.journal import Journal, TrackedDict, TrackedList, plain, track
+from unisono.model.journal import Journal
+from unisono.model.tracked import TrackedDict, TrackedList, track
+from unisono.model.values import copied
 from unisono.vocabulary import Json, JsonObject
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "__proto__", ""])
@@ -154,7 +156,7 @@ def test_tracked_containers_follow_plain_ones_and_roll_back_to_any_mark(data: st
         before = text(oracle)
         assert attempt(change, mine[place]) == attempt(change, theirs[place])
         oracle = copy.deepcopy(json.loads(text(oracle)))  # plain containers share; JSON does not
-        assert text(plain(state)) == text(oracle), before
+        assert text(copied(state)) == text(oracle), before
         assert journal.weight == weighed(oracle)
         history.append((journal.mark(), text(oracle)))
         if data.draw(st.integers(0, 9)) == 0:
@@ -166,11 +168,11 @@ def test_tracked_containers_follow_plain_ones_and_roll_back_to_any_mark(data: st
             mark, expected = history[chosen]
             journal.rollback(mark)
             oracle = json.loads(expected)
-            assert text(plain(state)) == expected
+            assert text(copied(state)) == expected
             assert journal.weight == weighed(oracle)
     mark, expected = history[0]
     journal.rollback(mark)
-    assert text(plain(state)) == expected
+    assert text(copied(state)) == expected
     assert journal.weight == weighed(json.loads(expected))
     assert all(isinstance(each, (TrackedDict, TrackedList)) for each in containers(state))
 
@@ -199,7 +201,7 @@ def test_what_is_put_in_is_copied_also_from_the_same_state() -> None:
     state["b"] = state["a"]
     state["b"]["x"].append(2)
     state["a"]["inner"] = state["a"]
-    assert plain(state) == {"a": {"x": [1], "inner": {"x": [1]}}, "outside": [1], "b": {"x": [1, 2]}}
+    assert copied(state) == {"a": {"x": [1], "inner": {"x": [1]}}, "outside": [1], "b": {"x": [1, 2]}}
 
 
 def test_changing_a_value_in_place_through_its_parent_keeps_the_value() -> None:
@@ -211,7 +213,7 @@ def test_changing_a_value_in_place_through_its_parent_keeps_the_value() -> None:
     state["object"] |= {"b": 2}
     assert state["list"] is items
     assert state["object"] is settings
-    assert plain(state) == {"list": [1, 2, 1, 2], "object": {"a": 1, "b": 2}}
+    assert copied(state) == {"list": [1, 2, 1, 2], "object": {"a": 1, "b": 2}}
 
 
 def test_changes_to_a_value_taken_out_are_undone_and_weigh_nothing() -> None:
@@ -223,7 +225,7 @@ def test_changes_to_a_value_taken_out_are_undone_and_weigh_nothing() -> None:
     taken["long"] = "x" * 10_000
     assert journal.weight == weighed({"keep": "me"})
     journal.rollback(mark)
-    assert plain(state) == {"a": {"x": [1, 2, 3]}, "keep": "me"}
+    assert copied(state) == {"a": {"x": [1, 2, 3]}, "keep": "me"}
     assert journal.weight == weight
 
 
@@ -263,7 +265,7 @@ def test_only_json_is_held(value: object, says: str) -> None:
     for attempt_ in attempts:
         with pytest.raises(TypeError, match=f"a state holds JSON only; .*{says}"):
             attempt_()
-    assert plain(state) == {"list": [0]}
+    assert copied(state) == {"list": [0]}
     assert journal.mark() == 0
 
 
@@ -278,7 +280,7 @@ def test_keys_are_strings_and_nothing_contains_itself() -> None:
     twice = [1]
     state["twice"] = [twice, twice]
     state["by"] = defaultdict(list, {"k": [1]})
-    assert plain(state) == {"twice": [[1], [1]], "by": {"k": [1]}}
+    assert copied(state) == {"twice": [[1], [1]], "by": {"k": [1]}}
     assert type(state["by"]) is TrackedDict
 
 
@@ -290,14 +292,14 @@ def test_depth_causes_no_recursion() -> None:
     journal = Journal()
     state: Any = track({}, journal)
     state["deep"] = value
-    dumped: Any = plain(state)["deep"]  # type: ignore[call-overload,index]
+    dumped: Any = copied(state)["deep"]  # type: ignore[call-overload,index]
     levels = 0
     while dumped != "bottom":
         dumped = dumped["down"] if type(dumped) is dict else dumped[0]
         levels += 1
     assert levels == depth
     journal.rollback(0)
-    assert plain(state) == {}
+    assert copied(state) == {}
     assert journal.weight == weighed({})
 
 
@@ -324,7 +326,7 @@ def test_copies_are_plain_and_share_nothing() -> None:
     deep["a"][0]["b"] = 2
     assert type(copy.copy(state)) is dict
     assert type(copy.copy(state["a"])) is list
-    assert plain(state) == {"a": [{"b": 1}]}
+    assert copied(state) == {"a": [{"b": 1}]}
     assert journal.mark() == 0
 
 
