@@ -14,6 +14,7 @@ import pytest
 from tests.behaviour.server.harness import Closed, Peer, Server, item, running, tree_event
 from websockets.exceptions import ConnectionClosed
 
+from unisono.protocol.errors import CloseCode
 from unisono.store.check import check_directory
 from unisono.store.sqlite.log import SqliteReader
 
@@ -22,7 +23,7 @@ THREADS = 4
 """Several at once, so that connections of one client claim it from both fronts at the same time."""
 
 CLIENT = "the-one"
-REPLACED = 4003
+REPLACED = CloseCode.REPLACED
 
 
 class Device:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +15,7 @@ from msgspec import Meta
 
 from unisono.cli.main import main
 from unisono.cli.settings import OLD_NAMES
+from unisono.client.options import Options
 from unisono.config import FIELDS, Settings, section_and_help
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
 from unisono.node import pipeline_metrics
@@ -138,10 +141,42 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def client_options_page() -> str:
+    """Every field of the client's `Options` with its default and its reason, which stands below it in the source."""
+    tree = ast.parse(inspect.getsource(Options))
+    assert isinstance(tree.body[0], ast.ClassDef)
+    rows: list[str] = []
+    names: list[str] = []
+    for part in tree.body[0].body:
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            names.append(part.target.id)
+        elif names and isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+            rows += [
+                f"| `{name}` | {getattr(Options(), name)} | {_cell(str(part.value.value))} |"
+                for name in names
+            ]
+            names = []
+    assert not names, "an option without a reason"
+    lines = [
+        MADE,
+        "",
+        "# Options of the Python client",
+        "",
+        "Fields of `unisono.client.Options`, given as `options=Options(…)` to `connect` and `SyncClient`. Names that",
+        "end in `_s` are seconds.",
+        "",
+        "| option | unless given | what it does, and why this number |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": settings_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/metrics.md": metrics_page,
+    "docs/reference/client-options.md": client_options_page,
 }
 
 

@@ -47,10 +47,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Without ordered_delivery, live events above the cursor; so many are re-applied when one comes late."""
 
     snapshot_every: int = 1000
-    """Events folded before a partition's state is stored again; larger states wait for more (see `view`)."""
+    """Events folded before a partition's state is stored again; larger states wait for more (`view/`)."""
 
     snapshots: bool = True
-    """Start a partition from the server's snapshot, where the client's model can go on from it (see `starting`)."""
+    """Start a partition from the server's snapshot where the client's model can go on from it (`sync/bootstrap.py`)."""
 
     message_bytes_max: int = 64 * 1024 * 1024
     """A larger message from the server ends the connection instead of filling the memory."""

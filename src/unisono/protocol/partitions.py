@@ -119,12 +119,12 @@ def _nfc(name: str, index: int | None) -> str:
     if len(name) > _FEW:
         for several, marks in _SEVERAL_MARKS.items():
             name = name.replace(several, marks)
-        name = _long_runs().sub(in_order, name)
+        name = _mark_runs_pattern().sub(in_order, name)
     return normalize("NFC", name)
 
 
 @cache
-def _long_runs() -> re.Pattern[str]:
+def _mark_runs_pattern() -> re.Pattern[str]:
     """Runs of combining marks that are worth sorting."""
     first_plane, second_plane = _marks(0x300, 0x10000), _marks(0x10000, 0x20000)
     # Ranges past the first plane are searched one by one, so that is done for characters past it only.

@@ -17,11 +17,12 @@ from websockets.exceptions import ConnectionClosed
 from tests.behaviour.nodes.cluster import cluster, head_of, query
 from tests.behaviour.server.harness import Closed, Peer, Server, item, set_event, tree_event
 from tests.waiting import PATIENCE_S, until
+from unisono.protocol.errors import CloseCode
 from unisono.store.postgres.log import PostgresLog
 
 Nodes = list[Server]
 
-REPLACED = 4003
+REPLACED = CloseCode.REPLACED
 
 
 @pytest.mark.req("CONN-05", "CONN-08", "CONN-10")

@@ -116,8 +116,13 @@ def test_a_stage_that_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> N
     bench.every_s = 3_600.0
     failing = bench.service(bench.stage("export", then=fail), bench.stage("report", 86_400, then=fail))
     export, report = failing._stages
-    assert [failing._pause_s(export, failures) for failures in (1, 2, 3, 99)] == [0, 600, 600, 600]
-    assert [failing._pause_s(report, failures) for failures in (1, 2, 3, 99)] == [0, 3_600, 10_800, 86_400]
+    assert [failing._retry_after_s(export, failures) for failures in (1, 2, 3, 99)] == [0, 600, 600, 600]
+    assert [failing._retry_after_s(report, failures) for failures in (1, 2, 3, 99)] == [
+        0,
+        3_600,
+        10_800,
+        86_400,
+    ]
     bench.every_s = 0.01
     service = bench.service(bench.stage("audit", 3_600, then=fail), bench.stage("publish"))
     service.run(threading.Event(), cycles=2)

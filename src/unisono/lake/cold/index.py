@@ -44,9 +44,8 @@ PIECE_BYTES: Final = 512 * 1024
 GROUP_COST_BYTES: Final = 256
 """Approximate memory of one `RowGroup`."""
 
-RECORD_COLUMNS: Final = (
-    "committed_id", "id", "client_id", "partitions", "event", "hash", "status_updated_at",
-)  # fmt: skip
+RECORD_COLUMNS: Final = Record.__struct_fields__
+PARTITIONS: Final = RECORD_COLUMNS.index("partitions")
 
 
 class PartitionFile(msgspec.Struct, frozen=True):
@@ -179,7 +178,7 @@ class Piece(msgspec.Struct, frozen=True):
         """The records of rows `start` to `end` of the row group."""
         some = self.rows.slice(start - self.start, end - start)
         columns = [some.column(name).to_pylist() for name in RECORD_COLUMNS]
-        columns[3] = map(tuple, columns[3])
+        columns[PARTITIONS] = map(tuple, columns[PARTITIONS])
         return [Record(*row) for row in zip(*columns, strict=True)]
 
 

@@ -123,9 +123,9 @@ class Service:
             if self._is_due(stage):
                 if stop.is_set() or self._blocked_by():
                     return
-                self._do(stage)
+                self._run_stage(stage)
 
-    def _do(self, stage: ServiceStage) -> None:
+    def _run_stage(self, stage: ServiceStage) -> None:
         status = self.status.stages[stage.name]
         self.status.at_work, status.last_began_ms = stage.name, now_ms()
         self._save_status()
@@ -151,10 +151,10 @@ class Service:
     def _is_due(self, stage: ServiceStage) -> bool:
         status = self.status.stages[stage.name]
         if status.failed_in_a_row:
-            return _has_passed(status.last_began_ms, self._pause_s(stage, status.failed_in_a_row))
+            return _has_passed(status.last_began_ms, self._retry_after_s(stage, status.failed_in_a_row))
         return stage.every_s is None or _has_passed(status.last_done_ms, stage.every_s)
 
-    def _pause_s(self, stage: ServiceStage, failures: int) -> float:
+    def _retry_after_s(self, stage: ServiceStage, failures: int) -> float:
         """After the first failure the next cycle retries; then 1, 3, 7, … cycles are skipped."""
         cycles = (1 << min(failures - 1, 16)) - 1
         return min(cycles * self._every_s, RETRY_S_MAX if stage.every_s is None else stage.every_s)

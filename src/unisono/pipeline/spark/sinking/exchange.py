@@ -39,6 +39,7 @@ from unisono.protocol.client_codec import (
     plain_connect_payload,
     submit_payload,
 )
+from unisono.protocol.errors import CloseCode
 from unisono.vocabulary import FieldError
 
 HEARTBEAT_S: Final = 10.0
@@ -54,7 +55,6 @@ IN_FLIGHT_DRAFTS: Final = 100
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between tries to reach a server; the last one repeats."""
 
-REPLACED: Final = 4003
 FRAMES_HELD: Final = 1024
 """Messages the socket reads ahead while rows are slow in coming: heartbeats for hours."""
 
@@ -382,7 +382,7 @@ class Exchange:
 
     def _explain(self, closed: ConnectionClosed) -> NoReturn:
         frame = closed.rcvd
-        if frame is not None and frame.code == REPLACED:
+        if frame is not None and frame.code == CloseCode.REPLACED:
             raise ExchangeFailed(
                 f"another connection of client {self._source.client_id!r} has taken this one's place: give every "
                 "write a client of its own"
