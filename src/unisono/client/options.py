@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Events folded before a partition's state is stored again; larger states wait for more (`view/`)."""
 
     snapshots: bool = True
-    """Start a partition from the server's snapshot where the client's model can go on from it (`sync/bootstrap.py`)."""
+    """Start a partition from the server's snapshot where the model can go on from it (`sync/bootstrap.py`)."""
 
     message_bytes_max: int = 64 * 1024 * 1024
     """A larger message from the server ends the connection instead of filling the memory."""
