@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "db": "db:db",
     "copy": "db:copy",
     "restore": "db:restore",
+    "verify-history": "verify_history:verify_history",
     "lake": "lake:lake",
 }
 

@@ -1,0 +1,139 @@
+"""H6 to H9: what connections are sent."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Final
+
+from unisono.history.findings import InvariantCheck, listed
+from unisono.history.known import KnownEvents
+from unisono.history.timeline import Timeline, TimelineConnection
+
+EXPIRY_GRACE_S: Final = 1.0
+"""After the end of a token, in which its connection must have ended."""
+
+
+def check_pages(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """H6."""
+    for connection in timeline.connections.values():
+        for page in connection.pages:
+            upto = page.next_since
+            expected = known.between(page.partitions, page.since, upto, page.snapshot_starts)
+            missing = sorted(set(expected) - set(page.committed_ids))
+            extra = sorted(set(page.committed_ids) - set(expected))
+            where, name = page.where, page.connection
+            check.expect(
+                not missing, f"{name}: the page from {page.since} to {upto} lacks {listed(missing)}", where
+            )
+            check.expect(
+                not extra, f"{name}: the page from {page.since} to {upto} has also {listed(extra)}", where
+            )
+            ascending = all(a < b for a, b in pairwise(page.committed_ids))
+            check.expect(ascending, f"{name}: the page from {page.since} is not in ascending order", where)
+            end = page.committed_ids[-1] if page.has_more and page.committed_ids else page.sync_to
+            says = "the last event's, as more follow" if page.has_more else "the watermark"
+            check.expect(upto == end, f"{name}: next_since_committed_id is {upto}, not {end}, {says}", where)
+
+
+def check_broadcasts(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """H7."""
+    for name, connection in timeline.connections.items():
+        own, only_own = _own_ids(timeline, name)
+        delivered = [each.committed_id for each in connection.broadcasts]
+        for before, seen in pairwise(connection.broadcasts):
+            text = f"{name}: the broadcast {seen.committed_id} comes after {before.committed_id}"
+            check.expect(before.committed_id < seen.committed_id, text, seen.where)
+        for seen in connection.broadcasts:
+            check.expect(
+                seen.id not in only_own,
+                f"{name}: its own event {seen.committed_id} was broadcast to it",
+                seen.where,
+            )
+        last = max(delivered, default=0)
+        due: set[int] = set()
+        doubtful: list[tuple[int, int]] = []
+        for since, upto, subscriptions, certain in _subscribed(connection, last):
+            if certain:
+                due.update(known.between(subscriptions, since, upto))
+            else:
+                doubtful.append((since, upto))
+        missing = [each for each in sorted(due - set(delivered)) if known.by_committed_id[each].id not in own]
+        text = f"{name}: no broadcast of {listed(missing)}, though later ones came"
+        check.expect(not missing, text, connection.broadcasts[-1].where if delivered else "")
+        for seen in connection.broadcasts:
+            allowed = seen.committed_id in due or any(a < seen.committed_id <= b for a, b in doubtful)
+            text = f"{name}: the broadcast {seen.committed_id} is of no partition subscribed to at that point"
+            check.expect(allowed, text, seen.where)
+
+
+def _own_ids(timeline: Timeline, name: str) -> tuple[set[str], set[str]]:
+    """The ids sent on this connection, and those of them that were sent on no other."""
+    own = {item.id for request in timeline.requests if request.connection == name for item in request.items}
+    return own, {id for id in own if all(item.connection == name for item in timeline.sent[id])}
+
+
+def _subscribed(connection: TimelineConnection, last: int) -> list[tuple[int, int, frozenset[str], bool]]:
+    """Stretches of ids with the subscriptions in force, up to the last broadcast.
+
+    A set that changes in the middle of a cycle counts from a moment that no answer names: not certain.
+    """
+    points: list[tuple[int, frozenset[str], bool]] = []
+    for page in connection.pages:
+        in_force = points[-1][1] if points else frozenset()
+        changed = page.subscriptions != in_force
+        if changed or (page.sets_subscriptions and page.first_of_cycle):
+            points.append((page.sync_to, page.subscriptions, page.first_of_cycle))
+    ends = [*(since for since, _, _ in points[1:]), last][: len(points)]
+    return [
+        (since, min(upto, last), subscriptions, certain)
+        for (since, subscriptions, certain), upto in zip(points, ends, strict=True)
+    ]
+
+
+def check_access(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """H8."""
+    for seen in timeline.seen:
+        connection = timeline.connections.get(seen.connection)
+        if connection is None:
+            continue
+        opened = connection.opened
+        if opened.scope is not None:
+            event = known.by_committed_id.get(seen.committed_id)
+            partitions = seen.partitions or (event.partitions if event is not None else ())
+            verdicts = [opened.scope.allows(partition) for partition in partitions]
+            text = f"{seen.connection}: {seen.how} of {seen.committed_id} in {', '.join(partitions)}: out of scope"
+            if partitions:
+                check.expect(all(verdicts) if seen.how == "result" else any(verdicts), text, seen.where)
+        if opened.expires_at is not None:
+            late = seen.at - opened.expires_at
+            text = f"{seen.connection}: {seen.how} of {seen.committed_id} {late:.1f} s after its token had expired"
+            check.expect(late <= EXPIRY_GRACE_S, text, seen.where)
+
+
+def check_own_events(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """H9."""
+    acknowledged: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for seen in timeline.seen:
+        connection = timeline.connections.get(seen.connection)
+        if seen.how == "result" and connection is not None:
+            acknowledged[connection.opened.client_id].append((seen.at, seen.committed_id))
+    for name, connection in timeline.connections.items():
+        pages = connection.pages
+        if not pages:
+            continue
+        first = pages[0]
+        cycle = [first]
+        for page in pages[1:]:
+            if page.first_of_cycle:
+                break
+            cycle.append(page)
+        got = {committed_id for page in cycle for committed_id in page.committed_ids}
+        owed = set(known.between(first.partitions, first.since, cycle[-1].next_since, first.snapshot_starts))
+        missing = sorted(
+            committed_id
+            for at, committed_id in acknowledged[connection.opened.client_id]
+            if at < first.requested_at and committed_id in owed and committed_id not in got
+        )
+        text = f"{name}: its first sync lacks its own acknowledged events {listed(missing)}"
+        check.expect(not missing, text, first.where)

@@ -1,0 +1,387 @@
+"""What happened, from the frames of a history: who sent what, what was answered, what was delivered.
+
+Answers carry no reference to their request. Results are matched by the ids of their items, pages by the order of the
+syncs. An `error` may answer either, so a sync that is unanswered when one arrives beside a submission is set aside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from unisono.history.known import FinalRead
+from unisono.history.records import (
+    ClientCursor,
+    ClientStore,
+    ConnectionClosed,
+    ConnectionOpened,
+    Fault,
+    Frame,
+    HistoryStart,
+    LakeEvent,
+    LakeRead,
+    Located,
+    LogEvent,
+    LogRead,
+    Operation,
+    SnapshotRead,
+)
+from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
+from unisono.protocol.client_codec import (
+    CommittedEvent,
+    Connected,
+    SubmitResult,
+    SyncResponse,
+    decode_snapshots,
+)
+from unisono.protocol.codec import Envelope
+from unisono.protocol.messages import Item, SubmitEvent, SubmitEvents, Sync
+from unisono.protocol.partitions import PartitionError, normalise
+
+
+class PageResponse(SyncResponse, frozen=True):
+    """A page with the fields that no client needs."""
+
+    effective_subscriptions: tuple[str, ...] = ()
+
+
+class RejectedEvent(msgspec.Struct, frozen=True):
+    id: str
+
+
+class SentItem(msgspec.Struct, frozen=True):
+    """One submission of an event; `hash` and `partitions` are None where the server has to refuse it."""
+
+    at: float
+    where: str
+    connection: str
+    id: str
+    hash: str | None
+    partitions: tuple[str, ...] | None
+
+
+class SentRequest(msgspec.Struct):
+    """A submission of several items, with the outcome of each once it is answered."""
+
+    at: float
+    where: str
+    connection: str
+    items: list[SentItem]
+    committed: list[int | None] | None = None
+
+
+class SeenEvent(msgspec.Struct, frozen=True):
+    """A committed event that a client was told of; a result names neither partitions nor content."""
+
+    at: float
+    where: str
+    connection: str
+    how: Literal["result", "page", "broadcast"]
+    committed_id: int
+    id: str
+    hash: str | None = None
+    partitions: tuple[str, ...] | None = None
+
+
+class ReceivedPage(msgspec.Struct, frozen=True):
+    """A sync and its answer."""
+
+    at: float
+    where: str
+    connection: str
+    requested_at: float
+    since: int
+    partitions: tuple[str, ...]
+    sets_subscriptions: bool
+    first_of_cycle: bool
+    snapshot_starts: dict[str, int]
+    committed_ids: list[int]
+    next_since: int
+    sync_to: int
+    has_more: bool
+    subscriptions: frozenset[str]
+
+
+class TimelineConnection(msgspec.Struct):
+    """One connection, from its opening to its end."""
+
+    opened: ConnectionOpened
+    connected_at: float | None = None
+    closed_at: float | None = None
+    head: int = 0
+    answered_at: list[tuple[float, float, str]] = []
+    """Successful answers: when the request was sent, when the answer came, and where it stands."""
+
+    pages: list[ReceivedPage] = []
+    broadcasts: list[SeenEvent] = []
+    requests: deque[SentRequest] = msgspec.field(default_factory=deque)
+    singles: dict[str, SentRequest] = {}
+    syncs: deque[tuple[float, Sync]] = msgspec.field(default_factory=deque)
+    cycle_starts: dict[str, int] = {}
+
+
+class Timeline:
+    """A history as facts, in the order of time."""
+
+    def __init__(self) -> None:
+        self.complete = True
+        self.connections: dict[str, TimelineConnection] = {}
+        self.sent: dict[str, list[SentItem]] = defaultdict(list)
+        self.requests: list[SentRequest] = []
+        self.rejections: dict[str, int] = defaultdict(int)
+        self.seen: list[SeenEvent] = []
+        self.final = FinalRead()
+        self.cursors: dict[str, list[ClientCursor]] = defaultdict(list)
+        self.stores: list[ClientStore] = []
+        self.snapshots: list[SnapshotRead] = []
+        self.operations: list[Located] = []
+        self.faults: list[Fault] = []
+        self.logs: set[tuple[str | None, int | None]] = set()
+        self.frames = 0
+
+    def add(self, located: Located) -> None:
+        """Take one record in; records of one connection in the order of time."""
+        record, where = located.record, located.where
+        match record:
+            case HistoryStart():
+                self.complete = self.complete and record.complete
+            case ConnectionOpened():
+                self.connections[record.connection] = TimelineConnection(record)
+            case ConnectionClosed():
+                self._connection(record.connection, record.at).closed_at = record.at
+            case Frame():
+                self.frames += 1
+                self._frame(record, where)
+            case Operation():
+                self.operations.append(located)
+                self._operation(record, where)
+            case ClientCursor():
+                self.cursors[record.client].append(record)
+            case Fault():
+                self.faults.append(record)
+            case LogEvent():
+                self.final.log.append(record)
+            case LakeEvent():
+                self.final.lake.append(record)
+            case LogRead():
+                self.final.head, self.final.pruned_to = record.head, record.pruned_to
+            case LakeRead():
+                self.final.lake_upto = record.upto
+            case SnapshotRead():
+                self.snapshots.append(record)
+            case ClientStore():
+                self.stores.append(record)
+
+    def _connection(self, name: str, at: float) -> TimelineConnection:
+        found = self.connections.get(name)
+        if found is None:
+            found = self.connections[name] = TimelineConnection(ConnectionOpened(at, name, client_id=""))
+        return found
+
+    def _operation(self, record: Operation, where: str) -> None:
+        if record.phase == "invoked":
+            self.sent[record.id].append(SentItem(record.at, where, record.client, record.id, None, None))
+        elif record.phase == "failed":
+            self.rejections[record.id] += 1
+        elif record.phase == "ok" and record.committed_id is not None:
+            seen = SeenEvent(record.at, where, record.client, "result", record.committed_id, record.id)
+            self.seen.append(seen)
+
+    def _frame(self, frame: Frame, where: str) -> None:
+        connection = self._connection(frame.connection, frame.at)
+        try:
+            envelope = _decode_envelope(frame.message)
+            if frame.direction == "sent":
+                self._sent(connection, envelope, frame, where)
+            else:
+                self._received(connection, envelope, frame, where)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return  # no message of the protocol: whoever sent it is answered with an error
+
+    def _sent(self, connection: TimelineConnection, envelope: Envelope, frame: Frame, where: str) -> None:
+        at, name = frame.at, frame.connection
+        match envelope.type:
+            case "submit_events":
+                items = _decode_submit(envelope.payload).events
+                request = SentRequest(at, where, name, [_sent_item(each, at, where, name) for each in items])
+                connection.requests.append(request)
+            case "submit_event":
+                item = _sent_item(_decode_submit_one(envelope.payload), at, where, name)
+                request = SentRequest(at, where, name, [item])
+                connection.singles[item.id] = request
+            case "sync":
+                connection.syncs.append((at, _decode_sync(envelope.payload)))
+                return
+            case _:
+                return
+        self.requests.append(request)
+        for sent in request.items:
+            self.sent[sent.id].append(sent)
+
+    def _received(self, connection: TimelineConnection, envelope: Envelope, frame: Frame, where: str) -> None:
+        at = frame.at
+        match envelope.type:
+            case "connected":
+                connected = _decode_connected(envelope.payload)
+                connection.connected_at = at
+                connection.head = connected.server_last_committed_id
+                self.logs.add((connected.log_id, connected.log_epoch))
+            case "submit_events_result":
+                self._result(connection, _decode_result(envelope.payload), at, where)
+            case "event_committed":
+                event = _decode_committed(envelope.payload)
+                request = connection.singles.pop(event.id, None)
+                if request is not None:
+                    request.committed = [event.committed_id]
+                    connection.answered_at.append((request.at, at, where))
+                self._see(connection, event, "result", at, where)
+            case "event_rejected":
+                rejected = _decode_rejected(envelope.payload)
+                connection.singles.pop(rejected.id, None)
+                self.rejections[rejected.id] += 1
+            case "event_broadcast":
+                self._see(connection, _decode_committed(envelope.payload), "broadcast", at, where)
+            case "sync_response":
+                self._page(connection, _decode_page(envelope.payload), at, where)
+            case "error":
+                if connection.requests or connection.singles:
+                    connection.syncs.clear()
+                elif connection.syncs:
+                    connection.syncs.popleft()
+
+    def _result(self, connection: TimelineConnection, result: SubmitResult, at: float, where: str) -> None:
+        ids = [item.id for item in result.results]
+        while connection.requests:
+            request = connection.requests.popleft()
+            if [item.id for item in request.items] == ids:
+                request.committed = [item.committed_id for item in result.results]
+                if any(request.committed):
+                    connection.answered_at.append((request.at, at, where))
+                break
+        for item in result.results:
+            if item.committed_id is None:
+                self.rejections[item.id] += 1
+            else:
+                name = connection.opened.connection
+                self.seen.append(SeenEvent(at, where, name, "result", item.committed_id, item.id))
+
+    def _see(
+        self,
+        connection: TimelineConnection,
+        event: CommittedEvent,
+        how: Literal["result", "page", "broadcast"],
+        at: float,
+        where: str,
+    ) -> None:
+        digest = _hash_of(bytes(event.event), event.partitions)
+        seen = SeenEvent(
+            at,
+            where,
+            connection.opened.connection,
+            how,
+            event.committed_id,
+            event.id,
+            digest,
+            event.partitions,
+        )
+        self.seen.append(seen)
+        if how == "broadcast":
+            connection.broadcasts.append(seen)
+
+    def _page(self, connection: TimelineConnection, page: PageResponse, at: float, where: str) -> None:
+        for event in page.events:
+            self._see(connection, event, "page", at, where)
+        if not connection.syncs:
+            return  # its sync was not recorded, or is in doubt
+        requested_at, sync = connection.syncs.popleft()
+        partitions = _requested(sync)
+        before = connection.pages[-1] if connection.pages else None
+        continues = (
+            before is not None
+            and before.has_more
+            and before.partitions == partitions
+            and before.next_since == sync.since_committed_id
+            and before.sync_to == page.sync_to_committed_id
+        )
+        if not continues:
+            snapshots = () if page.snapshots is UNSET else decode_snapshots(page.snapshots)
+            connection.cycle_starts = {each.partition: each.committed_id for each in snapshots}
+        connection.pages.append(
+            ReceivedPage(
+                at=at,
+                where=where,
+                connection=connection.opened.connection,
+                requested_at=requested_at,
+                since=sync.since_committed_id,
+                partitions=partitions,
+                sets_subscriptions=sync.subscription_partitions is not UNSET,
+                first_of_cycle=not continues,
+                snapshot_starts=connection.cycle_starts,
+                committed_ids=[event.committed_id for event in page.events],
+                next_since=page.next_since_committed_id,
+                sync_to=page.sync_to_committed_id,
+                has_more=page.has_more,
+                subscriptions=frozenset(page.effective_subscriptions),
+            )
+        )
+        connection.answered_at.append((requested_at, at, where))
+
+
+def build(records: Iterable[Located]) -> Timeline:
+    """The timeline of a history, its files put together in the order of time."""
+    timed: list[tuple[float, int, Located]] = []
+    timeline = Timeline()
+    for number, located in enumerate(records):
+        at: float | None = getattr(located.record, "at", None)
+        if at is None:
+            timeline.add(located)
+        else:
+            timed.append((at, number, located))
+    for _, _, located in sorted(timed, key=lambda each: each[:2]):
+        timeline.add(located)
+    return timeline
+
+
+def _sent_item(item: Item, at: float, where: str, connection: str) -> SentItem:
+    try:
+        partitions = normalise(_named(item.partitions, item.partition))
+        digest = _hash_of(bytes(item.event), partitions)
+    except PartitionError:
+        return SentItem(at, where, connection, item.id, None, None)
+    return SentItem(at, where, connection, item.id, digest, partitions)
+
+
+def _requested(sync: Sync) -> tuple[str, ...]:
+    try:
+        return normalise(_named(sync.partitions, sync.partition), entries_max=sys.maxsize)
+    except PartitionError:
+        return ()
+
+
+def _named(partitions: Any, partition: Any) -> Sequence[str]:
+    return partitions if partitions is not UNSET else () if partition is UNSET else (partition,)
+
+
+@lru_cache(maxsize=65_536)
+def _hash_of(event: bytes, partitions: tuple[str, ...]) -> str | None:
+    try:
+        return content_hash(parse_canonical(event)[1], canonical(list(partitions))).hex()
+    except NotCanonical:
+        return None
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_submit = msgspec.json.Decoder(SubmitEvents).decode
+_decode_submit_one = msgspec.json.Decoder(SubmitEvent).decode
+_decode_sync = msgspec.json.Decoder(Sync).decode
+_decode_connected = msgspec.json.Decoder(Connected).decode
+_decode_result = msgspec.json.Decoder(SubmitResult).decode
+_decode_committed = msgspec.json.Decoder(CommittedEvent).decode
+_decode_rejected = msgspec.json.Decoder(RejectedEvent).decode
+_decode_page = msgspec.json.Decoder(PageResponse).decode
