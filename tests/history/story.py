@@ -38,7 +38,8 @@ class Story:
     """A history in the making; each step is a second after the one before."""
 
     def __init__(self, *, complete: bool = True) -> None:
-        self.records: list[HistoryRecord] = [HistoryStart(complete=complete)]
+        self.records: list[HistoryRecord] = []
+        self.add(HistoryStart(complete=complete))
         self.now = 0.0
         self.partitions: dict[str, list[str]] = {}
         self.ids: dict[int, str] = {}
@@ -82,7 +83,7 @@ class Story:
         self.frame(connection, "sent", "submit_events", {"events": items})
 
     def result(self, connection: str, outcomes: Mapping[str, int | None]) -> None:
-        results = []
+        results: list[dict[str, Any]] = []
         for id, committed_id in outcomes.items():
             if committed_id is None:
                 results.append({"id": id, "status": "rejected", "reason": "validation_failed", "errors": []})

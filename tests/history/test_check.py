@@ -14,6 +14,7 @@ from unisono.history.records import (
     ClientCursor,
     ClientStore,
     HistoryUnreadable,
+    LakeEvent,
     LogEvent,
     LogRead,
     Operation,
@@ -265,8 +266,8 @@ def success_on_a_superseded_connection(story: Story) -> None:
 @breaking("H11")
 def the_lake_lacks_an_event(story: Story) -> None:
     story.records = [
-        each for each in story.records if type(each).__name__ != "LakeEvent" or each.committed_id != 2
-    ]  # type: ignore[union-attr]
+        each for each in story.records if not (isinstance(each, LakeEvent) and each.committed_id == 2)
+    ]
 
 
 @breaking("H11")

@@ -43,6 +43,7 @@ from unisono.protocol.client_codec import (
 from unisono.protocol.codec import Envelope
 from unisono.protocol.messages import Item, SubmitEvent, SubmitEvents, Sync
 from unisono.protocol.partitions import PartitionError, normalise
+from unisono.protocol.tombstones import is_tombstone
 
 
 class PageResponse(SyncResponse, frozen=True):
@@ -370,8 +371,10 @@ def _named(partitions: Any, partition: Any) -> Sequence[str]:
 
 @lru_cache(maxsize=65_536)
 def _hash_of(event: bytes, partitions: tuple[str, ...]) -> str | None:
+    """None where there is nothing to compare: no canonical form, or an event that was erased."""
     try:
-        return content_hash(parse_canonical(event)[1], canonical(list(partitions))).hex()
+        text = parse_canonical(event)[1]
+        return None if is_tombstone(text) else content_hash(text, canonical(list(partitions))).hex()
     except NotCanonical:
         return None
 

@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as ws_connect
 
+from tests.history.recorder import Recorder
 from tests.waiting import PATIENCE_S, until
 from unisono.front.auth.verify import sign_token
 
@@ -73,7 +74,9 @@ class Closed(Exception):
 class Peer:
     """One WebSocket. Messages come back in the order the server sent them."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, recorder: Recorder | None = None, **options: Any) -> None:
+        self._recorder = recorder or Recorder()
+        self._name = self._recorder.name()
         opening = ws_connect(
             url,
             open_timeout=PATIENCE_S,
@@ -101,6 +104,7 @@ class Peer:
 
     def raw(self, data: str | bytes) -> None:
         """Whatever bytes (binary frame) or text (text frame) a test wants to try."""
+        self._recorder.frame(self._name, "sent", data)
         self.socket.send(data)
 
     def receive(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -109,7 +113,9 @@ class Peer:
             data = self.socket.recv(timeout=timeout_s)
         except ConnectionClosed as closed:
             frame = closed.rcvd
+            self._recorder.closed(self._name)
             raise Closed(frame.code if frame else None, frame.reason if frame else "") from None
+        self._recorder.frame(self._name, "received", data)
         message: dict[str, Any] = json.loads(data)
         assert set(message) == {"type", "msg_id", "timestamp", "protocol_version", "payload"}, message
         return message
@@ -143,6 +149,7 @@ class Peer:
     # -- the ordinary conversation -------------------------------------------------------------------------
 
     def connect(self, client_id: str, token: str, **more: Any) -> dict[str, Any]:
+        self._recorder.opened(self._name, client_id)
         self.send("connect", {"token": token, "client_id": client_id, **more})
         return self.expect("connected")
 
@@ -200,6 +207,9 @@ class Server:
         self.admin = ""
         self.process: subprocess.Popen[str]
         self.log = data.parent / f"{data.name}.log"
+        self.recorder = Recorder()
+        self.tampered = False
+        """The test changes the log by itself: what clients saw need not be there in the end."""
 
     def start(self) -> Server:
         command = [
@@ -257,7 +267,7 @@ class Server:
 
     def peer(self, **options: Any) -> Peer:
         """A socket that has not connected yet."""
-        return Peer(self.url, **options)
+        return Peer(self.url, self.recorder, **options)
 
     def client(self, client_id: str, profile: str = "compatibility", **more: Any) -> Peer:
         """A connected client with full access by the server's default."""
@@ -315,12 +325,14 @@ class Server:
 
 @contextlib.contextmanager
 def running(data: Path, *arguments: str, **popen: Any) -> Iterator[Server]:
-    """A server for one test, ended with it."""
+    """A server for one test, ended with it. What its peers saw is checked then."""
     server = Server(data, *arguments, **popen).start()
     try:
         yield server
     finally:
         server.kill()
+    if not server.tampered:
+        server.recorder.check(data)
 
 
 @contextlib.contextmanager
