@@ -22,7 +22,7 @@ from unisono.pipeline.html.charts import (
     ranges,
     stacked_bars,
 )
-from unisono.pipeline.html.pages import Fact, HtmlPage
+from unisono.pipeline.html.pages import Figure, environment
 
 HOUR = 3_600_000
 TIMES = [1_790_000_000_000 + place * HOUR for place in range(48)]
@@ -189,19 +189,28 @@ def read_page(html: str) -> Reading:
     return reading
 
 
+PARTS = """{% extends "html/templates/base.html" %}
+{% import "html/templates/parts.html" as parts with context %}
+{% block title %}{{ title }}{% endblock %}
+{% block lead %}{{ lead }}{% endblock %}
+{% block footer %}{{ footer }}{% endblock %}
+{% block body %}"""
+
+
+def rendered_page(body: str, title: str = "t", lead: str = "", footer: str = "", **values: object) -> str:
+    """A page with `body`, which is a template."""
+    template = environment().from_string(f"{PARTS}{body}{{% endblock %}}")
+    return template.render(sections=[], title=title, lead=lead, footer=footer, **values)
+
+
 @settings(max_examples=60)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=5, max_size=5))
 def test_whatever_stands_in_a_text_is_shown_as_text(given_texts: list[str]) -> None:
     def page(title: str, body: str, cell: str, fact: str, code: str) -> Reading:
-        made = HtmlPage(title, body, fact)
-        made.section(title)
-        made.text(body)
-        made.note(cell)
-        made.verdict(code, good=True)
-        made.table([cell, "n"], [[body, 1], [code, 2]], caption=fact)
-        made.facts([Fact(fact, cell)])
-        made.code(code)
-        return read_page(made.html())
+        template = """{{ parts.section(title) }}<p>{{ lead }}</p><p>{{ cell }}</p>{{ parts.verdict(code, true) }}
+            {{ parts.table([cell, "n"], [[lead, 1], [code, 2]], caption=footer) }}
+            {{ parts.tiles([(footer, cell, "")]) }}{{ parts.code(code) }}"""
+        return read_page(rendered_page(template, title, body, fact, cell=cell, code=code))
 
     plain, awkward = page("t", "b", "c", "f", "x"), page(*given_texts)
     ordinary = {"br", "bdi"}  # a line break in code is one
@@ -211,19 +220,18 @@ def test_whatever_stands_in_a_text_is_shown_as_text(given_texts: list[str]) -> N
 
 
 def test_times_in_a_table_stay_in_one_line() -> None:
-    page = HtmlPage("t")
-    page.table(["name", "when", "n"], [["a", 1_790_000_000_000, 1]], units=["", "time", ""])
-    assert '<td class="t"><bdi>2026-09-21 14:13</bdi></td><td class="n">' in page.html()
+    rows = [["a", 1_790_000_000_000, 1]]
+    html = rendered_page("{{ parts.table(['name', 'when', 'n'], rows, ['', 'time', '']) }}", rows=rows)
+    assert '<td class="t"><bdi>2026-09-21 14:13</bdi></td><td class="n">' in html
 
 
 def test_a_page_needs_nothing_else() -> None:
-    page = HtmlPage("Report", "lead", "footer")
-    page.section("One")
-    for svg in every_chart():
-        page.figure(svg, "caption")
-    page.section("Two")
-    page.table(["name", "events", "size"], [["a", 1234, 5000], ["b", None, 1]], units=["", "", "bytes"])
-    html = page.html()
+    html = rendered_page(
+        """{{ parts.section("One") }}{% for each in figures %}{{ parts.figure(each) }}{% endfor %}
+        {{ parts.section("Two") }}
+        {{ parts.table(["name", "events", "size"], [["a", 1234, 5000], ["b", none, 1]], ["", "", "bytes"]) }}""",
+        figures=[Figure(svg, "caption") for svg in every_chart()],
+    )
     reading = read_page(html)
     assert "script" not in reading.tags
     assert not re.search(r"https?:|//", re.sub(r"/\*.*?\*/", "", html))

@@ -71,6 +71,10 @@ class VerdictCounts(msgspec.Struct):
     skipped_now: int = 0
     newly_skipped: int = 0
 
+    @property
+    def rejected_by_both(self) -> int:
+        return self.rejected_now - self.newly_rejected
+
     def add(self, other: VerdictCounts) -> None:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
