@@ -48,9 +48,9 @@ class Host:
         then(100)
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
+        self, ask: Ask, upto: int, snapshot_starts: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
-        self.asked.append((ask, upto, floors, then))
+        self.asked.append((ask, upto, snapshot_starts, then))
 
     def answer_sync(self, payload: bytes) -> None:
         self.answers.append(msgspec.json.decode(payload))
@@ -107,19 +107,19 @@ def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
     host = Host()
     catchup = CatchUp(host, Settings())
     catchup.start(Sync(0, ["p"]))
-    ((_, upto, floors, _),) = host.asked
-    assert (upto, floors) == (100, None)
+    ((_, upto, snapshot_starts, _),) = host.asked
+    assert (upto, snapshot_starts) == (100, None)
     host.version = 2
     host.page(PageResult(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
     assert not host.answers
-    ((_, upto, floors, _),) = host.asked
-    assert (upto, floors) == (100, None), "the same watermark, snapshots of the model in force"
+    ((_, upto, snapshot_starts, _),) = host.asked
+    assert (upto, snapshot_starts) == (100, None), "the same watermark, snapshots of the model in force"
     host.page(PageResult(2, (b"7",), 60, True))
     (answer,) = host.answers
     assert (answer["snapshots"], answer["events"], answer["model_version"]) == ([], [7], 2)
     assert (answer["log_id"], answer["log_epoch"], answer["model_digest"]) == ("a" * 32, 5, "content")
     catchup.start(Sync(60, ["p"]))
-    assert host.asked[0][2] == {}, "this cycle has no floors"
+    assert host.asked[0][2] == {}, "this cycle has no snapshots"
 
 
 @pytest.mark.req("SYNC-12", "SYNC-04")

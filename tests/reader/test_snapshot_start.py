@@ -1,4 +1,4 @@
-"""History above floors: every event that is needed, once, in order, and no other."""
+"""History after snapshots: every event that is needed, once, in order, and no other."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ RECORDS = history(Random(7), PARTITIONS, EVENTS)
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteReader]:
-    directory = tmp_path_factory.mktemp("floors")
+    directory = tmp_path_factory.mktemp("log")
     plant(directory, RECORDS)
     opened = SqliteReader.open(directory)
     yield opened
     opened.close()
 
 
-def needed(asked: tuple[str, ...], floors: dict[str, int], since: int, upto: int) -> list[Record]:
+def needed(asked: tuple[str, ...], snapshot_starts: dict[str, int], since: int, upto: int) -> list[Record]:
     """SYNC-12 in one line."""
     return [
         each
         for each in RECORDS
         if since < each.committed_id <= upto
-        and any(name in asked and each.committed_id > floors.get(name, 0) for name in each.partitions)
+        and any(
+            name in asked and each.committed_id > snapshot_starts.get(name, 0) for name in each.partitions
+        )
     ]
 
 
@@ -52,26 +54,28 @@ ids = st.integers(0, EVENTS + 3)
     asked=st.sets(st.sampled_from((*PARTITIONS, "unknown")), min_size=1).map(
         lambda names: tuple(sorted(names))
     ),
-    floors=st.dictionaries(st.sampled_from(PARTITIONS), ids),
+    snapshot_starts=st.dictionaries(st.sampled_from(PARTITIONS), ids),
     since=ids,
     upto=st.integers(0, EVENTS),
     limit=st.integers(1, 30),
     bytes_max=st.integers(1, 3000),
 )
-def test_pages_hold_what_is_above_the_floors(
+def test_pages_hold_what_is_after_the_snapshots(
     reader: SqliteReader,
     asked: tuple[str, ...],
-    floors: dict[str, int],
+    snapshot_starts: dict[str, int],
     since: int,
     upto: int,
     limit: int,
     bytes_max: int,
 ) -> None:
-    due = needed(asked, floors, since, upto)
+    due = needed(asked, snapshot_starts, since, upto)
     got: list[Record] = []
     more = True
     while more:
-        page = reader.page(asked, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=floors)
+        page = reader.page(
+            asked, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+        )
         assert len(page.records) <= limit
         assert len(page.records) <= 1 or sum(len(each.event) for each in page.records) <= bytes_max
         got += page.records
@@ -171,12 +175,12 @@ def test_snapshots_and_events_share_the_room_of_a_response(tmp_path: Path) -> No
     page = read_page(opened, ask)
     (snapshot,) = page.snapshots
     assert snapshot.startswith(b'{"partition":"a","committed_id":10,"model_version":null,"state":{"tree"')
-    assert page.floors == {"a": 10}
+    assert page.snapshot_starts == {"a": 10}
     size = sum(len(each.event) for each in records[10 : 10 + len(page.events)])
     assert 0 < size <= 5000 - len(snapshot)
     assert page.has_more
     assert page.last == 10 + len(page.events)
-    rest = read_page(opened, AskPage(2, ("a", "b"), page.last, 40, 100, 100_000, page.floors))
+    rest = read_page(opened, AskPage(2, ("a", "b"), page.last, 40, 100, 100_000, page.snapshot_starts))
     assert (len(rest.events), rest.has_more, rest.snapshots) == (30 - len(page.events), False, ())
     opened.close()
 

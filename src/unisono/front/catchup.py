@@ -57,13 +57,13 @@ class Ask(msgspec.Struct, frozen=True):
 class OpenCycle(msgspec.Struct, frozen=True):
     """A cycle with more pages: what the next request must ask for to continue it (SYNC-04).
 
-    `floors`: where the histories of its partitions start after their snapshots (SYNC-12).
+    `snapshot_starts`: where the histories of its partitions start after their snapshots (SYNC-12).
     """
 
     partitions: tuple[str, ...]
     sync_to: int
     next_since: int
-    floors: dict[str, int]
+    snapshot_starts: dict[str, int]
 
 
 class CatchUpHost(Protocol):
@@ -94,9 +94,9 @@ class CatchUpHost(Protocol):
     def ask_head(self, then: Callable[[int], None]) -> None: ...
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
+        self, ask: Ask, upto: int, snapshot_starts: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
-        """`floors` of the cycle; None where the reader chooses them, because histories start from snapshots."""
+        """`snapshot_starts` are those of the cycle; None where the reader chooses the snapshots."""
         ...
 
     def answer_sync(self, payload: bytes) -> None: ...
@@ -202,7 +202,7 @@ class CatchUp:
         if cycle is not None and self._continues(ask, cycle):
             self._set_subscriptions(ask)
             self._host.ask_page(
-                ask, cycle.sync_to, cycle.floors, lambda page: self._answer(ask, cycle.sync_to, page)
+                ask, cycle.sync_to, cycle.snapshot_starts, lambda page: self._answer(ask, cycle.sync_to, page)
             )
         else:
             self._host.ask_head(lambda head: self._from_head(ask, head))
@@ -248,7 +248,9 @@ class CatchUp:
 
     def _answer(self, ask: Ask, sync_to: int, page: PageResult) -> None:
         next_since = page.last if page.has_more else sync_to
-        self._cycle = OpenCycle(ask.partitions, sync_to, next_since, page.floors) if page.has_more else None
+        self._cycle = (
+            OpenCycle(ask.partitions, sync_to, next_since, page.snapshot_starts) if page.has_more else None
+        )
         version, digest = self._host.model()
         self._host.answer_sync(
             encode_sync_response(

@@ -52,7 +52,7 @@ class SyncRequests:
         self._last_ticket = connection.services.requests.ask_head(connection.while_active(then))
 
     def ask_page(
-        self, ask: Ask, upto: int, floors: dict[str, int] | None, then: Callable[[PageResult], None]
+        self, ask: Ask, upto: int, snapshot_starts: dict[str, int] | None, then: Callable[[PageResult], None]
     ) -> None:
         connection = self._connection
 
@@ -67,13 +67,21 @@ class SyncRequests:
         room = settings.max_send_buffer_bytes // 2
         max_bytes = min(settings.max_sync_page_bytes, room)
         start = None
-        if floors is None:
+        if snapshot_starts is None:
             version, digest = self.model()
             start = SnapshotStart(version, min(settings.max_sync_snapshot_bytes, room), room, digest)
         log = self.log()
         self._last_ticket = connection.services.requests.ask_page(
             lambda ticket: AskPage(
-                ticket, ask.partitions, ask.since, upto, ask.limit, max_bytes, floors or {}, start, log
+                ticket,
+                ask.partitions,
+                ask.since,
+                upto,
+                ask.limit,
+                max_bytes,
+                snapshot_starts or {},
+                start,
+                log,
             ),
             connection.while_active(answered),
         )

@@ -183,10 +183,10 @@ class SnapshotStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AskPage(ChannelStruct, frozen=True):
-    """Ask for one page of history; of a partition in `floors`, only events above its floor.
+    """Ask for one page of history; of a partition in `snapshot_starts`, only events after its snapshot.
 
-    With `start` it is a first page, and the reader chooses the floors. `log` is the identity that the client knows:
-    a page of another log is refused.
+    With `start` it is a first page, and the reader chooses the snapshots. `log` is the identity that the client
+    knows: a page of another log is refused.
     """
 
     ticket: int
@@ -195,7 +195,7 @@ class AskPage(ChannelStruct, frozen=True):
     upto: int
     limit: int
     bytes_max: int
-    floors: dict[str, int] = {}
+    snapshot_starts: dict[str, int] = {}
     start: SnapshotStart | None = None
     log: LogIdentity | None = None
 
@@ -209,7 +209,7 @@ class CancelPage(ChannelStruct, frozen=True):
 class PageResult(ChannelStruct, frozen=True):
     """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty.
 
-    `snapshots`, in wire form too, are where the history starts; `floors` are to be sent with the next AskPage.
+    `snapshots`, in wire form too, are where the history starts; the next AskPage repeats `snapshot_starts`.
     """
 
     ticket: int
@@ -217,7 +217,7 @@ class PageResult(ChannelStruct, frozen=True):
     last: int
     has_more: bool
     snapshots: tuple[bytes, ...] = ()
-    floors: dict[str, int] = {}
+    snapshot_starts: dict[str, int] = {}
 
 
 class PageFailed(ChannelStruct, frozen=True):

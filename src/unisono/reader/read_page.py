@@ -20,13 +20,13 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
     """Read one page and the snapshots it starts from, and encode them."""
     if ask.log is not None and ask.log != log.identity():
         raise StoreLost(f"the log is not the one with log_epoch {ask.log.log_epoch}")
-    floors, bytes_max, encoded = ask.floors, ask.bytes_max, tuple[bytes, ...]()
+    snapshot_starts, bytes_max, encoded = ask.snapshot_starts, ask.bytes_max, tuple[bytes, ...]()
     if (start := ask.start) is not None:
         version = NO_MODEL_VERSION if start.model_version is None else start.model_version
         snapshots = starting_snapshots(
             log, ask.partitions, version, ask.upto, start.snapshot_bytes_max, start.model_digest
         )
-        floors = {each.partition: each.committed_id for each in snapshots}
+        snapshot_starts = {each.partition: each.committed_id for each in snapshots}
         encoded = tuple(
             encode_snapshot(
                 each.partition, each.committed_id, start.model_version, start.model_digest, each.state
@@ -35,14 +35,19 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
         )
         bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, encoded))))
     page = log.page(
-        ask.partitions, ask.since, ask.upto, limit=ask.limit, bytes_max=bytes_max, snapshot_starts=floors
+        ask.partitions,
+        ask.since,
+        ask.upto,
+        limit=ask.limit,
+        bytes_max=bytes_max,
+        snapshot_starts=snapshot_starts,
     )
     events = tuple(
         encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
         for r in page.records
     )
     last = page.records[-1].committed_id if page.records else ask.since
-    return PageResult(ask.ticket, events, last, page.has_more, encoded, floors)
+    return PageResult(ask.ticket, events, last, page.has_more, encoded, snapshot_starts)
 
 
 def answer_page(log: LogReader, ask: AskPage) -> PageResult | PageFailed:

@@ -1,8 +1,8 @@
 """The snapshots from which a first sync starts (SYNC-12).
 
-A partition that starts from a snapshot needs only the events after it: the snapshot's committed_id is its floor. A
-partition without a snapshot has the floor 0. An event belongs to the history when it is in one of the requested
-partitions and above the floor of that partition (see `LogReader.page`).
+A partition that starts from a snapshot needs only the events after it: the snapshot's committed_id is its
+snapshot start. A partition without a snapshot starts at 0. An event belongs to the history when it is in one of the
+requested partitions and after the start of that partition (see `LogReader.page`).
 """
 
 from __future__ import annotations
