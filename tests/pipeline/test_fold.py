@@ -17,11 +17,11 @@ from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, 
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.lake import Lake
-from unisono.lake.merge import EVERY_ID, Share, in_file_order, merge_pieces, pieces, scan_share
+from unisono.lake.merge import EVERY_ID, PartitionSubset, in_file_order, merge_pieces, pieces, scan_subset
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
-from unisono.pipeline import task_planning as shares
-from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_share
+from unisono.pipeline import task_planning
+from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_subset
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
@@ -67,43 +67,48 @@ def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, li
 
 
 def work(
-    storage: Storage, files: list[DataFile], share: Share, since: int = 0, upto: int = 2_000, *names: str
+    storage: Storage,
+    files: list[DataFile],
+    subset: PartitionSubset,
+    since: int = 0,
+    upto: int = 2_000,
+    *names: str,
 ) -> FoldTask:
-    return FoldTask(storage, shipped_outline(), share, since, upto, tuple(files), (), names=names)
+    return FoldTask(storage, shipped_outline(), subset, since, upto, tuple(files), (), names=names)
 
 
 def test_however_the_work_is_cut_the_states_are_the_same(
     spread: tuple[Storage, list[Record], list[DataFile]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, records, files = spread
-    monkeypatch.setattr(shares, "TASK_ROWS_MIN", 40)
+    monkeypatch.setattr(task_planning, "TASK_ROWS_MIN", 40)
     assert {file.bucket for file in files} == {UNBUCKETED, *range(BUCKETS)}
     model = outline_model()
     expected = {name: replayed(model, history) for name, history in by_partition(records).items()}
     for cores, events in ((1, 1), (2, 10_000), (3, 100_000), (64, 100_000)):
         parts = plan_tasks(storage, files, BUCKETS, events, cores)
-        folded = [one for part in parts for one in fold_share(work(storage, files, part.share))]
+        folded = [one for part in parts for one in fold_subset(work(storage, files, part.subset))]
         assert len(folded) == len(expected), "no partition twice"
         assert {one.partition: (one.state, one.skipped) for one in folded} == expected
     assert len(plan_tasks(storage, files, BUCKETS, 100_000, 64)) > 2 * BUCKETS
     assert [part for part in plan_tasks(storage, files, BUCKETS, 100_000, 64) if _is_alone(part)], (
         "the large one"
     )
-    (hot,) = fold_names(work(storage, files, Share(BUCKETS), 0, 1_950, HOT))
+    (hot,) = fold_names(work(storage, files, PartitionSubset(BUCKETS), 0, 1_950, HOT))
     assert (hot.state, hot.skipped) == replayed(
         model, [record for record in by_partition(records)[HOT] if record.committed_id <= 1_950]
     )
 
 
 def _is_alone(part: PlannedTask) -> bool:
-    return (part.share.low, part.share.high) == (HOT.encode(), HOT.encode() + b"\0")
+    return (part.subset.low, part.subset.high) == (HOT.encode(), HOT.encode() + b"\0")
 
 
 @given(st.data())
 def test_shares_leave_no_name_out_and_take_none_twice(data: st.DataObject) -> None:
     edges = sorted(data.draw(st.sets(st.binary(min_size=1, max_size=3), max_size=4)))
     parts = [
-        Share(BUCKETS, (bucket,), low, high)
+        PartitionSubset(BUCKETS, (bucket,), low, high)
         for bucket in range(BUCKETS)
         for low, high in pairwise([None, *edges, None])
     ]
@@ -143,9 +148,9 @@ def test_a_partition_that_goes_on_in_the_next_file(
 
 
 def _order(storage: Storage, files: list[DataFile], bucket: int) -> list[tuple[bytes, int]]:
-    share = Share(BUCKETS, (bucket,))
+    subset = PartitionSubset(BUCKETS, (bucket,))
     sources = [
-        pieces(number, scan_share(storage, file, share, EVERY_ID, ("partition", "committed_id")), _ids)
+        pieces(number, scan_subset(storage, file, subset, EVERY_ID, ("partition", "committed_id")), _ids)
         for number, file in enumerate(in_file_order(files))
     ]
     found = [(name, id) for name, _, ids, start, end in merge_pieces(sources) for id in ids[start:end]]

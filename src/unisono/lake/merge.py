@@ -35,7 +35,7 @@ Piece: TypeAlias = tuple[bytes, int, Any, int, int]
 """Rows of one partition from one file: its name, the file's number, the converted batch, first row, end."""
 
 
-class Share(msgspec.Struct, frozen=True):
+class PartitionSubset(msgspec.Struct, frozen=True):
     """Some of the partitions: those of some buckets (None: of all), with names from `low` to before `high`."""
 
     buckets_in_all: int
@@ -52,7 +52,7 @@ class Share(msgspec.Struct, frozen=True):
         return (self.low is None or name >= self.low) and (self.high is None or name < self.high)
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Whether a file can have rows of this share."""
+        """Whether a file can have rows of this subset."""
         assert file.first_partition is not None
         assert file.last_partition is not None
         ours = self.buckets is None or file.bucket == UNBUCKETED or file.bucket in self.buckets
@@ -110,30 +110,30 @@ def pieces(
             start = end
 
 
-def scan_share(
+def scan_subset(
     storage: Storage,
     file: DataFile,
-    share: Share,
+    subset: PartitionSubset,
     span: RowRange,
     columns: Sequence[str],
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in this share and in this range of ids, in the file's order, which is checked."""
+    """The rows of a file in this subset and in this range of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
-    mixed = file.bucket == UNBUCKETED and share.buckets is not None
+    mixed = file.bucket == UNBUCKETED and subset.buckets is not None
     order = RowOrder(file)
     with open_checked(storage, file) as parquet:
         for group in Footer(parquet.metadata).row_groups():
-            if not (span.may_be_in(group) and share.meets(group.first_name, group.last_name)):
+            if not (span.may_be_in(group) and subset.meets(group.first_name, group.last_name)):
                 continue
             partly = not group.within(span.since, span.upto)
             if partly and not _any_within(parquet, group.number, span):
                 continue
-            whole = not mixed and share.holds_range(group.first_name, group.last_name)
+            whole = not mixed and subset.holds_range(group.first_name, group.last_name)
             for batch in parquet.iter_batches(batch_rows, row_groups=[group.number], columns=read):
                 order.follow(batch.column("committed_id"), batch.column("partition"))
                 rows = batch.filter(span.expression()) if partly else batch
-                rows = rows if whole else share.filter(rows)
+                rows = rows if whole else subset.filter(rows)
                 if rows.num_rows:
                     yield rows.select(list(columns))
 

@@ -23,7 +23,7 @@ from unisono.lake.columns import SNAPSHOT_SCHEMA
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.file_checks import RowOrder, open_checked
-from unisono.lake.merge import EVERY_ID, Share
+from unisono.lake.merge import EVERY_ID, PartitionSubset
 from unisono.lake.row_groups import Footer
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile, FileWriter
@@ -199,20 +199,20 @@ class Snapshots:
                 return file.row(*found[1:])
         raise LakeUnusable(f"there is no snapshot of partition {name.decode()!r} at event {committed_id}")
 
-    def found(self, share: Share | None = None) -> Iterator[tuple[bytes, list[int]]]:
+    def found(self, subset: PartitionSubset | None = None) -> Iterator[tuple[bytes, list[int]]]:
         """Every partition and the ids of its snapshots, ascending; reads no states."""
-        streams = [self._stream(file, share) for file in self._files]
+        streams = [self._stream(file, subset) for file in self._files]
         for name, found in groupby(heapq.merge(*streams), itemgetter(0)):
             yield name, [committed_id for _, committed_id in found]
 
-    def _stream(self, file: _File, share: Share | None) -> Iterator[tuple[bytes, int]]:
+    def _stream(self, file: _File, subset: PartitionSubset | None) -> Iterator[tuple[bytes, int]]:
         for group in file.groups:
             if group.first_id > self._upto:
                 continue
-            if share is not None and not share.meets(group.first_name, group.last_name):
+            if subset is not None and not subset.meets(group.first_name, group.last_name):
                 continue
             for name, committed_id in zip(*file.keys(group.number), strict=True):
-                if committed_id <= self._upto and (share is None or share.holds(name.decode())):
+                if committed_id <= self._upto and (subset is None or subset.holds(name.decode())):
                     yield name, committed_id
 
 

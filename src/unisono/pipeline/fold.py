@@ -28,13 +28,13 @@ from unisono.lake.columns import bucket_of
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import (
+    PartitionSubset,
     Piece,
-    Share,
     batch_rows_for,
     in_file_order,
     merge_pieces,
     pieces,
-    scan_share,
+    scan_subset,
 )
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
@@ -79,14 +79,14 @@ class PartitionFold(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """One task: fold a share of the partitions up to an id, starting from existing snapshots.
+    """One task: fold a subset of the partitions up to an id, starting from existing snapshots.
 
     `since`: every event up to there is in its partition's newest snapshot.
     """
 
     storage: Storage
     model: ShippedModel
-    share: Share
+    subset: PartitionSubset
     since: int
     upto: int
     events: tuple[DataFile, ...]
@@ -115,7 +115,7 @@ def make_snapshots(task: FoldTask) -> FoldResult:
     writer = SnapshotWriter(task.storage, task.bucket, version, digest)
     partitions = events = skipped = 0
     unknown: list[str] = []
-    for folded in fold_names(task) if task.names else fold_share(task):
+    for folded in fold_names(task) if task.names else fold_subset(task):
         if not folded.new:
             if not folded.events:
                 unknown.append(folded.partition)
@@ -139,13 +139,13 @@ def make_snapshots(task: FoldTask) -> FoldResult:
     return FoldResult(writer.close(), writer.digest, partitions, events, skipped, unknown)
 
 
-def fold_share(task: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
-    """The partitions of a share that have new events, sorted by name; or all of them (`unchanged`)."""
+def fold_subset(task: FoldTask, *, unchanged: bool = False) -> Iterator[PartitionFold]:
+    """The partitions of a subset that have new events, sorted by name; or all of them (`unchanged`)."""
     with gc_paused(), Snapshots.opened(task.storage, task.snapshots, task.upto) as snapshots:
         folder = Folder(task.model.load())
-        found = histories(task.storage, task.events, task.share, task.since, task.upto)
+        found = histories(task.storage, task.events, task.subset, task.since, task.upto)
         if unchanged:
-            found = with_names(found, (name for name, _ in snapshots.found(task.share)))
+            found = with_names(found, (name for name, _ in snapshots.found(task.subset)))
         for name, history in found:
             folded = folder.fold(name, snapshots.latest(name), history)
             if folded.new or unchanged:
@@ -159,8 +159,8 @@ def fold_names(task: FoldTask) -> Iterator[PartitionFold]:
         for name in sorted({name.encode() for name in task.names}):
             base = snapshots.latest(name)
             since = 0 if base is None else base.committed_id
-            share = partition_share(name.decode(), task.share.buckets_in_all)
-            yield folder.fold(name, base, history_of(task.storage, task.events, share, since, task.upto))
+            subset = single_partition(name.decode(), task.subset.buckets_in_all)
+            yield folder.fold(name, base, history_of(task.storage, task.events, subset, since, task.upto))
 
 
 def normalise_names(partitions: Sequence[str]) -> tuple[str, ...]:
@@ -171,10 +171,10 @@ def normalise_names(partitions: Sequence[str]) -> tuple[str, ...]:
         raise NoSuchPartition(f"invalid partition name: {error}") from error
 
 
-def partition_share(name: str, buckets: int) -> Share:
-    """The share that consists of one partition."""
+def single_partition(name: str, buckets: int) -> PartitionSubset:
+    """The subset that consists of one partition."""
     low = name.encode()
-    return Share(buckets, (bucket_of(name, buckets),), low, low + b"\0")
+    return PartitionSubset(buckets, (bucket_of(name, buckets),), low, low + b"\0")
 
 
 class Folder:
@@ -287,26 +287,26 @@ def restore(base: StateRow) -> PartitionState:
 def histories(
     storage: Storage,
     files: Sequence[DataFile],
-    share: Share,
+    subset: PartitionSubset,
     since: int,
     upto: int,
     columns: Sequence[str] = COLUMNS,
     decode: Decode | None = None,
 ) -> Iterator[History]:
-    """The partitions of a share that have events in `(since, upto]`, sorted by name, from one pass over its files.
+    """The partitions of a subset that have events in `(since, upto]`, sorted by name, from one pass over its files.
 
     `decode` makes the content of a piece from a batch of `columns`; by default lists of ids and events.
     """
     return groupby(
-        merge_pieces(_sources(storage, files, share, since, upto, columns, decode or _lists)), itemgetter(0)
+        merge_pieces(_sources(storage, files, subset, since, upto, columns, decode or _lists)), itemgetter(0)
     )
 
 
 def history_of(
-    storage: Storage, files: Sequence[DataFile], share: Share, since: int, upto: int
+    storage: Storage, files: Sequence[DataFile], subset: PartitionSubset, since: int, upto: int
 ) -> Iterator[Piece]:
-    """The events in `(since, upto]` of a share that is one partition, file after file."""
-    return chain.from_iterable(_sources(storage, files, share, since, upto, COLUMNS, _lists))
+    """The events in `(since, upto]` of a subset that is one partition, file after file."""
+    return chain.from_iterable(_sources(storage, files, subset, since, upto, COLUMNS, _lists))
 
 
 def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[History]:
@@ -327,7 +327,7 @@ def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[His
 def _sources(
     storage: Storage,
     files: Sequence[DataFile],
-    share: Share,
+    subset: PartitionSubset,
     since: int,
     upto: int,
     columns: Sequence[str],
@@ -338,11 +338,11 @@ def _sources(
     some = [
         file
         for file in in_file_order(files)
-        if file.last_id > since and file.first_id <= upto and share.may_be_in(file)
+        if file.last_id > since and file.first_id <= upto and subset.may_be_in(file)
     ]
     batch_rows = batch_rows_for(len(some))
     return [
-        pieces(number, scan_share(storage, file, share, span, columns, batch_rows), decode)
+        pieces(number, scan_subset(storage, file, subset, span, columns, batch_rows), decode)
         for number, file in enumerate(some)
     ]
 

@@ -1,4 +1,4 @@
-"""Splits all partitions into shares of similar size, one task each: by bucket, and a large bucket by names."""
+"""Splits all partitions into subsets of similar size, one task each: by bucket, and a large bucket by names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from unisono.lake.file_checks import open_checked
-from unisono.lake.merge import Share
+from unisono.lake.merge import PartitionSubset
 from unisono.lake.row_groups import Footer
 from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
@@ -23,16 +23,16 @@ TASK_EVENTS_MIN: Final = 2_000
 
 TASK_ROWS_MIN: Final = 50_000
 TASK_ROWS_MAX: Final = 2_000_000
-"""Rows per share: enough to be worth a task, few enough that a lost worker costs a minute at most."""
+"""Rows per subset: enough to be worth a task, few enough that a lost worker costs a minute at most."""
 
 TASKS_PER_CORE: Final = 4
-"""Keeps cores busy to the end although shares differ in size."""
+"""Keeps cores busy to the end although subsets differ in size."""
 
 
 class PlannedTask(msgspec.Struct, frozen=True):
-    """A share, its estimated rows, and the bucket of its output files."""
+    """A subset, its estimated rows, and the bucket of its output files."""
 
-    share: Share
+    subset: PartitionSubset
     rows: int
     bucket: int
 
@@ -40,11 +40,13 @@ class PlannedTask(msgspec.Struct, frozen=True):
 def plan_tasks(
     storage: Storage, files: Sequence[DataFile], buckets: int, events: int, cores: int
 ) -> list[PlannedTask]:
-    """All partitions in disjoint shares, the largest first; `files` have the rows to read."""
+    """All partitions in disjoint subsets, the largest first; `files` have the rows to read."""
     if events <= FEW_EVENTS:
         count = min(cores, buckets, max(1, events // TASK_EVENTS_MIN))
         return [
-            PlannedTask(Share(buckets, tuple(range(number, buckets, count))), events // count, UNBUCKETED)
+            PlannedTask(
+                PartitionSubset(buckets, tuple(range(number, buckets, count))), events // count, UNBUCKETED
+            )
             for number in range(count)
         ]
     rows = Counter(dict.fromkeys(range(buckets), 0))
@@ -67,14 +69,14 @@ def _of_bucket(
 ) -> Iterator[PlannedTask]:
     own = [file for file in files if file.bucket == bucket]
     if rows <= size or not own:
-        yield PlannedTask(Share(buckets, (bucket,)), rows, bucket)
+        yield PlannedTask(PartitionSubset(buckets, (bucket,)), rows, bucket)
         return
     names = _sampled(storage, max(own, key=lambda file: file.rows))
     picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
     edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
     for low, high in pairwise([None, *edges, None]):
         inside = sum((low is None or name >= low) and (high is None or name < high) for name in names)
-        yield PlannedTask(Share(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
+        yield PlannedTask(PartitionSubset(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
 
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from unisono.lake.merge import Share
+from unisono.lake.merge import PartitionSubset
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
@@ -13,7 +13,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
 from unisono.pipeline.jobs.audit.result import AuditStep
-from unisono.pipeline.jobs.audit.snapshot_replay import ReplayResult, StateTask, replay_share
+from unisono.pipeline.jobs.audit.snapshot_replay import ReplayResult, StateTask, replay_subset
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.progress import Notify
@@ -24,8 +24,8 @@ from unisono.store.port import StorageError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-EVENTS_PER_SHARE: Final = 1 << 20
-"""Given to `plan_tasks` when all snapshots are replayed: enough to make each bucket a share of its own."""
+EVENTS_PER_SUBSET: Final = 1 << 20
+"""Given to `plan_tasks` when all snapshots are replayed: enough to make each bucket a subset of its own."""
 
 
 def replay_snapshots(
@@ -56,7 +56,7 @@ def replay_snapshots(
         digest = "" if current is None else current.stored_digest
         tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
         notify(f"replaying snapshots of model version {version}")
-        parts: list[ReplayResult] = spark.parallelize(tasks, len(tasks)).map(replay_share).collect()
+        parts: list[ReplayResult] = spark.parallelize(tasks, len(tasks)).map(replay_subset).collect()
         for part in parts:
             outcome.tally.merge(part.tally)
         if any(part.partitions or part.unread for part in parts):
@@ -103,35 +103,39 @@ def _tasks(
 ) -> list[StateTask]:
     events = [file for file in files if file.table == BY_PARTITION]
     own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
-    shares = _shares(spark, scope, events, sample)
+    subsets = _subsets(spark, scope, events, sample)
     return [
         StateTask(
             scope.storage,
             version,
             model,
-            share,
+            subset,
             scope.placed_to,
-            tuple(file for file in events if share.may_be_in(file)),
-            tuple(file for file in own if share.may_be_in(file)),
-            None if sample is None else -(-sample // len(shares)),
+            tuple(file for file in events if subset.may_be_in(file)),
+            tuple(file for file in own if subset.may_be_in(file)),
+            None if sample is None else -(-sample // len(subsets)),
             store,
             folded,
             digest,
         )
-        for share in shares
+        for subset in subsets
     ]
 
 
-def _shares(spark: SparkContext, scope: Scope, events: Sequence[DataFile], sample: int | None) -> list[Share]:
+def _subsets(
+    spark: SparkContext, scope: Scope, events: Sequence[DataFile], sample: int | None
+) -> list[PartitionSubset]:
     cores = max(1, spark.defaultParallelism)
     if sample is None:
         try:
-            count = max(scope.head, EVENTS_PER_SHARE)
-            return [part.share for part in plan_tasks(scope.storage, events, scope.buckets, count, cores)]
+            count = max(scope.head, EVENTS_PER_SUBSET)
+            return [part.subset for part in plan_tasks(scope.storage, events, scope.buckets, count, cores)]
         except (*UNREADABLE, AttributeError):
-            return [Share(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
+            return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
     count = min(cores, scope.buckets, sample)
-    return [Share(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)]
+    return [
+        PartitionSubset(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)
+    ]
 
 
 def _step_of(version: int, replayed: bool, parts: Sequence[ReplayResult]) -> AuditStep:

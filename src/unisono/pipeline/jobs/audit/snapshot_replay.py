@@ -1,6 +1,6 @@
 """Compares snapshots with a replay: each must equal, byte for byte, the fold of its partition's events from nothing.
 
-A task takes all or some partitions of a share, and folds each once up to its last snapshot (`fold.replay`). It stops
+A task takes all or some partitions of a subset, and folds each once up to its last snapshot (`fold.replay`). It stops
 at every snapshot on the way: those of the lake's table, and the one in the server's store.
 """
 
@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.merge import Piece, Share, scan_share
+from unisono.lake.merge import PartitionSubset, Piece, scan_subset
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack, unpack
 from unisono.pipeline.errors import NoSuchRange
-from unisono.pipeline.fold import History, histories, history_of, partition_share, replay, with_names
+from unisono.pipeline.fold import History, histories, history_of, replay, single_partition, with_names
 from unisono.pipeline.job_model import OPEN, ShippedModel
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
@@ -40,7 +40,7 @@ _UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
 
 
 class StateTask(msgspec.Struct, frozen=True):
-    """One task: snapshots of one model version, of a share of the partitions or `sample` of them.
+    """One task: snapshots of one model version, of a subset of the partitions or `sample` of them.
 
     `model` is None where that model is not available: then states are checked and not replayed. `folded`: according
     to the table, every event up to there is in a snapshot of each of its partitions. `digest` is that of the model in
@@ -50,7 +50,7 @@ class StateTask(msgspec.Struct, frozen=True):
     storage: Storage
     version: int
     model: ShippedModel | None
-    share: Share
+    subset: PartitionSubset
     head: int
     events: tuple[DataFile, ...]
     snapshots: tuple[DataFile, ...]
@@ -82,13 +82,13 @@ class _StoredState(msgspec.Struct, frozen=True):
     model_digest: str | None = None
 
 
-def replay_share(task: StateTask) -> ReplayResult:
+def replay_subset(task: StateTask) -> ReplayResult:
     """On an executor."""
     result = ReplayResult(FindingTally(task.head))
     with gc_paused(), ExitStack() as stack:
         try:
             snapshots = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
-            names = dict(snapshots.found(task.share))
+            names = dict(snapshots.found(task.subset))
         except _UNREADABLE:
             result.unread += 1
             return result  # the file's damage is a finding already
@@ -113,7 +113,7 @@ def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: 
     span, lost = RowRange(0, min(task.folded, task.head)), dict[bytes, int]()
     for file in task.events:
         try:
-            for batch in scan_share(task.storage, file, task.share, span, ("partition", "committed_id")):
+            for batch in scan_subset(task.storage, file, task.subset, span, ("partition", "committed_id")):
                 encoded = batch.column("partition").cast(pa.binary()).dictionary_encode()
                 values = encoded.dictionary.to_pylist()
                 newest = np.array([names[name][-1] if name in names else 0 for name in values], np.int64)
@@ -197,15 +197,15 @@ def _compare(
 
 
 def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[History]:
-    """Each chosen partition with its history, sorted by name; a whole share takes one pass over its files."""
+    """Each chosen partition with its history, sorted by name; a whole subset takes one pass over its files."""
     if task.sample is None:
-        found = histories(task.storage, task.events, task.share, 0, task.head)
+        found = histories(task.storage, task.events, task.subset, 0, task.head)
         names = frozenset(chosen)
         yield from (one for one in with_names(found, iter(chosen)) if one[0] in names)
         return
     for name in chosen:
-        share = partition_share(name.decode(), task.share.buckets_in_all)
-        yield name, history_of(task.storage, task.events, share, 0, task.head)
+        subset = single_partition(name.decode(), task.subset.buckets_in_all)
+        yield name, history_of(task.storage, task.events, subset, 0, task.head)
 
 
 def _events_after(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:
@@ -266,7 +266,7 @@ def _store_snapshots(
 
 
 def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
-    """The partitions of the share that have a snapshot in the store."""
+    """The partitions of the subset that have a snapshot in the store."""
     try:
         found: dict[str, int] = reader.watermarks(task.version, task.digest)
     except StoreLost:
@@ -274,7 +274,7 @@ def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict
     except StorageError as error:
         tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
         return {}
-    return {name.encode(): committed_id for name, committed_id in found.items() if task.share.holds(name)}
+    return {name.encode(): committed_id for name, committed_id in found.items() if task.subset.holds(name)}
 
 
 class _Opened:

@@ -22,12 +22,12 @@ from unisono.lake.lake import Lake
 from unisono.lake.merge import (
     EVERY_ID,
     FILES_MERGED_MAX,
-    Share,
+    PartitionSubset,
     batch_rows_for,
     in_file_order,
     merge_pieces,
     pieces,
-    scan_share,
+    scan_subset,
 )
 from unisono.lake.scan import runs_of, scan_file
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
@@ -230,11 +230,11 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         for file in job.files:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
-    share = Share(job.buckets, None if job.bucket in (None, UNBUCKETED) else (job.bucket,))
+    subset = PartitionSubset(job.buckets, None if job.bucket in (None, UNBUCKETED) else (job.bucket,))
     columns, batch_rows = PARTITION_SCHEMA.names, batch_rows_for(len(job.files))
     sources = [
         pieces(
-            number, counter(scan_share(job.storage, file, share, EVERY_ID, columns, batch_rows)), _unchanged
+            number, counter(scan_subset(job.storage, file, subset, EVERY_ID, columns, batch_rows)), _unchanged
         )
         for number, file in enumerate(in_file_order(job.files))
     ]

@@ -16,7 +16,7 @@ import msgspec
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
-from unisono.lake.merge import FILES_MERGED_MAX, Share
+from unisono.lake.merge import FILES_MERGED_MAX, PartitionSubset
 from unisono.lake.scan import runs_of
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
@@ -118,7 +118,7 @@ def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
     writer = SnapshotWriter(job.storage, job.bucket, first.model_version, first.model_digest or "")
     read = written = 0
     with Snapshots.opened(job.storage, job.files) as snapshots:
-        for name, ids in snapshots.found(Share(job.buckets, (job.bucket,))):
+        for name, ids in snapshots.found(PartitionSubset(job.buckets, (job.bucket,))):
             read += len(ids)
             for committed_id in states_to_keep(ids):
                 row = snapshots.at(name, committed_id)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from unisono.display import utc_time
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake, View
-from unisono.lake.merge import Share
+from unisono.lake.merge import PartitionSubset
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import files_with
 from unisono.lake.snapshots import files_of
@@ -25,7 +25,7 @@ from unisono.lake.write import DataFile
 from unisono.model.pack import unpack
 from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
-from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_share, normalise_names
+from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_subset, normalise_names
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.task_planning import plan_tasks
 from unisono.vocabulary import JsonObject
@@ -63,7 +63,7 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
     task = FoldTask(
         view.storage,
         model,
-        Share(view.buckets),
+        PartitionSubset(view.buckets),
         0,
         upto,
         tuple(files_with(view.partition_files, view.buckets, [partition], 0, upto)),
@@ -104,11 +104,11 @@ def states_at(
         FoldTask(
             view.storage,
             model,
-            part.share,
+            part.subset,
             since,
             upto,
-            tuple(file for file in files if part.share.may_be_in(file)),
-            tuple(file for file in own if part.share.may_be_in(file)),
+            tuple(file for file in files if part.subset.may_be_in(file)),
+            tuple(file for file in own if part.subset.may_be_in(file)),
         )
         for part in plan_tasks(view.storage, files, view.buckets, rows, cores)
     ]
@@ -190,7 +190,7 @@ def _folding(tasks: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iter
 def _batches(task: FoldTask) -> Iterator[pa.RecordBatch]:
     batch: list[PartitionFold] = []
     size = 0
-    for folded in fold_share(task, unchanged=True):
+    for folded in fold_subset(task, unchanged=True):
         if batch and (len(batch) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
             yield _batch(batch, task.upto)
             batch, size = [], 0

@@ -7,7 +7,7 @@ Three questions, for the model before and the model now:
 - which partitions would have another state after replay.
 
 Partitions are judged on executors, each by itself. An event of several partitions is accepted in all of them or in
-none, so the others must know what one partition refuses: shares that did not know are judged again, until all agree.
+none, so the others must know what one partition refuses: subsets that did not know are judged again, until all agree.
 An event depends on earlier events only, so there is exactly one agreement: the result of one server that judges in
 order.
 """
@@ -39,7 +39,7 @@ from unisono.pipeline.jobs.revalidate.result import (
     totals,
 )
 from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
-from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_share
+from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_subset
 from unisono.pipeline.progress import Notify, silent
 from unisono.pipeline.task_planning import plan_tasks
 
@@ -192,23 +192,23 @@ class KnownRefusals:
 
 
 class _Owners:
-    """Finds the share of a partition."""
+    """Finds the subset of a partition."""
 
     def __init__(self, tasks: Sequence[RevalidationTask]) -> None:
         self._plan = tasks
         self._buckets: dict[int, list[RevalidationTask]] = {}
         for task in tasks:
-            for bucket in task.share.buckets or range(task.share.buckets_in_all):
+            for bucket in task.subset.buckets or range(task.subset.buckets_in_all):
                 self._buckets.setdefault(bucket, []).append(task)
 
     def _of(self, name: str) -> int:
-        in_all = self._plan[0].share.buckets_in_all
-        return next(task.number for task in self._buckets[bucket_of(name, in_all)] if task.share.holds(name))
+        in_all = self._plan[0].subset.buckets_in_all
+        return next(task.number for task in self._buckets[bucket_of(name, in_all)] if task.subset.holds(name))
 
     def again(
         self, touched: set[str], refusals: tuple[KnownRefusals, KnownRefusals]
     ) -> list[RevalidationTask]:
-        """The shares to judge again, each with the refusals that it must know."""
+        """The subsets to judge again, each with the refusals that it must know."""
         numbers = {self._of(name) for name in touched}
         if not numbers:
             return []
@@ -244,9 +244,9 @@ def _plan(
         RevalidationTask(
             number,
             view.storage,
-            part.share,
+            part.subset,
             view.head,
-            tuple(file for file in files if part.share.may_be_in(file)),
+            tuple(file for file in files if part.subset.may_be_in(file)),
             part.rows,
             before,
             now,
@@ -268,7 +268,7 @@ def _judge(
     rows, done = sum(task.rows for task in tasks), 0
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
-        found = spark.parallelize(part, len(part)).map(judge_share).collect()
+        found = spark.parallelize(part, len(part)).map(judge_subset).collect()
         for task, outcome in zip(part, found, strict=True):
             outcomes[task.number] = outcome
             done += task.rows

@@ -1,4 +1,4 @@
-"""The counts of a revalidation. Every list is bounded, and counts of shares add up in any order."""
+"""The counts of a revalidation. Every list is bounded, and counts of subsets add up in any order."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class RefusedEvent(msgspec.Struct, frozen=True):
 
 
 class RevalidationOutcome(msgspec.Struct):
-    """The outcome of a share of the partitions, or of all."""
+    """The outcome of a subset of the partitions, or of all."""
 
     partitions: int = 0
     rows: int = 0

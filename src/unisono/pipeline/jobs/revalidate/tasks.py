@@ -1,4 +1,4 @@
-"""Judges a share of the partitions under two models, on an executor; imports no PySpark.
+"""Judges a subset of the partitions under two models, on an executor; imports no PySpark.
 
 Partitions come one after the other with their events in order, as in `fold.py`. The states of one partition under
 both models are in memory, and a batch of events per file.
@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unisono.lake.merge import Share
+from unisono.lake.merge import PartitionSubset
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack
@@ -43,14 +43,14 @@ COLUMNS: Final = ("partition", "committed_id", "id", "client_id", "partitions", 
 
 
 class RevalidationTask(msgspec.Struct, frozen=True):
-    """One task: a share of the partitions up to an id, under the model before and the model now.
+    """One task: a subset of the partitions up to an id, under the model before and the model now.
 
     `elsewhere_…`: events that another of their partitions refuses. `out`: where rows are written, if anywhere.
     """
 
     number: int
     storage: Storage
-    share: Share
+    subset: PartitionSubset
     upto: int
     files: tuple[DataFile, ...]
     rows: int
@@ -80,10 +80,10 @@ class Batch:
         return tuple(self.value("partitions", place)) if self.several[place] else None
 
 
-def judge_share(task: RevalidationTask) -> RevalidationOutcome:
-    """On an executor: every partition of the share, under both models."""
+def judge_subset(task: RevalidationTask) -> RevalidationOutcome:
+    """On an executor: every partition of the subset, under both models."""
     judge = _ShareJudge(task)
-    found = histories(task.storage, task.files, task.share, 0, task.upto, COLUMNS, Batch)
+    found = histories(task.storage, task.files, task.subset, 0, task.upto, COLUMNS, Batch)
     try:
         with gc_paused():
             for name, history in found:
@@ -101,7 +101,7 @@ def judge_share(task: RevalidationTask) -> RevalidationOutcome:
 
 
 class _ShareJudge:
-    """Both models on a share, and the outcome."""
+    """Both models on a subset, and the outcome."""
 
     def __init__(self, task: RevalidationTask) -> None:
         self._before = Track(task.before.load(), task.elsewhere_before)

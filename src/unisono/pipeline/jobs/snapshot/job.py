@@ -21,7 +21,7 @@ from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake, View
-from unisono.lake.merge import Share
+from unisono.lake.merge import PartitionSubset
 from unisono.lake.scan import files_with, open_files_needed
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow, files_of
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
@@ -111,21 +111,21 @@ def latest(lake: Lake, model_version: int, upto: int | None = None) -> Iterator[
     if table is None:
         return
     last = lake.head() if upto is None else upto
-    for share, files in by_bucket(table, model_version):
+    for subset, files in by_bucket(table, model_version):
         with Snapshots.opened(lake.storage, files, last) as snapshots:
-            for name, _ in snapshots.found(share):
+            for name, _ in snapshots.found(subset):
                 row = snapshots.latest(name)
                 assert row is not None
                 yield row
 
 
-def by_bucket(table: Table, model_version: int) -> Iterator[tuple[Share, list[DataFile]]]:
-    """The snapshots of a model version by bucket: the share of the partitions, and their files."""
+def by_bucket(table: Table, model_version: int) -> Iterator[tuple[PartitionSubset, list[DataFile]]]:
+    """The snapshots of a model version by bucket: the subset of the partitions, and their files."""
     files, buckets = _own(table, model_version), table.description().buckets
     for bucket in range(buckets):
         own = [file for file in files if file.bucket in (UNBUCKETED, bucket)]
         if own:
-            yield Share(buckets, (bucket,)), own
+            yield PartitionSubset(buckets, (bucket,)), own
 
 
 def drop_snapshots(lake: Lake, names: Sequence[str]) -> int:
@@ -235,11 +235,11 @@ def _plan(
         FoldTask(
             view.storage,
             model,
-            part.share,
+            part.subset,
             since,
             view.head,
-            tuple(file for file in new if part.share.may_be_in(file)),
-            tuple(file for file in own if part.share.may_be_in(file)),
+            tuple(file for file in new if part.subset.may_be_in(file)),
+            tuple(file for file in own if part.subset.may_be_in(file)),
             part.rows,
             part.bucket,
             now,
@@ -254,7 +254,7 @@ def _task_for_names(
     return FoldTask(
         view.storage,
         model,
-        Share(view.buckets),
+        PartitionSubset(view.buckets),
         0,
         view.head,
         tuple(files_with(view.partition_files, view.buckets, names, 0, view.head)),

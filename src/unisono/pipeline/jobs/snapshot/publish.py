@@ -92,9 +92,9 @@ def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[St
     if table is None:
         return
     head = lake.head()
-    for share, files in by_bucket(table, model_version):
+    for subset, files in by_bucket(table, model_version):
         with Snapshots.opened(lake.storage, files, head) as snapshots:
-            for name, ids in snapshots.found(share):
+            for name, ids in snapshots.found(subset):
                 if ids[-1] > marks.get(name.decode(), -1):
                     row = snapshots.at(name, ids[-1])
                     row.require_sound()
