@@ -35,8 +35,8 @@ VERSIONS_KEPT: Final = 2
 ALWAYS_JOINED_BYTES: Final = 4 << 20
 """Smaller generations are joined whatever the size of their neighbours."""
 
-FRESH_FILES_MAX: Final = 4
-"""A generation with few partitions is one file that every lookup must open."""
+UNBUCKETED_FILES_MIN: Final = 4
+"""So many unbucketed files are joined. A generation with few partitions is such a file, and every lookup opens it."""
 
 
 class SnapshotCompactionTask(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ def _worthwhile(group: Sequence[DataFile]) -> bool:
     buckets: dict[int | None, list[DataFile]] = {}
     for file in group:
         buckets.setdefault(file.bucket, []).append(file)
-    if len(buckets.pop(UNBUCKETED, [])) >= FRESH_FILES_MAX:
+    if len(buckets.pop(UNBUCKETED, [])) >= UNBUCKETED_FILES_MIN:
         return True
     return any(len(list(runs_of(files))) > 1 for files in buckets.values())
 
