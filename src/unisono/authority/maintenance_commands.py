@@ -92,13 +92,13 @@ class MaintenanceCommands:
                 publication.snapshots, log.extent().head, states.snapshot_version, states.model_digest
             )
             require_unerased(publication.erasures, log.erasures())
-            self._ticket, self._steps = command.ticket, _put_in_portions(log, publication.snapshots)
+            self._ticket, self._steps = command.ticket, _put_in_batches(log, publication.snapshots)
         if next(self._steps, self) is None:
             return None
         return {}
 
 
-def _put_in_portions(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
-    for portion in snapshot_batches(snapshots):
-        log.put_snapshots(portion)
+def _put_in_batches(log: MaintainedLog, snapshots: list[Snapshot]) -> Iterator[None]:
+    for batch in snapshot_batches(snapshots):
+        log.put_snapshots(batch)
         yield

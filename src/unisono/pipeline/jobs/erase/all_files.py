@@ -51,7 +51,8 @@ class SearchedFile(msgspec.Struct, frozen=True):
         top, _, rest = self.path.partition("/")
         return self.storage.read(top, rest) if rest else self.storage.read(".", top)
 
-    def shown(self) -> str:
+    @property
+    def location(self) -> str:
         return self.path if self.storage is None else f"{self.storage.location}/{self.path}"
 
 

@@ -81,7 +81,7 @@ class Proof(msgspec.Struct, frozen=True):
             lines.append(f"  the log: {self.log_events} events")
         for trace in self.traces[:TRACES_SHOWN]:
             what = f"{trace.events} events" if trace.events else f"{len(trace.pieces)} pieces"
-            lines.append(f"  {trace.place.shown()}: {what}")
+            lines.append(f"  {trace.place.location}: {what}")
         if len(self.traces) > TRACES_SHOWN:
             lines.append(f"  and {len(self.traces) - TRACES_SHOWN} more files")
         return "\n".join(lines)

@@ -66,7 +66,7 @@ def search(
         spark.broadcast(pieces),
     )
     try:
-        tasks = [_Task(part, *shared) for part in _portions(places)]
+        tasks = [_Task(part, *shared) for part in _batches(places)]
         traces = spark.parallelize(tasks, len(tasks)).flatMap(search_files).collect() if tasks else []
     finally:
         for each in shared:
@@ -74,7 +74,7 @@ def search(
     return SearchResult(len(places), sum(place.bytes for place in places), traces)
 
 
-def _portions(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...]]:
+def _batches(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...]]:
     part: list[SearchedFile] = []
     size = 0
     for place in places:

@@ -32,7 +32,7 @@ def drop_states(lake: Lake, names: Sequence[str]) -> int:
     A concurrent snapshot run may have read erased content. There is always a commit, so that its own fails.
     """
 
-    def forget_all() -> int:
+    def drop_and_commit() -> int:
         table = lake.find(SNAPSHOTS)
         if table is None:
             return 0
@@ -41,7 +41,7 @@ def drop_states(lake: Lake, names: Sequence[str]) -> int:
             table.put_snapshots([], {}, {"forgotten": 0})
         return gone
 
-    return retry_on_conflict(forget_all)
+    return retry_on_conflict(drop_and_commit)
 
 
 def fold_again(

@@ -72,6 +72,6 @@ def _read(place: SearchedFile) -> UnprovedErasure:
             return msgspec.msgpack.decode(source.read(), type=UnprovedErasure)
     except msgspec.MsgspecError as error:
         raise LakeUnusable(
-            f"{place.shown()} is unreadable ({error}); an earlier erasure needs it for its final search: "
+            f"{place.location} is unreadable ({error}); an earlier erasure needs it for its final search: "
             "remove it, and that erasure stays unproved"
         ) from error
