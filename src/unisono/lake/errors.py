@@ -21,10 +21,10 @@ class CommitConflict(LakeError):
     """Another process committed to the same table first; plan again from its current version."""
 
 
-def plain(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error's text without the colours of delta-rs, each cause after what it caused."""
     return _CAUSE.sub(": ", _COLOUR.sub("", str(error))).strip()
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(plain(error).split())
+    return " ".join(error_text(error).split())

@@ -43,6 +43,6 @@ def number(text: str) -> int:
         return int.from_bytes(text.encode()[:7], "big")
 
 
-def shown(noted: int) -> str:
+def note_text(noted: int) -> str:
     """The first 12 digits of a note, the length of digests in messages."""
     return f"{noted:0{DIGITS}x}"[:12]

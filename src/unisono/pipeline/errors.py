@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from unisono.lake.errors import LakeError, one_line, plain
+from unisono.lake.errors import LakeError, error_text, one_line
 
 _OWN: Final = re.compile(r"unisono\.(?:pipeline|lake)\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
@@ -58,7 +58,7 @@ def brief(error: BaseException) -> str:
     """
     if isinstance(error, PipelineError | LakeError):
         return one_line(error)
-    text = plain(error)
+    text = error_text(error)
     for pattern in (_OWN, _RAISED):
         if found := pattern.findall(text):
             return str(found[-1])

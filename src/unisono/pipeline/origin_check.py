@@ -9,8 +9,7 @@ from typing import Any, Final
 from unisono.display import hide_credentials
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
-from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, number
-from unisono.lake.origin import shown as shown_note
+from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, note_text, number
 from unisono.lake.storage import LOG
 from unisono.pipeline.errors import Mismatch, ModelContentChanged, NoSuchRange
 from unisono.pipeline.job_model import ShippedModel
@@ -58,7 +57,7 @@ def require_same_log(
         noted, epoch = table.read_note(LOG_ID), table.read_note(LOG_EPOCH)
         if noted not in (None, number(log.log_id)) and not adopting:
             raise LakeUnusable(
-                ANOTHER.format(lake=shown_note(noted or 0), store=hide_credentials(store), log=log.log_id)
+                ANOTHER.format(lake=note_text(noted or 0), store=hide_credentials(store), log=log.log_id)
             )
         if adopting or (noted is not None and epoch != log.log_epoch):
             _compare(reader, lake, log_extent.pruned_to, head)
@@ -80,7 +79,7 @@ def require_same_model(lake: Lake, model: ShippedModel) -> None:
     if noted not in (None, number(model.digest)):
         raise ModelContentChanged(
             f"model version {model.version} has another content here (digest {model.digest[:12]}) than at the log "
-            f"that this lake is a copy of (digest {shown_note(noted or 0)}): name the right one by --model, or give "
+            f"that this lake is a copy of (digest {note_text(noted or 0)}): name the right one by --model, or give "
             "this one a model_version of its own"
         )
 
