@@ -20,7 +20,7 @@ from unisono.pipeline.deep_json import text
 from unisono.vocabulary import Json, JsonObject
 
 ROOT: Final = "_root"
-SHOWN_CHARS: Final = 100
+VALUE_CHARS_MAX: Final = 100
 """Of a value, in a line for people."""
 
 
@@ -44,23 +44,23 @@ class StateChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def line(self) -> str:
         """For a person."""
-        return escape_controls(self._told())
+        return escape_controls(self._description())
 
-    def _told(self) -> str:
-        place = ".".join(_shown_key(key) for key in _keys(self.path))
+    def _description(self) -> str:
+        place = ".".join(_key_text(key) for key in _keys(self.path))
         match self.op:
             case "add":
-                return f"+ {place}  {_shown(self.value)}"
+                return f"+ {place}  {_value_text(self.value)}"
             case "remove":
-                return f"- {place}  {_shown(self.old)}"
+                return f"- {place}  {_value_text(self.old)}"
             case "replace":
-                return f"~ {place}  {_shown(self.old)} → {_shown(self.value)}"
+                return f"~ {place}  {_value_text(self.old)} → {_value_text(self.value)}"
             case "treePush":
-                return f"+ {place}  {self.id} {self._where()}  {_shown(self.value)}"
+                return f"+ {place}  {self.id} {self._where()}  {_value_text(self.value)}"
             case "treeMove":
                 return f"> {place}  {self.id} from {_parent(self.old_parent)} to {self._where()}"
         more = f" and {self.below} below it" if self.below else ""
-        return f"- {place}  {self.id}{more}  {_shown(self.old)}"
+        return f"- {place}  {self.id}{more}  {_value_text(self.old)}"
 
     def _where(self) -> str:
         return f"{_parent(self.parent)}, {'first' if self.after is None else f'after {self.after}'}"
@@ -220,14 +220,14 @@ def _keys(path: str) -> list[str]:
     return [key.replace("~1", "/").replace("~0", "~") for key in path.split("/")[1:]]
 
 
-def _shown_key(key: str) -> str:
+def _key_text(key: str) -> str:
     return key if key and "." not in key and key.isprintable() else text(key)
 
 
-def _shown(value: Json | UnsetType) -> str:
+def _value_text(value: Json | UnsetType) -> str:
     if value is UNSET:
         return ""
-    return shorten(text(value), SHOWN_CHARS)
+    return shorten(text(value), VALUE_CHARS_MAX)
 
 
 def _parent(id: str | UnsetType) -> str:
