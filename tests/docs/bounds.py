@@ -15,7 +15,7 @@ from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
-from unisono.front.intake import MAX_SPREAD
+from unisono.front.intake import SPREAD_MAX
 from unisono.front.rates import MAX_CLIENTS
 from unisono.ipc.channel import FRAME_BYTES_MAX
 from unisono.ipc.link import UNSENT_BYTES_MAX
@@ -64,7 +64,7 @@ FIXED: Final = (
     f"| one group | {GROUP_EVENTS_MAX} events, or {size(GROUP_BYTES_MAX)};",
     f"| judging one group | {GROUP_S:g} s, then no further request; {REQUEST_S:g} s, or a quarter",
     "| the canonical form of an event, and of all events of a request | `max_message_bytes` |",
-    f"| an event's bytes times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
+    f"| an event's bytes times its partitions | {times(SPREAD_MAX)} `max_message_bytes` |",
     f"| events of one state folded at a time while it loads | {SLICE_EVENTS}, or {size(SLICE_BYTES)} |",
     f"| events folded between two groups, of all states that load | {FOLD_BUDGET_EVENTS}, and",
     f"| the write-ahead log | {size(CAP_FRAMES * PAGE_BYTES)} between groups |",
@@ -114,7 +114,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         f"| a partition name | {NAME_BYTES_MAX} bytes of UTF-8 after NFC"
         f" (no such name has more than {SENT_NAME_BYTES_MAX} before it) |",
         f"| an event id | {EVENT_ID_BYTES_MAX} bytes of UTF-8 |",
-        f"times its partitions | {times(MAX_SPREAD)} `max_message_bytes` |",
+        f"times its partitions | {times(SPREAD_MAX)} `max_message_bytes` |",
         f"| a token | {size(MAX_TOKEN_BYTES)} |",
         f"| a `client_id` | {CLIENT_ID_BYTES_MAX} bytes of UTF-8 |",
     ),

@@ -23,7 +23,7 @@ from unisono.protocol.messages import Item
 from unisono.protocol.partitions import ENTRIES_MAX, PartitionError, can_be_sent, normalise
 from unisono.vocabulary import FieldError
 
-MAX_SPREAD = 2
+SPREAD_MAX = 2
 """Bound on an event's bytes times its partitions, in units of max_message_bytes. Every partition has the event in
 its state, its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to store and to load, from one message."""
 
@@ -104,10 +104,10 @@ def prepare(
     except NotCanonical as error:
         where = f"event.{error.field}" if error.field else "event"
         return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
-    if len(event) * len(partitions) > MAX_SPREAD * max_bytes:
+    if len(event) * len(partitions) > SPREAD_MAX * max_bytes:
         says = (
             f"the event has {len(event)} bytes and {len(partitions)} partitions, {len(event) * len(partitions)} bytes"
-            f" in all of them; at most {MAX_SPREAD * max_bytes} are allowed"
+            f" in all of them; at most {SPREAD_MAX * max_bytes} are allowed"
         )
         return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
     names = _plain(partitions)
