@@ -52,7 +52,7 @@ def hide_credentials(uri: str) -> str:
 
 
 def megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e6:,.1f} MB"
 
 
 def utc_time(time_ms: int) -> str:

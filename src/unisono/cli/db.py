@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.display import megabytes
 from unisono.store.copy import CopyResult, copy_log
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.sqlite.restore import restore_log
@@ -85,7 +86,7 @@ def status(store: str) -> None:
     click.echo(f"schema     {found.applied} migrations applied" + _pending(found.pending))
     pruned = f", pruned to {found.pruned_to}" if found.pruned_to else ""
     click.echo(f"log        head {found.head}{pruned}, last event {_when(found.status_updated_at)}")
-    click.echo(f"           {found.log_bytes / 1e6:,.1f} MB, {found.snapshots} snapshots")
+    click.echo(f"           {megabytes(found.log_bytes)}, {found.snapshots} snapshots")
     click.echo(f"           {_named(LogIdentity(found.log_id, found.log_epoch))}")
     click.echo(f"model      {'none published' if found.model_version is None else found.model_version}")
     click.echo(

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from unisono.cli.lake.command import LakeTarget, at_place
+from unisono.display import megabytes
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
@@ -55,16 +56,15 @@ class LakeInfo(msgspec.Struct, frozen=True):
         if self.store_head is not None:
             lines[0] += f"; the log ends at {self.store_head}, {self.store_head - self.head} to export"
         for table in self.tables:
-            size = table.bytes / 1e6
             fresh = f" ({table.fresh_files} fresh)" if table.fresh_files else ""
             lines.append(
                 f"  {table.name:<13} version {table.version:>5}  head {table.head:>10}  {table.rows:>11} rows  "
-                f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {size:>9.1f} MB"
+                f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {megabytes(table.bytes):>12}"
             )
         for part in self.snapshots:
             lines.append(
                 f"  {'snapshots':<13} model {part.model_version:>7}  head {part.folded:>10}  {part.rows:>11} rows  "
-                f"           {part.files:>6} files  {part.bytes / 1e6:>9.1f} MB"
+                f"           {part.files:>6} files  {megabytes(part.bytes):>12}"
             )
         return "\n".join(lines)
 
