@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from unisono.client.sync.state import TOO_MANY, Phase
+from unisono.display import shorten
 
 if TYPE_CHECKING:
     from unisono.client.status import Status
@@ -41,7 +42,7 @@ def without_tokens(text: str, *tokens: str | None) -> str:
         if token and len(token) >= SECRET_MIN:
             text = text.replace(token, "[token]")
     text = _TOKENS.sub("[token]", text)
-    return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+    return shorten(text, TEXT_MAX)
 
 
 def unreachable(url: str, error: Exception, timeout_s: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from unisono.display import shorten
+
 _QUOTED_MAX: Final = 40  # characters of a literal repeated in a message: enough to recognise it
 
 
@@ -38,18 +40,14 @@ def key_twice(field: str = "") -> NotCanonical:
 
 
 def number_too_large(literal: str) -> NotCanonical:
-    return NotCanonical(f"the number {_shortened(literal)} is too large for an IEEE double")
+    return NotCanonical(f"the number {shorten(literal, _QUOTED_MAX)} is too large for an IEEE double")
 
 
 def number_too_small(literal: str) -> NotCanonical:
-    return NotCanonical(f"the number {_shortened(literal)} is too small for an IEEE double")
+    return NotCanonical(f"the number {shorten(literal, _QUOTED_MAX)} is too small for an IEEE double")
 
 
 def number_changed(literal: str, becomes: str) -> NotCanonical:
     return NotCanonical(
-        f"the number {_shortened(literal)} does not survive as an IEEE double: it would become {becomes}"
+        f"the number {shorten(literal, _QUOTED_MAX)} does not survive as an IEEE double: it would become {becomes}"
     )
-
-
-def _shortened(literal: str) -> str:
-    return literal if len(literal) <= _QUOTED_MAX else f"{literal[:_QUOTED_MAX]}…"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar
 
+from unisono.display import shorten
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 SUPPORTED_VERSIONS = ("1.0",)
@@ -123,8 +124,7 @@ class ProtocolVersionUnsupported(WireError):
                 f"with the fields {', '.join(ENVELOPE_FIELDS)}"
             )
         else:
-            shown = asked if len(asked) <= 32 else asked[:32] + "…"
-            says = f"protocol_version {shown!r} is not supported; this server speaks {versions}"
+            says = f"protocol_version {shorten(asked, 32)!r} is not supported; this server speaks {versions}"
         super().__init__(says, {"supported_versions": list(SUPPORTED_VERSIONS)})
 
     def payload(self) -> JsonObject:

@@ -167,6 +167,7 @@ def plant(server: Server, sql: str) -> None:
     connection = apsw.Connection(str(server.data / LOG_FILE))
     connection.execute(sql)
     connection.close()
+    server.tampered = True
 
 
 @pytest.mark.req("ORD-01")

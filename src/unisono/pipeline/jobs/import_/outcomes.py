@@ -33,7 +33,7 @@ REASONS: Final = {
 }
 """Why a row is rejected."""
 
-CONTENT_BYTES_MAX: Final = 64 << 10
+CONTENT_CHARS_MAX: Final = 64 << 10
 """Characters of a rejected row's text that are kept; the rest is in the named file and line."""
 
 REJECT_SCHEMA: Final = pa.schema(
@@ -56,8 +56,3 @@ class RefusedRow(msgspec.Struct, frozen=True):
     reason: str
     message: str
     field: str = ""
-
-
-def shortened(text: str) -> str:
-    """The kept part of a rejected row's text."""
-    return text if len(text) <= CONTENT_BYTES_MAX else text[:CONTENT_BYTES_MAX]

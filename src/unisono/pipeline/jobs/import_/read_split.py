@@ -24,7 +24,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_ import insieme_file as insieme
 from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import tabular
-from unisono.pipeline.jobs.import_.outcomes import REJECT_SCHEMA, RefusedRow, shortened
+from unisono.pipeline.jobs.import_.outcomes import CONTENT_CHARS_MAX, REJECT_SCHEMA, RefusedRow
 from unisono.pipeline.jobs.import_.rows import ImportedEvent, SourceRow, to_event
 from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, FieldMapping, Split
 from unisono.pipeline.jobs.import_.staging import write_whole
@@ -177,13 +177,13 @@ class _Writing:
 
     def _refuse(self, row: SourceRow, refused: RefusedRow) -> None:
         self._reasons[refused.reason] += 1
-        content = shortened(row.text.decode("utf-8", "replace"))
+        content = row.text.decode("utf-8", "replace")[:CONTENT_CHARS_MAX]
         id = row.id if isinstance(row.id, str) else None
         self._refused.append(
             (
                 self._task.split.file,
                 row.number,
-                id and shortened(id.encode("utf-8", "replace").decode()),
+                id and id.encode("utf-8", "replace").decode()[:CONTENT_CHARS_MAX],
                 refused.reason,
                 refused.field,
                 refused.message.encode("utf-8", "replace").decode(),

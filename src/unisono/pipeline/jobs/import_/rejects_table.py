@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.import_.outcomes import CONTENT_BYTES_MAX, REJECT_SCHEMA, REJECTED
+from unisono.pipeline.jobs.import_.outcomes import CONTENT_CHARS_MAX, REJECT_SCHEMA, REJECTED
 
 TABLE_SCHEMA: Final = pa.schema(
     [
@@ -70,7 +70,7 @@ def batches(key: str, files: Sequence[str], read: Path, decided: Path) -> Iterat
     )
     for batch in against:
         if batch.num_rows:
-            cut = pc.utf8_slice_codeunits(batch.column("content"), 0, CONTENT_BYTES_MAX)
+            cut = pc.utf8_slice_codeunits(batch.column("content"), 0, CONTENT_CHARS_MAX)
             place = batch.schema.get_field_index("content")
             yield _named(key, files, batch.set_column(place, "content", cut))
 

@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unisono.display import shorten
 from unisono.lake.merge import PartitionSubset
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
@@ -211,9 +212,10 @@ class _ShareJudge:
 
     def _example(self, batch: Batch, place: int, kind: EventKind, reason: Reason | None) -> VerdictExample:
         text = batch.events[place].decode()
-        shortened = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
         id_, client = batch.value("id", place), batch.value("client_id", place)
-        return VerdictExample(batch.ids[place], self._name, id_, client, kind, reason, shortened)
+        return VerdictExample(
+            batch.ids[place], self._name, id_, client, kind, reason, shorten(text, TEXT_MAX)
+        )
 
     def end(self) -> None:
         """End of a partition: compare its states."""
