@@ -81,8 +81,8 @@ FIXED: Final = (
     f"| errors of schemas and rules reported for one event | {ERRORS_MAX} |",
     f"| findings listed by `unisono check` | {FINDINGS_KEPT_MAX} |",
     f"| counters of a process, for metrics | {STATS_TIMEOUT_S:g} s |",
-    f"| an order, on the admin port | {COMMAND_TIMEOUT_S:g} s |",
-    f"| what an order carries | {size(MAX_COMMAND_BODY_BYTES)} |",
+    f"| an admin command | {COMMAND_TIMEOUT_S:g} s |",
+    f"| the body of an admin command | {size(MAX_COMMAND_BODY_BYTES)} |",
     f"| events that leave the log at a time | as many as take about {PRUNE_S * 1000:g} ms,"
     f" {PRUNE_EVENTS_MIN} to {PRUNE_EVENTS_MAX}; {size(PRUNE_BYTES_MAX)} |",
 )

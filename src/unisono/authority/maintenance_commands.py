@@ -62,8 +62,8 @@ class MaintenanceCommands:
             case "snapshots":
                 return self._store_snapshots(replica, log, command)
             case "erase":
-                order = msgspec.msgpack.decode(command.body, type=EraseRequest)
-                erased = log.erase(order.tombstones, order.partitions)
+                request = msgspec.msgpack.decode(command.body, type=EraseRequest)
+                erased = log.erase(request.tombstones, request.partitions)
                 replica.states.forget(erased.partitions)
                 return {"events": erased.events, "erasures": erased.erasures}
             case "reclaim":

@@ -1,4 +1,4 @@
-"""`unisono model …` and `unisono snapshot`: look at a model, and give orders to a running server."""
+"""`unisono model …` and `unisono snapshot`: inspect a model, and send admin commands to a running server."""
 
 from __future__ import annotations
 

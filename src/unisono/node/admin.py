@@ -37,7 +37,7 @@ MAX_PROGRESS_LINES: Final = 16
 class AdminHost(Protocol):
     """What the admin port needs from its node."""
 
-    order_token: str
+    admin_token: str
 
     @property
     def ready(self) -> bool: ...
@@ -106,8 +106,8 @@ class AdminServer:
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def guarded(request: web.Request) -> web.StreamResponse:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._host.order_token.encode()):
-                return web.json_response({"error": "an order needs the admin token"}, status=401)
+            if not hmac.compare_digest(given.encode(), self._host.admin_token.encode()):
+                return web.json_response({"error": "an admin command needs the admin token"}, status=401)
             return await handler(request)
 
         return guarded
@@ -165,7 +165,7 @@ class AdminServer:
             body += chunk
             size = max(size, len(body))
         if size > MAX_COMMAND_BODY_BYTES:
-            error = f"an order carries at most {MAX_COMMAND_BODY_BYTES} bytes"
+            error = f"an admin command has at most {MAX_COMMAND_BODY_BYTES} bytes"
             return web.json_response({"error": error}, status=413)
         return await self._execute(command, body=bytes(body))
 

@@ -115,7 +115,7 @@ class Supervisor:
         self._stopping = False
         self._changed = asyncio.Event()
         self._failed = False
-        self.order_token = secrets.token_urlsafe(32)
+        self.admin_token = secrets.token_urlsafe(32)
         self._reloader = ModelReloader(settings, self.execute)
 
     async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
@@ -135,7 +135,7 @@ class Supervisor:
         self._ready.update(("authority", "reader"))  # they said so before the fronts were started
         await self._until(lambda: self.ready or self._stopping)
         if self.ready:
-            admin_file = AdminFile(self._admin_url, self.order_token)
+            admin_file = AdminFile(self._admin_url, self.admin_token)
             write_admin_file(Path(self._settings.data), admin_file)
             announce(f"unisono ready {self._ws_url} admin {self._admin_url}")
         watching = loop.create_task(self._watch_rules())
