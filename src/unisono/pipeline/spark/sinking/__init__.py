@@ -1,1 +1,1 @@
-"""What a task of the sink does: rows to items, tokens, and the exchange with the server."""
+"""A task of the sink: converts rows to items, gets tokens, and submits to the server."""

@@ -1,10 +1,10 @@
-"""The conversation of one task with the server: submit in order, wait, submit again what was not taken.
+"""One task's exchange with the server: submit in order, wait for answers, submit again what was refused.
 
-Requests go out in the order of the rows, a few before the first is answered. The server answers those it takes in
-order (SUBMIT-09); one that it refuses whole (`rate_limited`, `bad_request`) is answered on its own, and others may
-have passed it by then. What is refused is sent again, one request at a time, and with it every event behind it that
-was rejected: it may have missed what it rests on. A lost connection is made anew and everything unanswered is sent
-again; ids make that harmless (ORD-03).
+Requests are sent in the order of the rows, several before the first answer. The server answers accepted requests in
+order (SUBMIT-09). One that it refuses as a whole (`rate_limited`, `bad_request`) is answered at once, so later
+requests may be committed before it. It is sent again, one request at a time, together with all later events that were
+rejected: they may depend on it. After a lost connection the task reconnects and sends again everything unanswered;
+ids make that harmless (ORD-03).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from unisono.protocol.errors import CloseCode
 from unisono.vocabulary import FieldError
 
 HEARTBEAT_S: Final = 10.0
-"""A third of the server's default window; rows may be long in coming."""
+"""A third of the server's default window; rows may come slowly."""
 
 ANSWER_S: Final = 30.0
-"""A server that says nothing for so long is taken for lost."""
+"""A connection without any message for so long counts as lost."""
 
 MESSAGE_BYTES: Final = 1 << 20
 IN_FLIGHT_DRAFTS: Final = 100
@@ -55,27 +55,27 @@ IN_FLIGHT_DRAFTS: Final = 100
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between tries to reach a server; the last one repeats."""
 
-FRAMES_HELD: Final = 1024
-"""Messages the socket reads ahead while rows are slow in coming: heartbeats for hours."""
+FRAMES_MAX: Final = 1024
+"""Messages the socket reads ahead while rows come slowly: heartbeats for hours."""
 
-LIMITED_S: Final = 0.02
-"""Before a request is sent again that was told to come later, at least."""
+RATE_LIMITED_WAIT_MIN_S: Final = 0.02
+"""Before a request that was `rate_limited` is sent again."""
 
 
 class ExchangeRefused(PipelineError):
-    """The server will not have this client: nothing is gained by trying again."""
+    """The server refuses this client; a retry would fail too."""
 
 
 class ExchangeFailed(Exception):
-    """The server is gone, or this connection's place was taken; another try may do better."""
+    """The server is unreachable, or another connection replaced this one; a retry of the task may succeed."""
 
 
 class _Lost(Exception):
-    """The connection is gone; another one may do."""
+    """The connection is lost; a new one may succeed."""
 
 
 class _Request:
-    """Items under way; `results` when they are answered."""
+    """Submitted items, with `results` once they are answered."""
 
     def __init__(self, items: list[SinkItem]) -> None:
         self.items = items
@@ -89,22 +89,22 @@ M = TypeVar("M", Connected, SubmitResult)
 class Exchange:
     """One task's session, across connections.
 
-    Invariant: `_window` holds the requests that were sent and not concluded, oldest first; `_refused` counts those of
-    them that the server refused whole on this connection. `_trouble` is since when, and how many connections long, no
-    request was answered: a server that falls over whatever it is sent is not tried for ever.
+    Invariant: `_window` has the requests that were sent and not concluded, oldest first; `_refused` counts those of
+    them that the server refused as a whole on this connection. `_unanswered` is since when, and for how many
+    connections, no request was answered, so that a server that fails on every request is not retried forever.
     """
 
-    def __init__(self, speaking: SinkTarget, source: SinkTokenSource) -> None:
-        self._speaking = speaking
+    def __init__(self, target: SinkTarget, source: SinkTokenSource) -> None:
+        self._target = target
         self._source = source
         self._socket: ClientConnection | None = None
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._limits = Limits()
-        self._depth = speaking.in_flight
+        self._depth = target.in_flight
         self._window: deque[_Request] = deque()
         self._refused = 0
         self._wait_s = 0.0
-        self._trouble: tuple[float, int] | None = None
+        self._unanswered: tuple[float, int] | None = None
         self._writer = MessageWriter()
         self._done = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -114,8 +114,8 @@ class Exchange:
         try:
             self._connect()
         except _Lost as lost:
-            self._reach(lost)
-        self._trouble = None
+            self._reconnect(lost)
+        self._unanswered = None
         self._heart.start()
         return self
 
@@ -128,7 +128,7 @@ class Exchange:
         self._heart.join()
 
     def submit(self, items: Iterator[SinkItem]) -> Iterator[Rejection]:
-        """Submit everything; what was rejected, as it becomes known, in order."""
+        """Submit everything; yields rejections in order, as they become known."""
         for request in self._requests(items):
             if isinstance(request, Rejection):
                 yield from self._finish()
@@ -140,7 +140,7 @@ class Exchange:
             try:
                 self._send(request.items)
             except _Lost as lost:
-                self._reach(lost)
+                self._reconnect(lost)
         yield from self._finish()
 
     def _finish(self) -> Iterator[Rejection]:
@@ -148,11 +148,11 @@ class Exchange:
             yield from self._conclude_first()
 
     def _width(self) -> int:
-        """Requests under way at once, within the events that the server takes unanswered (LIM-03)."""
+        """Requests in flight at once, within the server's limit of unanswered events (LIM-03)."""
         return max(1, min(self._depth, self._in_flight_max() // max(1, self._batch())))
 
     def _batch(self) -> int:
-        return min(self._speaking.batch, self._limits.max_batch_size, self._in_flight_max())
+        return min(self._target.batch, self._limits.max_batch_size, self._in_flight_max())
 
     def _in_flight_max(self) -> int:
         named = self._limits.max_in_flight_drafts
@@ -163,7 +163,7 @@ class Exchange:
         return MESSAGE_BYTES if named is None else named
 
     def _requests(self, items: Iterator[SinkItem]) -> Iterator[_Request | Rejection]:
-        """Items in messages the server takes: bounded in number and bytes, no id twice in one."""
+        """Items in messages that the server accepts: bounded in number and bytes, no id twice in one."""
         batch: list[SinkItem] = []
         ids: set[str] = set()
         size = ENVELOPE_BYTES
@@ -188,7 +188,7 @@ class Exchange:
     # -- answers ---------------------------------------------------------------------------------------------
 
     def _conclude_first(self) -> list[Rejection]:
-        """Wait until the oldest request is answered, or until all are and some were refused."""
+        """Wait until the oldest request is answered, or until all are and some of them refused."""
         while True:
             first = self._window[0]
             if first.results is not None:
@@ -211,7 +211,7 @@ class Exchange:
         self._wait_s = max(self._wait_s, (answer.retry_after_ms or 0) / 1000)
 
     def _redo(self) -> list[Rejection]:
-        """Send again, one at a time: what was refused, and what was rejected behind it."""
+        """Send again, one at a time: refused requests, and events after them that were rejected."""
         window, self._window = self._window, deque()
         waiting, self._wait_s, self._refused = self._wait_s, 0.0, 0
         self._depth = 1
@@ -228,13 +228,13 @@ class Exchange:
         return rejections
 
     def _alone(self, items: list[SinkItem]) -> list[Rejection]:
-        """One request and its answer; taken apart when the server refuses it as a whole."""
+        """One request and its answer; split in halves while the server refuses it as a whole."""
         while True:
             answer = self._ask(items)
             if isinstance(answer, SubmitResult):
                 return self._concluded(items, answer.results)
             if answer.code == "rate_limited":
-                time.sleep(max((answer.retry_after_ms or 0) / 1000, LIMITED_S))
+                time.sleep(max((answer.retry_after_ms or 0) / 1000, RATE_LIMITED_WAIT_MIN_S))
             elif len(items) == 1:
                 return [Rejection(items[0], answer.code, [FieldError("", answer.message)])]
             else:
@@ -260,18 +260,18 @@ class Exchange:
     # -- the connection --------------------------------------------------------------------------------------
 
     def _try(self, step: Callable[[], T]) -> T:
-        """Do a step; when the connection is lost, make it anew, send again what is under way, and do it again."""
+        """Run a step; after a lost connection reconnect, send again what is unanswered, and repeat the step."""
         while True:
             try:
                 return step()
             except _Lost as lost:
-                self._reach(lost)
+                self._reconnect(lost)
 
-    def _reach(self, lost: _Lost) -> None:
-        """Connect again, and send again what was under way."""
+    def _reconnect(self, lost: _Lost) -> None:
+        """Connect again, and send again what is unanswered."""
         why = lost
         while True:
-            self._endure(why)
+            self._back_off(why)
             try:
                 self._connect()
                 self._resend()
@@ -280,17 +280,17 @@ class Exchange:
             else:
                 return
 
-    def _endure(self, lost: _Lost) -> None:
-        """Wait a little before the next connection, or give up when none has brought an answer for too long."""
+    def _back_off(self, lost: _Lost) -> None:
+        """Wait before the next connection; raises when none had an answer for too long."""
         now = time.monotonic()
-        since, tries = self._trouble or (now, 0)
-        if tries > 1 and now - since > self._speaking.timeout_s:
+        since, tries = self._unanswered or (now, 0)
+        if tries > 1 and now - since > self._target.timeout_s:
             raise ExchangeFailed(
-                f"{self._speaking.url} gave no answer for {self._speaking.timeout_s:.0f} s: {lost}"
+                f"{self._target.url} gave no answer for {self._target.timeout_s:.0f} s: {lost}"
             ) from lost
         if tries:
             time.sleep(BACKOFF_S[min(tries, len(BACKOFF_S)) - 1])
-        self._trouble = since, tries + 1
+        self._unanswered = since, tries + 1
 
     def _resend(self) -> None:
         self._refused, self._wait_s = 0, 0.0
@@ -301,13 +301,13 @@ class Exchange:
     def _connect(self) -> None:
         self._close()
         try:
-            self._socket = self._held.enter_context(
+            self._socket = self._resources.enter_context(
                 open_socket(
-                    self._speaking.url,
+                    self._target.url,
                     open_timeout=ANSWER_S,
                     close_timeout=1.0,
                     max_size=None,
-                    max_queue=FRAMES_HELD,
+                    max_queue=FRAMES_MAX,
                     compression=None,
                     proxy=None,
                     ping_interval=None,
@@ -318,7 +318,7 @@ class Exchange:
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise _Lost(str(error)) from error
         token = self._source.token()
-        self._put("connect", plain_connect_payload(token.text, token.client_id, [self._speaking.profile]))
+        self._put("connect", plain_connect_payload(token.text, token.client_id, [self._target.profile]))
         answer = self._next(Connected)
         if isinstance(answer, ErrorMessage):
             raise ExchangeRefused(f"{answer.code}: {answer.message}")
@@ -326,7 +326,7 @@ class Exchange:
 
     def _close(self) -> None:
         self._socket = None
-        self._held.close()
+        self._resources.close()
 
     def _send(self, items: Sequence[SinkItem]) -> None:
         self._put("submit_events", submit_payload([encoded(item) for item in items]))
@@ -347,11 +347,11 @@ class Exchange:
         answer = self._next(SubmitResult)
         if isinstance(answer, SubmitResult) and not answer.results:
             raise ExchangeFailed("the server answered a submit with no result")
-        self._trouble = None
+        self._unanswered = None
         return answer
 
     def _next(self, kind: type[M]) -> M | ErrorMessage:
-        """The next message of this kind, or the next error; others are passed over."""
+        """The next message of this kind, or the next error; others are ignored."""
         if self._socket is None:
             raise _Lost("not connected")
         while True:
@@ -369,7 +369,7 @@ class Exchange:
                 return message
 
     def _check_error(self, error: ErrorMessage) -> ErrorMessage:
-        """Pass on an error about one request; raise for one about the connection."""
+        """Return an error about one request; raise for one about the connection."""
         if error.code in ("rate_limited", "bad_request"):
             return error
         if error.code == "server_error" or (error.code == "auth_failed" and self._renewable()):
@@ -377,15 +377,15 @@ class Exchange:
         raise ExchangeRefused(f"{error.code}: {error.message}")
 
     def _renewable(self) -> bool:
-        """A signed token that ran out is followed by a new one; one that was never good is not."""
+        """Whether a new token may help: an expired one is replaced, one that was never accepted is not."""
         return self._source.renews and self.committed > 0
 
     def _explain(self, closed: ConnectionClosed) -> NoReturn:
         frame = closed.rcvd
         if frame is not None and frame.code == CloseCode.REPLACED:
             raise ExchangeFailed(
-                f"another connection of client {self._source.client_id!r} has taken this one's place: give every "
-                "write a client of its own"
+                f"another connection of client {self._source.client_id!r} replaced this one: give every write a "
+                "client of its own"
             ) from closed
         raise _Lost(f"closed: {frame.code} {frame.reason}" if frame else "the connection broke") from closed
 

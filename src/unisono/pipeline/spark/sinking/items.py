@@ -17,7 +17,7 @@ _one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class SinkItem(msgspec.Struct, frozen=True):
-    """One event as it is submitted. `fault` says why it cannot be: a message with it would be refused whole."""
+    """One event to submit. `fault` says why it cannot be sent: the whole message would be refused."""
 
     id: str
     partitions: list[str]
@@ -59,7 +59,7 @@ def _partitions(many: list[str | None] | None, one: str | None) -> tuple[list[st
     """The names of a row, and what is wrong with them; the legacy field must not disagree (PART-05)."""
     names = [one] if many is None else many
     if many is None and one is None:
-        return [], ""  # the server says that there must be one
+        return [], ""  # the server rejects it
     strings = [name or "" for name in names]
     if None in names:
         return strings, "a partition is null"
@@ -76,7 +76,7 @@ def _same(names: list[str], others: list[str]) -> bool:
 
 
 def _event(row: dict[str, Any]) -> msgspec.Raw:
-    """JSON of the event; what it says is the server's to judge."""
+    """JSON of the event; the server judges its content."""
     if row.get("event") is not None:
         return _one_value(row["event"].encode().strip())
     if row.get("schema") is None:
@@ -89,14 +89,14 @@ def _event(row: dict[str, Any]) -> msgspec.Raw:
 
 
 def _as_given(row: dict[str, Any]) -> msgspec.Raw:
-    """What stands in a row instead of an event; it is never sent, but shown to who must mend it."""
+    """The row's content in place of an event; it is never sent, only shown in the rejection."""
     if row.get("event") is not None:
         return msgspec.Raw(row["event"].encode())
     return msgspec.Raw(_encode({name: row.get(name) for name in ("schema", "data", "meta")}))
 
 
 def _content_id(partitions: list[str], event: msgspec.Raw) -> str:
-    """What deduplication compares (ORD-06); where that cannot be said the server refuses the event anyway."""
+    """The hash that deduplication compares (ORD-06); an event without one is refused by the server anyway."""
     try:
         names = canonical(list(normalise(partitions)))
         return content_hash(parse_canonical(bytes(event))[1], names).hex()

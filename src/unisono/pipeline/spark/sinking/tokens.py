@@ -1,7 +1,7 @@
 """A token for every task of a write: given by the caller, or signed by the task itself.
 
-A client has one connection (CONN-05): two tasks with one token would throw each other out again and again. A retry of
-a task, or a second copy that Spark starts of a slow one, has the same client, and there the newer one rightly wins.
+A client has one connection (CONN-05): two tasks with one token would replace each other repeatedly. A retry of a
+task, or a speculative copy of a slow one, has the same client, so that the newer one replaces the older.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAYS: Final = ("jwt_secret_file", "tokens_file", "token_file", "token")
 
 
 class Token(msgspec.Struct, frozen=True):
-    """Who a task is, and the proof; its text shows neither."""
+    """A task's client and its token; its repr does not show the token."""
 
     client_id: str
     text: str
@@ -37,7 +37,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Where tokens come from; made on the driver, asked on executors."""
+    """Where tokens come from; made on the driver, used on executors."""
 
     way: str
     value: str
@@ -67,7 +67,7 @@ class Tokens(msgspec.Struct, frozen=True):
         return f"Tokens({self.way})"
 
     def of_task(self, task: int) -> SinkTokenSource:
-        """What task number `task` is to use."""
+        """The tokens of task number `task`."""
         if self.way == "jwt_secret_file":
             return SinkTokenSource(self, f"{self.client_id}.{task}", "")
         if self.way == "token":
