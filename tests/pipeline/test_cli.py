@@ -106,7 +106,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     _, err = exporting.communicate(timeout=60)
     assert exporting.returncode == 1
     told = [line for line in err.splitlines() if not line.startswith("exported ")]
-    assert told == ["unisono: interrupted; what is done stays done, and the same command goes on from there"]
+    assert told == ["unisono: interrupted; completed work is kept, and the same command continues from there"]
 
 
 def test_the_number_of_buckets_stays(tmp_path: Path) -> None:

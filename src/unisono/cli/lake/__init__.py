@@ -30,5 +30,5 @@ def lake() -> None:
     """Copy the log into a lake of Delta tables, and work on the history there.
 
     Needs the pipeline's packages (pip install 'unisono[pipeline]') and Java 17. Exit codes of all commands: 0 done,
-    1 begun and not done, 2 cannot be done as asked.
+    1 started but not completed, 2 cannot be done with these options or in this environment.
     """

@@ -39,9 +39,9 @@ def audit_(
     json_file: str | None,
     html_file: Path | None,
 ) -> None:
-    """Look at the whole history in the lake, and at the log when one is named: is all of it sound?
+    """Check the whole history in the lake, and the log when one is named.
 
-    Reads only, names everything it finds with its committed_id, and stops at nothing. Exit code 0: sound;
+    Only reads. Reports each finding with its committed_id, and continues after it. Exit code 0: sound;
     1: findings; 2: cannot be audited.
     """
     if full and sample is not None:
@@ -58,8 +58,8 @@ def audit_(
 
     store = None if place.store is None else normal_uri(place.store)
     target = place.open_lake()
-    target.view(checked=False)  # what is wrong with it is told below, with all else
-    asked = AuditOptions(
+    target.view(checked=False)  # the audit itself reports what is wrong with it
+    options = AuditOptions(
         sample=None if full else SAMPLE if sample is None else sample,
         model=None if model is None else choose(model, None),
     )
@@ -67,20 +67,20 @@ def audit_(
     if store is not None:
         require_visible(spark, store)
     try:
-        report = audit(spark, target, store, asked, place.say)
+        report = audit(spark, target, store, options, place.say)
     except (PipelineError, LakeError):
         raise
     except Exception as error:
         if os.environ.get("UNISONO_TRACEBACK"):
             raise
-        # Exit code 1 says that something was found; here nothing is known.
+        # Exit code 1 means findings; a failed audit has no result.
         raise PipelineError(f"the audit could not be finished: {brief(error)}") from error
     if json_file == "-":
         click.echo(report.json().decode())
         place.say(report.verdict())
     else:
         click.echo(report.text())
-    # Last: what was found is told also where a file cannot be written.
+    # After the text, so that findings are printed even if a file cannot be written.
     if json_file not in (None, "-"):
         _write(Path(str(json_file)), report.json() + b"\n")
     if html_file is not None:

@@ -1,4 +1,4 @@
-"""What all `unisono lake` commands share: where the log and the lake are, errors as one line, the last line."""
+"""Common to all `unisono lake` commands: options for log and lake, errors as one line, the summary line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_NOT_DONE: Final = 1
 EXIT_CANNOT: Final = 2
 
 JAVA_END_TIMEOUT_S: Final = 10.0
-"""After which it is killed: it has only temporary files to remove."""
+"""Java is killed after this time: it has only temporary files to remove."""
 
 Command = Callable[..., Any]
 
@@ -40,7 +40,7 @@ class LakeTarget(msgspec.Struct, frozen=True):
 
     @property
     def store_uri(self) -> str:
-        """The log that was named, or the one a server makes where it is started."""
+        """The named log, or the default data directory of a server."""
         from unisono.pipeline.open_log import normal_uri
 
         return normal_uri(self.store or f"sqlite:{DATA}")
@@ -81,7 +81,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 
 
 def at_place(command: Command) -> Command:
-    """The options that every command has, handed on as one `LakeTarget`."""
+    """Adds the options that every command has; the command gets them as one `LakeTarget`."""
 
     def run(
         data: Path | None,
@@ -101,7 +101,7 @@ def at_place(command: Command) -> Command:
 
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
-    # What the command itself asks for comes first in its help.
+    # The command's own options come first in its help.
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
         click.option("--quiet", is_flag=True, help="No progress on stderr."),
@@ -143,7 +143,7 @@ def sum_up(verb: str, count: int, seconds: float, note: str, unit: str = "events
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Spark answers ctrl-c by asking Java to cancel, in the middle of another question; Java goes with us anyway."""
+    """Keep our handler of ctrl-c: Spark's own calls Java, possibly within another call. Java ends with us."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -151,17 +151,17 @@ def _own_interrupts() -> Iterator[None]:
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Errors as one line for a person, with an exit code; Java goes with this process."""
+    """Print errors as one line and exit with a code; Java ends with this process."""
     with _quiet(), _as_one_line():
         yield
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Others' logs say nothing that is not raised as well, or not a person's concern."""
+    """Silence the logs of libraries: their errors are raised as well."""
     handler, level = logging.NullHandler(), os.environ.get("RUST_LOG")
-    logging.getLogger().addHandler(handler)  # else what Spark's Python side logs goes to stderr
-    os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of every place that has no credentials
+    logging.getLogger().addHandler(handler)  # otherwise PySpark logs to stderr
+    os.environ.setdefault("RUST_LOG", "error")  # delta-rs warns of each location without credentials
     try:
         yield
     finally:
@@ -185,7 +185,8 @@ def _as_one_line() -> Iterator[None]:
         if _was_interrupted(error):
             _end_spark()
             _fail(
-                "interrupted; what is done stays done, and the same command goes on from there", EXIT_NOT_DONE
+                "interrupted; completed work is kept, and the same command continues from there",
+                EXIT_NOT_DONE,
             )
         if isinstance(error, ImportError):
             _fail(
@@ -199,7 +200,7 @@ def _as_one_line() -> Iterator[None]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C came first: Spark tidies up after it, fails to reach Java, and raises that instead."""
+    """Whether Ctrl-C is the cause: Spark cleans up after it, cannot reach Java, and raises that error instead."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -208,7 +209,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _end_spark() -> None:
-    """Java goes with us, and is gone before our last line: it tells of every task that it leaves undone."""
+    """End Java before our last line: it logs every task that it leaves unfinished."""
     from unisono.pipeline.spark.private import active_context, java_process, silence_accumulators
 
     running = active_context()
@@ -221,7 +222,7 @@ def _end_spark() -> None:
         return
     silence_accumulators(running)
     with suppress(OSError):
-        java.stdin.close()  # on which it ends by itself, and removes its temporary files
+        java.stdin.close()  # Java ends by itself then, and removes its temporary files
     try:
         java.wait(JAVA_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -23,7 +23,7 @@ from unisono.cli.lake.verify import verify_copy
 )
 @click.option("--verify", is_flag=True, help="Compare the whole lake with the log afterwards.")
 def compact_(place: LakeTarget, rows_per_file: int | None, vacuum_hours: int | None, verify: bool) -> None:
-    """Join small files into large ones, in both tables; readers and exports go on meanwhile.
+    """Join small files into large ones, in both tables; readers and exports continue meanwhile.
 
     What another Delta tool wrote (OPTIMIZE, Z-ORDER) is checked and put in order again first.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="A report of `unisono lake report` to delete. May be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be erased; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be erased; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase_(
     place: LakeTarget,
@@ -51,9 +51,9 @@ def erase_(
 ) -> None:
     """Erase what events said, for good: in the log, in the lake, in snapshots. What is left is a tombstone.
 
-    Ids, order, partitions, clients, times and hashes stay. In the end all files are searched for what was erased;
-    exit code 1 when something of it is found. Interrupted, the same command completes it. What was sent to clients,
-    and backups, are out of its reach.
+    Ids, order, partitions, clients, times and hashes stay. At the end all files are searched for erased content;
+    exit code 1 if some is found. After an interruption, the same command completes it. Copies on clients and in
+    backups are not erased.
     """
     from unisono.pipeline.jobs.erase.job import erase, plan
     from unisono.pipeline.jobs.erase.old_reports import remove_report, require_report
@@ -87,7 +87,7 @@ def erase_(
         done = erase(spark, store, lake, planned, reason=reason, notify=place.say, also=reports)
     finally:
         lease.release()
-    _tell(place, done)
+    _report(place, done)
 
 
 def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[str, ...]) -> Selector:
@@ -103,20 +103,20 @@ def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[
     try:
         return Selector("partition", tuple(normalise(partitions)))
     except ValueError as error:
-        raise click.UsageError(f"no such partition can be: {error}") from error
+        raise click.UsageError(f"--partition is not a valid name: {error}") from error
 
 
-def _tell(place: LakeTarget, done: EraseSummary) -> None:
+def _report(place: LakeTarget, done: EraseSummary) -> None:
     place.say(done.proof.text())
     if not done.proof.holds:
         what = (
-            "stop the server, without which the log is written anew,"
+            "stop the server, so that the log can be rewritten,"
             if done.proof.in_log
             else "remove what is named above"
         )
         click.echo(
-            f"unisono: erased content was found after all: {what} and run the same command again, "
-            "which searches again",
+            f"unisono: erased content remains: {what} and run the same command again, "
+            "which repeats the search",
             err=True,
         )
         sys.exit(EXIT_NOT_DONE)

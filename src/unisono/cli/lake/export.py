@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Go on with a log that was restored from a backup, if all events that both have are the same.",
+    help="Continue with a log that was restored from a backup, if all events in both are equal.",
 )
 @click.option(
     "--verify", is_flag=True, help="Compare with the log what was added; all of it when nothing was."
 )
-@click.option("--follow", is_flag=True, help="Go on with what the server commits, until SIGTERM or ctrl-c.")
+@click.option("--follow", is_flag=True, help="Continue with newly committed events until SIGTERM or ctrl-c.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.01),
     metavar="S",
-    help="With --follow, look that often, in seconds. [default: 1]",
+    help="With --follow, seconds between looks at the log. [default: 1]",
 )
 @click.option(
     "--events-per-batch",
@@ -60,7 +60,7 @@ def export_(
     events_per_batch: int | None,
     checkpoint: Path | None,
 ) -> None:
-    """Copy into the lake what it does not have yet of the log: every event exactly once, whatever is killed when."""
+    """Copy new events of the log into the lake, each exactly once, also when the command is killed and run again."""
     from unisono.pipeline.open_log import extent
 
     if follow and (verify or to is not None or events_per_file is not None):
@@ -82,7 +82,7 @@ def export_(
 
 
 def _make(target: Lake, buckets: int | None) -> None:
-    """Make the lake if there is none; refuse a number of buckets that it has not."""
+    """Make the lake if there is none; refuse another number of buckets than it has."""
     from unisono.lake.errors import LakeUnusable
     from unisono.lake.table import BUCKETS
 
@@ -138,13 +138,13 @@ def _follow(
     began, events = time.monotonic(), 0
     stop = threading.Event()
 
-    def told(done: ExportResult) -> None:
+    def on_batch(done: ExportResult) -> None:
         nonlocal events
         events += done.events
         place.say(f"exported {done.since + 1} to {done.upto} in {done.seconds:.1f} s")
 
     spark = place.session("unisono lake export --follow")
-    for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which takes SIGINT for itself
+    for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which sets its own SIGINT handler
         signal.signal(number, lambda *_: stop.set())
     require_visible(spark.sparkContext, store)
     follower = Follower(
@@ -154,7 +154,7 @@ def _follow(
         checkpoint,
         every_s=every or EVERY_S,
         events_per_batch=events_per_batch or EVENTS_PER_BATCH,
-        on_batch=told,
+        on_batch=on_batch,
     )
     place.say(f"following {store.partition(':')[0]} from event {target.head()}")
     follower.run(stop)

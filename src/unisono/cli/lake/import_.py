@@ -67,7 +67,7 @@ STAGING = Path("unisono-import")
     metavar="N",
     help="Loaded in one transaction, at most. [default: 10000]",
 )
-@click.option("--dry-run", is_flag=True, help="Load nothing; tell what would become of every row.")
+@click.option("--dry-run", is_flag=True, help="Load nothing; report what would happen to every row.")
 @click.option(
     "--rejects",
     type=click.Path(file_okay=False, path_type=Path),
@@ -111,10 +111,10 @@ def import_(
     spark_conf: dict[str, str],
     quiet: bool,
 ) -> None:
-    """Bring history from elsewhere into a log: every row judged as the server would, loaded once, in order.
+    """Load history from files into a log: every row is judged as the server would, and loaded once, in order.
 
     Files are JSON lines (also .gz), Parquet, CSV, or the SQLite store of the JavaScript library. The log may hold
-    events already; no server may run on an embedded one. Killed at any time, the same command goes on.
+    events already; no server may run on an embedded one. If it is killed, the same command continues.
 
     \b
       unisono lake import old.jsonl --data unisono-data --dry-run
@@ -149,7 +149,7 @@ def import_(
             dry_run,
             group_rows=events_per_group or GROUP_ROWS_MAX,
         )
-        _tell(run(plan, lambda: place.session("unisono lake import"), place.say), report_file)
+        _report(run(plan, lambda: place.session("unisono lake import"), place.say), report_file)
 
 
 def _model(path: str | None, store: str) -> ShippedModel:
@@ -163,7 +163,7 @@ def _model(path: str | None, store: str) -> ShippedModel:
     return choose(path, store)
 
 
-def _tell(report: ImportReport, file: Path | None) -> None:
+def _report(report: ImportReport, file: Path | None) -> None:
     if file is not None:
         encoded: Any = msgspec.json.format(msgspec.json.encode(report), indent=2)
         file.write_bytes(encoded + b"\n")

@@ -73,7 +73,7 @@ class LakeInfo(msgspec.Struct, frozen=True):
 @at_place
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def info_(place: LakeTarget, as_json: bool) -> None:
-    """Tell what is in the lake, and how far it is behind the log when one is named."""
+    """Show what is in the lake, and how far it is behind the log when one is named."""
     from unisono.pipeline.open_log import normal_uri
 
     found = lake_info(place.open_lake(), None if place.store is None else normal_uri(place.store))

@@ -1,4 +1,4 @@
-"""`--model`: what the commands that fold history share."""
+"""`--model` of the commands that fold history."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def model_option(command: Command) -> Command:
 
 
 def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = False) -> ShippedModel:
-    """The model that was named, or else the one of the log that was named or lies here, if the lake is its copy.
+    """The named model, or else the one in force at the log, if the lake is its copy.
 
-    Another content of its version than the lake knows is refused; of one that is to fold snapshots anew (`folding`),
-    the folding itself compares with those that there are.
+    A model whose content differs from the lake's model of that version is refused. For `folding`, the fold itself
+    compares it with the existing snapshots.
     """
     from unisono.pipeline.job_model import choose
     from unisono.pipeline.jobs.snapshot.job import folded_to

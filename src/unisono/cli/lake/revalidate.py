@@ -31,7 +31,7 @@ def revalidate_(
 ) -> None:
     """Judge all history under a new model before anyone deploys it; change nothing.
 
-    Tells which events would be rejected if they were submitted today in this order, which would be skipped in replay,
+    Shows which events would be rejected if they were submitted today in this order, which would be skipped in replay,
     and which partitions would have another state. Exit code 0: compatible; 1: there are differences.
     """
     from unisono.pipeline.job_model import choose

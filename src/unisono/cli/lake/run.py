@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--keep-newest",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Retain: never let go of these, whatever --keep says. [default: 1000]",
+    help="Retain: never prune these, whatever --keep says. [default: 1000]",
 )
 @click.option(
     "--compact-every",
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where to keep the status. [default: pipeline.json in the data directory, where the admin port shows it]",
 )
-@click.option("--no-wait", is_flag=True, help="End at once when another service is at work on the lake.")
+@click.option("--no-wait", is_flag=True, help="End at once when another service works on the lake.")
 @click.option("--cycles", type=click.IntRange(min=1), metavar="N", help="End after so many.")
 def run_(
     place: LakeTarget,
@@ -97,9 +97,9 @@ def run_(
 ) -> None:
     """Keep the lake up to date: export, snapshot, publish, and with --keep or --keep-events retain, in cycles.
 
-    At longer intervals compact, audit and report. One Spark session for all of it; only one of these at a time
-    works on a lake. Ends on SIGTERM or ctrl-c after the stage at work, on a second one at once; killed anywhere,
-    start it again.
+    At longer intervals compact, audit and report. All stages use one Spark session; only one service at a
+    time works on a lake. Ends on SIGTERM or ctrl-c after the current stage, on a second one at once. It can be killed
+    and started again at any point.
     """
     from unisono.ipc.files import STATUS_FILE
     from unisono.pipeline.jobs.retain.job import KEEP_NEWEST, RetentionPolicy
@@ -115,20 +115,20 @@ def run_(
     extent(store)
     newest = KEEP_NEWEST if keep_newest is None else keep_newest
     retained = None if keep is None and keep_events is None else RetentionPolicy(keep, keep_events, newest)
-    wanted = ServiceOptions(
+    options = ServiceOptions(
         retained, compact_every / 1_000, vacuum_hours, audit_every / 1_000, report_every / 1_000, out
     )
     directory = sqlite_directory(store)
     file = status or ((directory or DATA) / STATUS_FILE)
     require_writable(file)
-    if not _serve(place, store, wanted, every / 1_000, file, cycles, no_wait):
+    if not _serve(place, store, options, every / 1_000, file, cycles, no_wait):
         sys.exit(EXIT_NOT_DONE)
 
 
 def _serve(
     place: LakeTarget,
     store: str,
-    wanted: ServiceOptions,
+    options: ServiceOptions,
     every_s: float,
     file: Path,
     cycles: int | None,
@@ -144,7 +144,7 @@ def _serve(
     began, lake = time.monotonic(), place.open_lake()
     lake.make(BUCKETS)
     stop = threading.Event()
-    _heed_signals(place, stop)
+    _handle_signals(place, stop)
     lease = Lease(lake.storage)
     try:
         lease.acquire(None if no_wait else _waiting(place, stop))
@@ -158,7 +158,7 @@ def _serve(
         service = Service(
             store,
             lake,
-            stages(spark, store, lake, wanted),
+            stages(spark, store, lake, options),
             every_s=every_s,
             status_file=file,
             notify=place.say,
@@ -169,38 +169,38 @@ def _serve(
         good = service.run(stop, cycles)
     finally:
         lease.release()
-    told = service.status
+    status = service.status
     click.echo(
-        f"{told.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds "
-        f"{_stretch(told.log_pruned_to + 1, told.log_head)}, the lake {_stretch(1, told.lake_head)}"
+        f"{status.cycles} cycles in {time.monotonic() - began:.1f} s: the log holds "
+        f"{_range(status.log_pruned_to + 1, status.log_head)}, the lake {_range(1, status.lake_head)}"
     )
     return good
 
 
-def _stretch(first: int, last: int) -> str:
+def _range(first: int, last: int) -> str:
     return f"{first} to {last}" if first <= last else "nothing"
 
 
-def _heed_signals(place: LakeTarget, stop: threading.Event) -> None:
-    def heed(*_: object) -> None:
+def _handle_signals(place: LakeTarget, stop: threading.Event) -> None:
+    def handle(*_: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        if not place.quiet:  # not through sys.stderr, which may be at work for somebody else
-            os.write(2, b"ending after the stage at work; ctrl-c or SIGTERM once more to end at once\n")
+        if not place.quiet:  # not sys.stderr: the interrupted code may be writing to it
+            os.write(2, b"ending after the current stage; ctrl-c or SIGTERM once more to end at once\n")
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, heed)
+        signal.signal(number, handle)
 
 
 def _waiting(place: LakeTarget, stop: threading.Event) -> Wait:
-    told = ""
+    reported = ""
 
     def wait(holder: Holder, seconds: float) -> bool:
-        nonlocal told
-        if told != holder.name:
-            told = holder.name
-            silence = f"shows no sign of life for {holder.lease_s:.0f} s"
+        nonlocal reported
+        if reported != holder.name:
+            reported = holder.name
+            silence = f"does not renew its lease for {holder.lease_s:.0f} s"
             place.say(f"{holder.text()} holds the lake: waiting until it ends or {silence}")
         return stop.wait(seconds)
 

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 @click.option(
     "--publish", is_flag=True, help="Then put into the store those that are newer than what it has."
 )
-@click.option("--rebuild", is_flag=True, help="Remove those of this model version and fold everything anew.")
+@click.option("--rebuild", is_flag=True, help="Remove those of this model version and fold everything again.")
 def snapshot_(
     place: LakeTarget, partitions: tuple[str, ...], model: str | None, publish: bool, rebuild: bool
 ) -> None:
     """Fold what is new in the lake into snapshots of all partitions, by the server's own reducers.
 
-    Starts from the newest snapshots of the same model version. Killed anywhere, run it again.
+    Starts from the newest snapshots of the same model version. If it is killed, run it again.
     """
     if partitions and rebuild:
-        raise click.UsageError("--rebuild makes the snapshots of all partitions anew: leave --partition out")
+        raise click.UsageError("--rebuild folds all partitions: leave --partition out")
     began, target = time.monotonic(), place.open_lake()
     chosen = chosen_model(place, model, folding=True)
     if publish:
@@ -71,12 +71,12 @@ def _fold(
 def _publish(place: LakeTarget, target: Lake, model_version: int) -> int:
     from unisono.pipeline.jobs.snapshot.publish import publish
 
-    told = time.monotonic()
+    reported = time.monotonic()
 
-    def tell(count: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > 1:
-            told = time.monotonic()
+    def report(count: int) -> None:
+        nonlocal reported
+        if time.monotonic() - reported > 1:
+            reported = time.monotonic()
             place.say(f"published {count} snapshots")
 
-    return publish(target, place.store_uri, model_version, tell).snapshots
+    return publish(target, place.store_uri, model_version, report).snapshots

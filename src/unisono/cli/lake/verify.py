@@ -1,4 +1,4 @@
-"""`--verify`: is the copy what was copied?"""
+"""`--verify`: compares the lake with the log."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
         ("--client", CULPRIT, "--yes"): "`unisono lake export` makes one",
         ("--client", CULPRIT): "say --yes, or --dry-run",
         ("--client", CULPRIT, "--partition", "x", "--yes"): "--client, --id or --partition, one of these",
-        ("--partition", "", "--yes"): "no such partition can be",
+        ("--partition", "", "--yes"): "--partition is not a valid name",
     }.items():
         told = call(*arguments)
         assert told.exit_code == 2, arguments
@@ -389,7 +389,7 @@ def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tm
         told = unisono("lake", "erase", *place, "--id", id, "--yes")
         assert told.exit_code == 1, "also when nothing else is left of it, and when something else is erased"
         assert "left behind: " in told.output
-        assert "erased content was found after all: remove what is named above" in told.output
+        assert "erased content remains: remove what is named above" in told.output
     left.unlink()
     told = unisono("lake", "erase", *place, "--id", "planted-40", "--yes")
     assert told.exit_code == 0, told.output

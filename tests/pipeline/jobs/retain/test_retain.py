@@ -312,4 +312,4 @@ def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
     assert (place.data / "log.db").stat().st_size < 2_000_000
     refused = run("retain", *arguments)
     assert refused.returncode == 2
-    assert "say what to keep" in refused.stderr
+    assert "give what to keep" in refused.stderr
