@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 from tests.pipeline.conftest import _quick_starts, context, spark  # noqa: F401 (fixtures)
-from tests.pipeline.jobs.erase.test_erase_live import kill_and_complete
+from tests.pipeline.jobs.erase.killing import kill_and_complete
 
 HISTORIES = max(1, int(os.environ.get("SOAK_ROUNDS", "300")) // 30)
 KILLS = 6

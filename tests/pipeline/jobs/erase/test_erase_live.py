@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,24 +12,21 @@ from tests.behaviour.server.harness import Server, item, running, tree_event
 from tests.commands import unisono
 from tests.pipeline.canaries import CULPRIT, canary, holders, planted
 from tests.pipeline.history import require_exact
-from tests.pipeline.jobs.erase.test_erase import expected, prepare, require_erased, require_states, run
-from tests.pipeline.processes import kill, start, wait_until
+from tests.pipeline.jobs.erase.killing import require_whole
+from tests.pipeline.jobs.erase.prepared import Prepared
+from tests.pipeline.jobs.erase.test_erase import expected, require_states, run
+from tests.pipeline.processes import kill, start
 from tests.waiting import PATIENCE_S
 from unisono.client import connect
 from unisono.lake.lake import Lake
-from unisono.lake.storage import BY_PARTITION, LOG
-from unisono.lake.table import REWRITE
-from unisono.pipeline.jobs.erase.erasure_table import erasures, recorded
+from unisono.pipeline.jobs.erase.erasure_table import erasures
 from unisono.pipeline.jobs.erase.select import Selector
 from unisono.pipeline.jobs.erase.unproved import load_unproved
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.open_log import sqlite_uri
-from unisono.protocol.tombstones import is_tombstone
 from unisono.store.check import check_directory
-from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteReader
 
-KILLS = 2
 EVENTS = 30
 
 
@@ -94,48 +88,6 @@ def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
     assert list(holders(data, tmp_path / "lake")) == [], "nor did the retry bring anything back"
 
 
-def reached(data: Path, lake: Lake, baseline: dict[str, int], records: list[Record]) -> int:
-    """How many of the steps of an erasure have been done, at least in part."""
-    steps = [bool(recorded(lake))]
-    steps += [
-        (lake.table(name).delta.transaction_version(REWRITE) or 0) > baseline[name] for name in baseline
-    ]
-    with closing(SqliteReader.open(data)) as reader:
-        (first,) = reader.scan(319, 320, limit=1)
-    steps.append(is_tombstone(first.event))
-    return sum(steps)
-
-
-def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: int) -> int:
-    """Erase, killed so many times at different moments, and then in peace; how many times it was killed alive."""
-    chance = random.Random(seed)
-    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
-    records = prepare(context, data, lake)
-    baseline = {
-        name: lake.table(name).delta.transaction_version(REWRITE) or 0 for name in (BY_PARTITION, LOG)
-    }
-    killed = 0
-    for number in range(kills):
-        stage = min(reached(data, lake, baseline, records), 3) if number else 0
-        process = start(
-            "erase", "--data", str(data), "--lake", lake.storage.location, "--client", CULPRIT, "--yes",
-            "--master", "local[2]",
-        )  # fmt: skip
-        wait_until(lambda stage=stage: reached(data, lake, baseline, records) > stage, process)  # type: ignore[misc]
-        time.sleep(chance.choice((0.0, 0.05, 0.3, 1.0)))
-        killed += kill(process)
-        assert check_directory(data).ok, check_directory(data).text()
-        seen = [
-            id for batch in lake.scan_arrow(columns=["committed_id"]) for id in batch.column(0).to_pylist()
-        ]
-        assert seen == list(range(1, lake.head() + 1))
-    done = run(context, data, lake)
-    assert done.proof.holds, done.proof.text()
-    require_erased(context, data, lake, records)
-    require_states(data, lake, records)
-    return killed
-
-
 STEPS = (
     "events recorded as to be erased: ",
     "rows erased in the lake: ",
@@ -147,11 +99,11 @@ STEPS = (
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("step", STEPS)
 def test_the_next_erasure_finishes_one_that_was_killed(
-    context: SparkContext, tmp_path: Path, step: str
+    context: SparkContext, prepared: Prepared, tmp_path: Path, step: str
 ) -> None:
-    """Whatever it is to erase itself."""
-    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
-    records = prepare(context, data, lake)
+    """Whatever it is to erase itself. Kills at other moments: soak/test_erase.py."""
+    data, lake = prepared.copy(tmp_path)
+    records = prepared.records
     place = ["--data", str(data), "--lake", lake.storage.location]
     process = start("erase", *place, "--client", CULPRIT, "--yes", "--master", "local[2]")
     assert process.stderr is not None
@@ -159,6 +111,7 @@ def test_the_next_erasure_finishes_one_that_was_killed(
         if line.startswith(step):
             break
     assert kill(process), "it was at work"
+    require_whole(data, lake)
     other = next(record for record in records if record.client_id != CULPRIT)
     told = unisono("lake", "erase", *place, "--id", other.id, "--yes")
     assert told.exit_code == 0, told.output
@@ -171,12 +124,10 @@ def test_the_next_erasure_finishes_one_that_was_killed(
     require_exact(lake, tombstones[: lake.head()])
     with closing(SqliteReader.open(data)) as reader:
         assert list(reader.scan(300, reader.head(), limit=10_000)) == tombstones[300:]
+    assert check_directory(data).ok, check_directory(data).text()
+    require_states(data, lake, records)
     assert load_unproved(lake.storage) is None
-    again = unisono("lake", "erase", *place, "--id", other.id, "--yes")
-    assert again.exit_code == 0
-    assert "is not finished" not in again.output
-
-
-@pytest.mark.timeout(240)
-def test_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
-    assert kill_and_complete(context, tmp_path, KILLS, seed=int.from_bytes(os.urandom(4), "big")) > 0
+    if step == STEPS[0]:
+        again = unisono("lake", "erase", *place, "--id", other.id, "--yes")
+        assert again.exit_code == 0
+        assert "is not finished" not in again.output
