@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
@@ -18,7 +19,8 @@ from unisono.pipeline.errors import brief
 
 
 @pytest.mark.timeout(240)
-def test_from_end_to_end(tmp_path: Path) -> None:
+def test_from_end_to_end(context: SparkContext, tmp_path: Path) -> None:
+    """Two processes, the second where no quick start is prepared; then commands that find Spark running."""
     records = make_store(tmp_path / "data", 2_000)
     place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake")]
     first = run("export", *place, "--to", "700", "--buckets", "4", "--master", "local[2]")
@@ -33,10 +35,10 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     )  # fmt: skip
     assert rest.returncode == 0, rest.stderr
     assert "exported" not in rest.stderr
-    told = run("info", *place, "--json")
+    told = unisono("lake", "info", *place, "--json")
     assert json.loads(told.stdout)["head"] == 2_000
-    compacted = run("compact", *place, "--vacuum-hours", "0", "--verify")
-    assert compacted.returncode == 0, compacted.stderr
+    compacted = unisono("lake", "compact", *place, "--vacuum-hours", "0", "--verify")
+    assert compacted.exit_code == 0, compacted.output
     assert "files became" in compacted.stdout
     assert "old files removed" in compacted.stdout
     assert "verified 2000 events" in compacted.stderr
@@ -62,8 +64,6 @@ def test_clear_errors(tmp_path: Path) -> None:
     make_store(tmp_path / "data", 20)
     data, place = str(tmp_path / "data"), ["--lake", str(tmp_path / "lake")]
     cases = {
-        ("export", "--data", str(tmp_path / "none"), *place): "holds no log",
-        ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 is requested",
         ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
         (
             "export",
@@ -73,11 +73,21 @@ def test_clear_errors(tmp_path: Path) -> None:
             "--master",
             "local[x]",
         ): "cannot be started on local[x]: SparkException",
-        ("export", "--store", "mysql://x", *place): "sqlite:DIRECTORY or postgresql://",
-        ("info", "--lake", str(tmp_path / "no lake")): "`unisono lake export` makes one",
     }
     started = {arguments: start(*arguments) for arguments in cases}
     no_java = start("export", "--data", data, *place, JAVA_HOME=str(tmp_path))
+    without_spark = {
+        ("export", "--data", str(tmp_path / "none"), *place): "holds no log",
+        ("export", "--data", data, *place, "--to", "21"): "the log ends at 20, 21 is requested",
+        ("export", "--store", "mysql://x", *place): "sqlite:DIRECTORY or postgresql://",
+        ("info", "--lake", str(tmp_path / "no lake")): "`unisono lake export` makes one",
+    }
+    for arguments, text in without_spark.items():
+        told = unisono("lake", *arguments)
+        assert told.exit_code == 2, arguments
+        assert told.output.startswith("unisono: ")
+        assert text in told.output
+        assert told.output.count("\n") == 1
     for arguments, process in started.items():
         _, err = process.communicate(timeout=WAIT_S)
         assert process.returncode == 2, arguments
