@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,11 @@ from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, export
 from unisono.pipeline.open_log import sqlite_uri
 
 
+def _travelled(item: Any) -> Any:
+    """As it arrives in another process: what could not go there fails here, too."""
+    return pickle.loads(pickle.dumps(item))
+
+
 class _Spread:
     """What `SparkContext.parallelize` gives, as far as the pipeline uses it."""
 
@@ -24,8 +30,23 @@ class _Spread:
     def map(self, work: Callable[[Any], Any]) -> _Spread:
         return _Spread(map(work, self._items))
 
+    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> _Spread:  # noqa: N802
+        return _Spread(item for each in self._items for item in work(each))
+
     def collect(self) -> list[Any]:
-        return list(self._items)
+        return [_travelled(item) for item in self._items]
+
+
+class _Shared:
+    """A broadcast variable."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def destroy(self) -> None:
+        """There is only the driver's value."""
+
+    unpersist = destroy
 
 
 class _Here:
@@ -34,7 +55,10 @@ class _Here:
     defaultParallelism = 1  # noqa: N815
 
     def parallelize(self, tasks: Sequence[Any], _: int) -> _Spread:
-        return _Spread(tasks)
+        return _Spread(map(_travelled, tasks))
+
+    def broadcast(self, value: Any) -> _Shared:
+        return _Shared(value)
 
 
 HERE = cast("Any", _Here())

@@ -45,7 +45,7 @@ def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: i
     """Erase, killed so many times at different moments, and then in peace; how many times it was killed alive."""
     chance = random.Random(seed)
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
-    records = prepare(context, data, lake)
+    records = prepare(data, lake)
     baseline = {
         name: lake.table(name).delta.transaction_version(REWRITE) or 0 for name in (BY_PARTITION, LOG)
     }
@@ -62,6 +62,6 @@ def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: i
         require_whole(data, lake)
     done = run(context, data, lake)
     assert done.proof.holds, done.proof.text()
-    require_erased(context, data, lake, records)
+    require_erased(data, lake, records)
     require_states(data, lake, records)
     return killed

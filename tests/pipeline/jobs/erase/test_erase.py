@@ -1,4 +1,7 @@
-"""Erased is gone: planted strings in every place a log and a lake have, and nothing else touched."""
+"""Erased is gone: planted strings in every place a log and a lake have, and nothing else touched.
+
+What does not depend on where tasks run is done without Spark (`HERE`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from click.testing import Result
 from pyspark import SparkContext
 
 from tests.commands import unisono
-from tests.lake.lakes import spreading
+from tests.lake.lakes import HERE, spreading
 from tests.lake.s3 import object_store
 from tests.pipeline.canaries import CANARY, CULPRIT, append, canary, folded, holders, planted
 from tests.pipeline.history import START_MS, require_exact, row_of
@@ -48,20 +51,20 @@ from unisono.vocabulary import Json
 BY_CULPRIT = Selector("client", (CULPRIT,))
 
 
-def prepare(context: SparkContext, data: Path, lake: Lake) -> list[Record]:
+def prepare(data: Path, lake: Lake) -> list[Record]:
     """1,000 events: 300 have left the log, 800 are in the lake, snapshots of all partitions in both."""
     store = sqlite_uri(data)
     lake.make(buckets=4)
     with closing(SqliteLog.open(data)) as log:
         records = append(log, 500)
-    export(context, store, lake, events_per_file=200)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, store, lake, events_per_file=200)
+    snapshot(HERE, lake, ShippedModel.open())
     with spreading():
-        compact(context, lake)
+        compact(HERE, lake)
     with closing(SqliteLog.open(data)) as log:
         records += append(log, 300, seed=2)
-    export(context, store, lake)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, store, lake)
+    snapshot(HERE, lake, ShippedModel.open())
     with closing(open_maintainer(store)) as maintainer:
         maintainer.put_snapshots(states(lake))
         maintainer.set_archive(lake.storage.location)
@@ -91,9 +94,7 @@ def expected(records: list[Record], lake: Lake) -> list[Record]:
     ]
 
 
-def require_erased(
-    context: SparkContext, data: Path, lake: Lake, records: list[Record], pruned_to: int = 300
-) -> None:
+def require_erased(data: Path, lake: Lake, records: list[Record], pruned_to: int = 300) -> None:
     """Nothing is left of the planted events but their tombstones, and all others are what they were."""
     assert list(holders(data, Path(lake.storage.location))) == []
     wanted = expected(records, lake)
@@ -104,9 +105,9 @@ def require_erased(
     with closing(SqliteReader.open(data)) as reader:
         assert list(reader.scan(pruned_to, reader.head(), limit=10_000)) == wanted[pruned_to:]
     assert check_directory(data).ok, check_directory(data).text()
-    assert all(part.equal for part in verify(context, sqlite_uri(data), lake))
+    assert all(part.equal for part in verify(HERE, sqlite_uri(data), lake))
     assert not any(
-        part.problem for part in compare_rows(context, sqlite_uri(data), lake.view(), pruned_to, lake.head())
+        part.problem for part in compare_rows(HERE, sqlite_uri(data), lake.view(), pruned_to, lake.head())
     )
     with closing(SqliteLog.open(data)) as log:
         known = log.begin([record.id for record in records]).known
@@ -150,7 +151,7 @@ def fingerprint(*directories: Path) -> dict[str, str]:
 
 def test_planted_strings_are_gone_and_all_else_is_there(context: SparkContext, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
-    records = prepare(context, data, lake)
+    records = prepare(data, lake)
     assert len(set(holders(data, tmp_path / "lake"))) > 8
     before = fingerprint(data, tmp_path / "lake")
     planned = plan(context, sqlite_uri(data), lake, BY_CULPRIT)
@@ -163,65 +164,65 @@ def test_planted_strings_are_gone_and_all_else_is_there(context: SparkContext, t
     assert done.proof.holds, done.proof.text()
     assert (done.events, done.intact, done.log_events) == (25, 25, 18)
     assert done.files_removed > 0
-    require_erased(context, data, lake, records)
+    require_erased(data, lake, records)
     require_states(data, lake, records)
     rows = erasures(lake)
     assert len({row.erased_at for row in rows}) == 1
     assert {(row.selected_by, row.reason) for row in rows} == {("client", "a test")}
 
     named = {file.path for file in (*lake.view().log_files, *lake.view().partition_files)}
-    again = run(context, data, lake)
+    again = run(HERE, data, lake)
     assert (again.events, again.intact, again.lake_rows, again.log_events) == (25, 0, 0, 0)
     assert again.proof.holds
     assert {file.path for file in (*lake.view().log_files, *lake.view().partition_files)} == named
     require_states(data, lake, records)
 
 
-def test_by_partition_and_by_id(context: SparkContext, tmp_path: Path) -> None:
+def test_by_partition_and_by_id(tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
     with closing(SqliteLog.open(data)) as log:
         records = append(log, 400)
-    export(context, sqlite_uri(data), lake, to=300)
+    export(HERE, sqlite_uri(data), lake, to=300)
     wanted = {record.committed_id for record in records if "room-007" in record.partitions}
-    done = run(context, data, lake, Selector("partition", ("room-007",)))
+    done = run(HERE, data, lake, Selector("partition", ("room-007",)))
     assert done.proof.holds, done.proof.text()
     assert {row.committed_id for row in erasures(lake)} == wanted
     one, other = records[79], records[399]
     assert one.client_id == other.client_id == CULPRIT
     assert not {one.committed_id, other.committed_id} & wanted
-    done = run(context, data, lake, Selector("id", (one.id, other.id)))
+    done = run(HERE, data, lake, Selector("id", (one.id, other.id)))
     assert (done.events, done.intact) == (2, 2)
     wanted |= {one.committed_id, other.committed_id}
     left = {record.committed_id for record in planted(records)} - wanted
     assert left, "those of the same client that were not meant"
     tombstones = expected(records, lake)
     assert {record.committed_id for record in tombstones if is_tombstone(record.event)} == wanted
-    export(context, sqlite_uri(data), lake)
+    export(HERE, sqlite_uri(data), lake)
     require_exact(lake, tombstones)
     with closing(SqliteReader.open(data)) as reader:
         assert list(reader.scan(0, reader.head(), limit=10_000)) == tombstones
     with pytest.raises(NothingFound, match="no event has the id 'nobody': nothing was erased"):
-        plan(context, sqlite_uri(data), lake, Selector("id", (one.id, "nobody")))
+        plan(HERE, sqlite_uri(data), lake, Selector("id", (one.id, "nobody")))
 
 
 def path_of(lake: Lake, file: DataFile) -> Path:
     return Path(lake.storage.uri(file.table, file.path))
 
 
-def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext, tmp_path: Path) -> None:
+def test_jobs_that_had_read_the_text_cannot_bring_it_back(tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     store = sqlite_uri(data)
     lake.make(buckets=2)
     with closing(SqliteLog.open(data)) as log:
         records = append(log, 300)
-    export(context, store, lake, to=100)
-    export(context, store, lake, to=200)
+    export(HERE, store, lake, to=100)
+    export(HERE, store, lake, to=200)
     exported = run_task(ExportTask(store, lake.storage, 200, 300, BOTH, 2, 1_000))
     table = lake.table(LOG)
     joined = join(CompactionTask(lake.storage, LOG, tuple(table.files()), 1_000_000))
     written = {file: path_of(lake, file).read_bytes() for file in (*exported.files, *joined.files)}
-    assert run(context, data, lake).proof.holds
+    assert run(HERE, data, lake).proof.holds
     for file, content in written.items():
         assert not path_of(lake, file).exists()
         path_of(lake, file).write_bytes(content)  # as if the job had come to it only now
@@ -229,12 +230,10 @@ def test_jobs_that_had_read_the_text_cannot_bring_it_back(context: SparkContext,
         commit(lake, ExportCommit(200, 300, BOTH), [exported])
     with pytest.raises(CommitConflict), removed_unless_committed(lake.storage, joined.files):
         table.replace(table.files(), joined.files, {}, same_rows=True)
-    require_erased(context, data, lake, records, pruned_to=0)
+    require_erased(data, lake, records, pruned_to=0)
 
 
-def test_what_is_left_is_found_and_what_others_say_too_is_not_blamed(
-    context: SparkContext, tmp_path: Path
-) -> None:
+def test_what_is_left_is_found_and_what_others_say_too_is_not_blamed(tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
     with closing(SqliteLog.open(data)) as log:
@@ -243,16 +242,16 @@ def test_what_is_left_is_found_and_what_others_say_too_is_not_blamed(
         quote = Record(101, "quote", "other", ("q",), body, content_hash(body, b'["q"]'), 1_700_000_000_200)
         log.begin([])
         log.commit([quote])
-    export(context, sqlite_uri(data), lake)
+    export(HERE, sqlite_uri(data), lake)
     beside = tmp_path / "lake" / "notes.txt"
     beside.write_text(f"somebody wrote down {canary(80)}, and {canary(40)}")
-    done = run(context, data, lake)
+    done = run(HERE, data, lake)
     assert not done.proof.holds
     assert [trace.place.path for trace in done.proof.traces] == ["notes.txt"]
     assert f"{beside}: " in done.proof.text()
     assert done.proof.common > 0, "the quote stands in an event that stays"
     beside.unlink()
-    assert run(context, data, lake).proof.holds
+    assert run(HERE, data, lake).proof.holds
     left = {Path(path).relative_to(tmp_path).parts[:2] for path in holders(data, tmp_path / "lake")}
     assert left == {("data", "log.db"), ("lake", "log"), ("lake", "by_partition")}, "the quote itself"
 
@@ -270,7 +269,7 @@ def note(number: int, partition: str, event: Json) -> Record:
     )
 
 
-def test_what_a_state_makes_of_events_that_stay_is_no_trace(context: SparkContext, tmp_path: Path) -> None:
+def test_what_a_state_makes_of_events_that_stay_is_no_trace(tmp_path: Path) -> None:
     """An event ends a text by `"}},` and a state by `"},`, as events of another kind do, which are erased here."""
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     said = "dolor sit amet"
@@ -290,13 +289,13 @@ def test_what_a_state_makes_of_events_that_stay_is_no_trace(context: SparkContex
         )
     store = sqlite_uri(data)
     lake.make(buckets=2)
-    export(context, store, lake)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, store, lake)
+    snapshot(HERE, lake, ShippedModel.open())
     with closing(open_maintainer(store)) as maintainer:
         maintainer.put_snapshots(states(lake))
     assert any(f'{said}"}},"'.encode() in state.state for state in states(lake) if state.partition == "stays")
     selector = Selector("partition", ("goes",))
-    done = erase(context, store, lake, plan(context, store, lake, selector))
+    done = erase(HERE, store, lake, plan(HERE, store, lake, selector))
     assert done.proof.holds, done.proof.text()
     assert done.proof.common > 0
 
@@ -345,7 +344,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
         assert told.exit_code == 2, arguments
         assert text in told.output
     lake.make(buckets=2)
-    export(context, sqlite_uri(data), lake, to=120)
+    export(HERE, sqlite_uri(data), lake, to=120)
     before = fingerprint(data, tmp_path / "lake")
     unknown = call("--client", "nobody", "--yes")
     assert (unknown.exit_code, unknown.output) == (
@@ -381,7 +380,7 @@ def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tm
     with closing(SqliteLog.open(data)) as log:
         append(log, 80)
     lake.make(buckets=2)
-    export(context, sqlite_uri(data), lake)
+    export(HERE, sqlite_uri(data), lake)
     left = tmp_path / "lake" / "left behind"
     left.write_text(canary(40))
     place = ["--data", str(data), "--lake", str(tmp_path / "lake")]
@@ -401,8 +400,8 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
     lake.make(buckets=2)
     with closing(PostgresLog.open(database, "node")) as log:
         records = append(log, 400)
-    export(context, database, lake, to=300)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, database, lake, to=300)
+    snapshot(HERE, lake, ShippedModel.open())
     with closing(open_maintainer(database)) as maintainer:
         maintainer.put_snapshots(states(lake))
         maintainer.set_archive(lake.storage.location)
@@ -433,7 +432,7 @@ def test_a_lake_in_an_object_store(context: SparkContext, tmp_path: Path) -> Non
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)
         lake.make(buckets=2)
-        export(context, sqlite_uri(tmp_path / "data"), lake, to=100)
+        export(HERE, sqlite_uri(tmp_path / "data"), lake, to=100)
         held = {place.path for place in lake_files(lake.storage) if place.holds_events}
         assert run(context, tmp_path / "data", lake).proof.holds
         assert [row for batch in lake.scan_arrow() for row in batch.to_pylist()] == [

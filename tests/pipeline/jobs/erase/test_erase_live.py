@@ -10,6 +10,7 @@ from pyspark import SparkContext
 
 from tests.behaviour.server.harness import Server, item, running, tree_event
 from tests.commands import unisono
+from tests.lake.lakes import HERE
 from tests.pipeline.canaries import CULPRIT, canary, holders, planted
 from tests.pipeline.history import require_exact
 from tests.pipeline.jobs.erase.killing import require_whole
@@ -48,7 +49,7 @@ def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
     with running(data, *arguments) as server:
         ids = fill(server)
         lake.make(buckets=2)
-        export(context, sqlite_uri(data), lake, to=40)
+        export(HERE, sqlite_uri(data), lake, to=40)
         done = run(context, data, lake, Selector("client", (CULPRIT,)))
         assert done.proof.holds, done.proof.text()
         assert done.log_events == EVENTS

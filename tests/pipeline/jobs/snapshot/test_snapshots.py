@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.authority.models import write_model
-from tests.lake.lakes import spreading
+from tests.lake.lakes import HERE, spreading
 from tests.lake.s3 import object_store
 from tests.pipeline.equality import require_replay
 from tests.pipeline.outline import (
@@ -76,12 +76,12 @@ def test_only_what_is_new_is_folded(
 ) -> None:
     store, records = outlines
     model = shipped_outline()
-    export(context, store, lake, to=1_000)
+    export(HERE, store, lake, to=1_000)
     full = snapshot(context, lake, model)
     assert (full.since, full.upto, full.partitions) == (0, 1_000, 25)
     assert full.events == sum(len(record.partitions) for record in records[:1_000])
     before = require_replay(lake, model, records[:1_000])
-    export(context, store, lake, to=1_010)
+    export(HERE, store, lake, to=1_010)
     some = snapshot(context, lake, model)
     touched = {name for record in records[1_000:1_010] for name in record.partitions}
     assert (some.since, some.upto, some.partitions) == (1_000, 1_010, len(touched))
@@ -98,12 +98,10 @@ def test_only_what_is_new_is_folded(
     assert f"model       {model.version}" in info.text()
 
 
-def test_any_delta_reader_can_read_it(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
-) -> None:
-    export(context, outlines[0], lake, to=300)
+def test_any_delta_reader_can_read_it(lake: Lake, outlines: tuple[str, list[Record]]) -> None:
+    export(HERE, outlines[0], lake, to=300)
     model = shipped_outline()
-    snapshot(context, lake, model)
+    snapshot(HERE, lake, model)
     rows = DeltaTable(lake.storage.table(SNAPSHOTS)).to_pyarrow_table().to_pylist()
     assert len(rows) == 25
     for row in rows:
@@ -126,7 +124,7 @@ def test_the_same_bytes_however_it_came_about(
         monkeypatch.setattr(snapshots, "WAVE_ROWS", 500 if number else snapshots.WAVE_ROWS)
         monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 100 if number else 16_384)
         for upto in steps:
-            export(context, store, lake, to=upto, events_per_file=400)
+            export(HERE, store, lake, to=upto, events_per_file=400)
             snapshot(context, lake, model)
             if number == 1:
                 with spreading():
@@ -138,44 +136,40 @@ def test_the_same_bytes_however_it_came_about(
 
 
 @pytest.mark.req("DUR-07")
-def test_a_snapshot_of_another_model_version_is_never_used(
-    context: SparkContext, lake: Lake, tmp_path: Path
-) -> None:
+def test_a_snapshot_of_another_model_version_is_never_used(lake: Lake, tmp_path: Path) -> None:
     records = _counted(tmp_path / "data", 60)
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake)
     for version in (1, 2, 3):
         model = ShippedModel.of(load_model(write_model(tmp_path / "model", version)))
-        assert snapshot(context, lake, model).since == 0
+        assert snapshot(HERE, lake, model).since == 0
         for row in require_replay(lake, model, records).values():
             data = unpack(row.state)["data"]
             assert isinstance(data, dict)
             assert data["count"] == version * row.events
-    assert snapshot(context, lake, ShippedModel.open()).model_version == NO_MODEL_VERSION
+    assert snapshot(HERE, lake, ShippedModel.open()).model_version == NO_MODEL_VERSION
     require_replay(lake, ShippedModel.open(), records)
-    compact(context, lake)
+    compact(HERE, lake)
     assert [part.model_version for part in lake_info(lake).snapshots] == [2, 3], "the last two stay"
 
 
 @pytest.mark.req("DUR-07")
-def test_back_to_a_model_whose_snapshots_were_removed(
-    context: SparkContext, lake: Lake, tmp_path: Path
-) -> None:
+def test_back_to_a_model_whose_snapshots_were_removed(lake: Lake, tmp_path: Path) -> None:
     """Nothing is left of how far they had got: what they held is folded again, not taken for done."""
     records = _counted(tmp_path / "data", 60)
     store = sqlite_uri(tmp_path / "data")
-    export(context, store, lake, to=50)
+    export(HERE, store, lake, to=50)
     first, *later = (
         ShippedModel.of(load_model(write_model(tmp_path / f"model-{version}", version)))
         for version in (1, 2, 3)
     )
     for model in (first, *later):
-        snapshot(context, lake, model)
-    compact(context, lake)
-    export(context, store, lake)
+        snapshot(HERE, lake, model)
+    compact(HERE, lake)
+    export(HERE, store, lake)
     assert folded_to(lake, first) == 0
-    assert snapshot(context, lake, first).partitions == 7
+    assert snapshot(HERE, lake, first).partitions == 7
     require_replay(lake, first, records)
-    compact(context, lake)
+    compact(HERE, lake)
     assert {part.model_version for part in lake_info(lake).snapshots} == {1, 3}, (
         "those that reach furthest stay"
     )
@@ -198,104 +192,100 @@ def _counted(directory: Path, count: int) -> list[Record]:
     return records
 
 
-def test_another_content_of_the_same_version_is_noticed(
-    context: SparkContext, lake: Lake, tmp_path: Path
-) -> None:
+def test_another_content_of_the_same_version_is_noticed(lake: Lake, tmp_path: Path) -> None:
     records = _counted(tmp_path / "data", 40)
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake)
     place = write_model(tmp_path / "model", 2)
     first = ShippedModel.of(load_model(place))
-    snapshot(context, lake, first)
+    snapshot(HERE, lake, first)
     (place / "rules.py").write_text((place / "rules.py").read_text().replace("VERSION = 2", "VERSION = 20"))
     second = ShippedModel.of(load_model(place))
     with pytest.raises(
         ModelContentChanged, match=r"model version 2 were folded by another content .* --rebuild"
     ):
-        snapshot(context, lake, second)
+        snapshot(HERE, lake, second)
     require_replay(lake, first, records)
-    snapshot(context, lake, second, rebuild=True)
+    snapshot(HERE, lake, second, rebuild=True)
     assert all(unpack(row.state)["data"]["count"] == 20 * row.events for row in latest(lake, 2))  # type: ignore[index,call-overload]
     require_replay(lake, second, records)
 
 
-def test_of_some_partitions(context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]) -> None:
+def test_of_some_partitions(lake: Lake, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
     model = shipped_outline()
-    export(context, store, lake, to=500)
+    export(HERE, store, lake, to=500)
     chosen = ["room-00003", "room-00007", "room-00003"]
-    done = snapshot(context, lake, model, partitions=chosen)
+    done = snapshot(HERE, lake, model, partitions=chosen)
     assert done.partitions == 2
     assert {row.partition for row in latest(lake, model.version)} == set(chosen)
     assert lake.table(SNAPSHOTS).folded_upto(model.version) == 0
     with pytest.raises(NoSuchPartition, match="no event of partition 'nobody' is in the lake"):
-        snapshot(context, lake, model, partitions=["room-00001", "nobody"])
-    assert snapshot(context, lake, model, partitions=chosen).events == 0
-    snapshot(context, lake, model)
+        snapshot(HERE, lake, model, partitions=["room-00001", "nobody"])
+    assert snapshot(HERE, lake, model, partitions=chosen).events == 0
+    snapshot(HERE, lake, model)
     require_replay(lake, model, records[:500])
-    export(context, store, lake, to=900)
-    snapshot(context, lake, model, partitions=chosen)
-    export(context, store, lake, to=1_000)
-    snapshot(context, lake, model)
+    export(HERE, store, lake, to=900)
+    snapshot(HERE, lake, model, partitions=chosen)
+    export(HERE, store, lake, to=1_000)
+    snapshot(HERE, lake, model)
     require_replay(lake, model, records[:1_000])
 
 
 def test_partitions_whose_history_changed_are_folded_anew(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
+    lake: Lake, outlines: tuple[str, list[Record]]
 ) -> None:
     store, records = outlines
     model = shipped_outline()
     for upto in (400, 800):
-        export(context, store, lake, to=upto)
-        snapshot(context, lake, model)
+        export(HERE, store, lake, to=upto)
+        snapshot(HERE, lake, model)
     gone = ["room-00002", "room-00005", "nobody"]
     assert drop_snapshots(lake, gone) == 4
     assert drop_snapshots(lake, gone) == 0
     left = {row.partition for row in latest(lake, model.version)}
     assert len(left) == 23
     assert not left & set(gone)
-    assert snapshot(context, lake, model).partitions == 2
+    assert snapshot(HERE, lake, model).partitions == 2
     require_replay(lake, model, records[:800])
 
 
 def test_many_runs_are_compacted_first(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
+    lake: Lake, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, records = outlines
-    export(context, store, lake, to=600, events_per_file=30)
+    export(HERE, store, lake, to=600, events_per_file=30)
     assert sum(file.bucket == UNBUCKETED for file in lake.view().partition_files) == 20
     monkeypatch.setattr(snapshots, "UNBUCKETED_ROWS_MAX", 300)
-    snapshot(context, lake, shipped_outline())
+    snapshot(HERE, lake, shipped_outline())
     assert len(lake.view().partition_files) == 1
     require_replay(lake, shipped_outline(), records[:600])
 
 
 def test_many_generations_are_joined_first(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
+    lake: Lake, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever never compacts would have all of them open at once, some day more than a process may."""
     store, records = outlines
     model = shipped_outline()
     monkeypatch.setattr(snapshots, "GENERATIONS_MAX", 3)
     for upto in range(100, 700, 100):
-        export(context, store, lake, to=upto)
-        snapshot(context, lake, model)
+        export(HERE, store, lake, to=upto)
+        snapshot(HERE, lake, model)
         assert open_files_needed(lake.table(SNAPSHOTS).files()) <= 4
     require_replay(lake, model, records[:600])
 
 
-def test_older_snapshots_are_thinned_out(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
-) -> None:
+def test_older_snapshots_are_thinned_out(lake: Lake, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
     model = shipped_outline()
     for upto in range(100, EVENTS + 1, 100):
-        export(context, store, lake, to=upto)
-        snapshot(context, lake, model)
+        export(HERE, store, lake, to=upto)
+        snapshot(HERE, lake, model)
         if upto % 500 == 0:
             before = require_replay(lake, model, records[:upto])
             rows = sum(file.rows for file in lake.table(SNAPSHOTS).files())
             assert needs_compaction(lake)
-            told = next(part for part in compact(context, lake) if part.table == SNAPSHOTS)
+            told = next(part for part in compact(HERE, lake) if part.table == SNAPSHOTS)
             assert told.files_after < told.files_before
             assert told.rows_rewritten == rows
             assert not needs_compaction(lake)
@@ -343,7 +333,7 @@ def test_thinned_again_and_again_the_past_stays_in_reach() -> None:
 
 def test_two_runs_at_once(context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
-    export(context, store, lake)
+    export(HERE, store, lake)
     model, failures = shipped_outline(), []
 
     def run() -> None:
@@ -417,7 +407,7 @@ def test_a_damaged_snapshot_is_not_built_upon(
 ) -> None:
     store, records = outlines
     model = shipped_outline()
-    export(context, store, lake, to=200)
+    export(HERE, store, lake, to=200)
     Table.make(lake.storage, SNAPSHOTS, BUCKETS)
     writer = SnapshotWriter(lake.storage, UNBUCKETED, model.version, model.digest)
     wrong = _row("room-00001", 100, b'{"tree":{},"data":{"title":"forged"}}')
@@ -429,13 +419,11 @@ def test_a_damaged_snapshot_is_not_built_upon(
     require_replay(lake, model, records[:200])
 
 
-def test_a_lake_with_other_buckets(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
-) -> None:
-    export(context, outlines[0], lake, to=10)
+def test_a_lake_with_other_buckets(lake: Lake, outlines: tuple[str, list[Record]]) -> None:
+    export(HERE, outlines[0], lake, to=10)
     Table.make(lake.storage, SNAPSHOTS, BUCKETS * 2)
     with pytest.raises(LakeUnusable, match="has 8 buckets and by_partition has 4: remove"):
-        snapshot(context, lake, shipped_outline())
+        snapshot(HERE, lake, shipped_outline())
 
 
 def test_which_model(tmp_path: Path) -> None:
@@ -452,7 +440,7 @@ def test_which_model(tmp_path: Path) -> None:
     assert choose(None, sqlite_uri(tmp_path / "data")) == ShippedModel.open()
 
 
-def test_growing_logs(context: SparkContext, lake: Lake, tmp_path: Path) -> None:
+def test_growing_logs(lake: Lake, tmp_path: Path) -> None:
     """Follows a log that gets new partitions on the way."""
     log = SqliteLog.open(tmp_path / "data")
     model = shipped_outline()
@@ -460,8 +448,8 @@ def test_growing_logs(context: SparkContext, lake: Lake, tmp_path: Path) -> None
     for number in range(4):
         fresh = Outlines(number, 10 * (number + 1), first=len(records) + 1)
         records += append_outlines(log, fresh, 120)
-        export(context, sqlite_uri(tmp_path / "data"), lake)
-        snapshot(context, lake, model)
+        export(HERE, sqlite_uri(tmp_path / "data"), lake)
+        snapshot(HERE, lake, model)
         require_replay(lake, model, records)
     log.close()
 
@@ -475,7 +463,7 @@ def test_in_an_object_store(
         lake = Lake.at("s3://lake/history", options)
         lake.make(buckets=2)
         for upto in (300, 400):
-            export(context, store, lake, to=upto)
+            export(HERE, store, lake, to=upto)
             snapshot(context, lake, model)
         require_replay(lake, model, records[:400])
         assert states_at(spark, lake, 350, model=model).count() == 25
