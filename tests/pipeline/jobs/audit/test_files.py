@@ -10,6 +10,7 @@ import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 from pyspark import SparkContext
 
+from tests.lake.lakes import HERE
 from tests.lake.s3 import object_store
 from tests.pipeline.history import append
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
@@ -29,8 +30,8 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
     lake.make(buckets=4)
     with closing(PostgresLog.open(database, "node")) as log:
         append(log, 700)
-    export(context, database, lake)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, database, lake)
+    snapshot(HERE, lake, ShippedModel.open())
     rows = list(latest(lake, 0))
     with closing(open_maintainer(database)) as maintainer:
         maintainer.put_snapshots([Snapshot(row.partition, row.committed_id, 0, row.state, 1) for row in rows])
@@ -62,8 +63,8 @@ def test_a_lake_in_an_object_store(context: SparkContext, store: str) -> None:
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)
         lake.make(buckets=4)
-        export(context, store, lake, to=600, events_per_file=200)
-        snapshot(context, lake, ShippedModel.open())
+        export(HERE, store, lake, to=600, events_per_file=200)
+        snapshot(HERE, lake, ShippedModel.open())
         report = audit(context, lake, store)
         assert report.sound, report.text()
         lost = lake.view().log_files[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkContext
 
+from tests.commands import unisono
+from tests.lake.lakes import HERE
 from tests.pipeline.history import START_MS, append, make_store, read_store
-from tests.pipeline.processes import kill, run, start, wait_until
+from tests.pipeline.processes import kill, start, wait_until
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.errors import Mismatch, PipelineError
@@ -42,14 +44,14 @@ def publish(maintainer: LogMaintainer, lake: Lake, names: set[str] | None = None
 
 
 @pytest.fixture(scope="module")
-def ready(context: SparkContext, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log, its lake and its snapshots: to be copied, not changed."""
     folder = tmp_path_factory.mktemp("retention")
     make_store(folder / "data", EVENTS)
     lake = Lake.at(str(folder / "lake"))
     lake.make(buckets=4)
-    export(context, sqlite_uri(folder / "data"), lake, events_per_file=700)
-    snapshot(context, lake, ShippedModel.open())
+    export(HERE, sqlite_uri(folder / "data"), lake, events_per_file=700)
+    snapshot(HERE, lake, ShippedModel.open())
     return folder
 
 
@@ -129,7 +131,7 @@ def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(context: SparkContext, 
     place.publish()
     with closing(SqliteLog.open(place.data)) as log:
         append(log, 400, seed=7)
-    export(context, place.store, place.lake)
+    export(HERE, place.store, place.lake)
     fresh = read_store(place.data)[EVENTS:]
     told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
@@ -261,8 +263,8 @@ def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_
     with closing(open_maintainer(sqlite_uri(data))) as maintainer:
         for upto in (2_000, 20_000):
             settings(data, upto)
-            export(context, sqlite_uri(data), lake)
-            snapshot(context, lake, ShippedModel.open())
+            export(HERE, sqlite_uri(data), lake)
+            snapshot(HERE, lake, ShippedModel.open())
             publish(maintainer, lake)
             retain(context, sqlite_uri(data), maintainer, lake, RetentionPolicy(events=500, newest=0))
             assert maintainer.extent() == LogExtent(upto - 500, upto, lake.storage.location)
@@ -287,13 +289,13 @@ def set_again(committed_id: int, chance: random.Random) -> Record:
     return Record(committed_id, f"{chance.getrandbits(128):032x}", "c", partitions, body, hash, START_MS)
 
 
-@pytest.mark.timeout(180)
-def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
+def kill_and_complete(place: Place, keeping: Sequence[int], seed: int) -> None:
+    """Retention killed while it prunes, once for each number of events to keep; then in peace."""
     records: list[Record] = read_store(place.data)
     place.publish()
     arguments = ["--store", place.store, "--lake", place.lake.storage.location, "--master", "local[2]"]
-    chance = random.Random()
-    for keep in (2_400, 1_200):
+    chance = random.Random(seed)
+    for keep in keeping:
         command = start("retain", "--keep-events", str(keep), "--keep-newest", "0", *arguments)
         before = place.maintainer.extent().pruned_to
         wait_until(lambda before=before: place.maintainer.extent().pruned_to > before, command)  # type: ignore[misc]
@@ -302,14 +304,20 @@ def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
         held = place.maintainer.extent()
         with closing(SqliteReader.open(place.data)) as reader:
             assert list(reader.scan(held.pruned_to, EVENTS, limit=10_000)) == records[held.pruned_to :]
-    told = run("retain", "--keep-events", "300", "--keep-newest", "0", "--dry-run", *arguments)
-    assert told.returncode == 0, told.stderr
+    told = unisono("lake", "retain", "--keep-events", "300", "--keep-newest", "0", "--dry-run", *arguments)
+    assert told.exit_code == 0, told.output
     assert "can be pruned: " in told.stdout
-    done = run("retain", "--keep-events", "300", "--keep-newest", "0", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = unisono("lake", "retain", "--keep-events", "300", "--keep-newest", "0", *arguments)
+    assert done.exit_code == 0, done.output
     assert f"the log holds events 2701 to {EVENTS}" in done.stdout
     assert list(check_directory(place.data).findings) == []
     assert (place.data / "log.db").stat().st_size < 2_000_000
-    refused = run("retain", *arguments)
-    assert refused.returncode == 2
+    refused = unisono("lake", "retain", *arguments)
+    assert refused.exit_code == 2
     assert "give what to keep" in refused.stderr
+
+
+@pytest.mark.timeout(180)
+def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
+    """More kills: soak/test_retention.py."""
+    kill_and_complete(place, [1_200], time.time_ns())

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkContext
 
+from tests.commands import unisono
+from tests.lake.lakes import HERE
 from tests.pipeline.html.test_charts import read_page
 from tests.pipeline.jobs.report.test_reports import store_of
 from tests.pipeline.processes import run
@@ -164,12 +166,10 @@ def make_history(count: int, rooms: int = 9, seed: int = 5) -> list[Record]:
     return made
 
 
-def lake_of(
-    context: SparkContext, folder: Path, records: Sequence[Record], events_per_file: int = 400
-) -> Lake:
+def lake_of(folder: Path, records: Sequence[Record], events_per_file: int = 400) -> Lake:
     store, lake = store_of(folder / "data", records), Lake.at(str(folder / "lake"))
     lake.make(4)
-    export(context, store, lake, events_per_file=events_per_file)
+    export(HERE, store, lake, events_per_file=events_per_file)
     return lake
 
 
@@ -179,8 +179,8 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def lake(context: SparkContext, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return lake_of(context, tmp_path_factory.mktemp("judged"), records)
+def lake(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return lake_of(tmp_path_factory.mktemp("judged"), records)
 
 
 # -- the same in one line ----------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_how_the_work_is_cut_changes_nothing(
     other = Lake.at(str(tmp_path / "lake"))
     other.make(4)
     store = store_of(tmp_path / "data", records)
-    export(context, store, other, events_per_file=150)
+    export(HERE, store, other, events_per_file=150)
     compact(context, other, 100_000)
     monkeypatch.setattr("unisono.pipeline.task_planning.TASK_EVENTS_MIN", 10_000)
     assert msgspec.structs.replace(revalidate(context, other, old, new), rounds=first.rounds) == first
@@ -368,7 +368,7 @@ def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Pat
     made = [record(1, ["p00"], added("n")), record(2, ["p00", "p01"], added("n"))]
     for number in range(1, chain):  # taken when the one before was refused, and the other way round
         made.append(record(number + 2, [f"p{number:02d}", f"p{number + 1:02d}"], added("n")))
-    lake = lake_of(context, tmp_path, made)
+    lake = lake_of(tmp_path, made)
     loose = load_model(model_at(tmp_path / "loose", 1, no_checks))
     strict = load_model(model_at(tmp_path / "strict", 2))
     result = revalidate(context, lake, ShippedModel.of(loose), ShippedModel.of(strict), out=tmp_path / "out")
@@ -440,7 +440,7 @@ def test_from_the_command_line(context: SparkContext, tmp_path: Path) -> None:
     records = [
         record(number, each.partitions, orjson.loads(each.event)) for number, each in enumerate(records, 1)
     ]
-    lake_of(context, tmp_path, records)
+    lake_of(tmp_path, records)
     old, new = model_at(tmp_path / "old", 1), model_at(tmp_path / "new", 1, tightened, other_reducer)
     place = ["--lake", str(tmp_path / "lake"), "--master", "local[2]"]
     refused = run(
@@ -451,12 +451,14 @@ def test_from_the_command_line(context: SparkContext, tmp_path: Path) -> None:
     assert SAME_VERSION in refused.stdout
     assert "judged about " in refused.stderr
     assert (tmp_path / "out" / "index.html").exists()
-    fine = run("revalidate", *place, "--model", str(old), "--against", str(old), "--json", "--quiet")
-    assert (fine.returncode, fine.stderr) == (0, "")
+    fine = unisono(
+        "lake", "revalidate", *place, "--model", str(old), "--against", str(old), "--json", "--quiet"
+    )
+    assert (fine.exit_code, fine.stderr) == (0, "")
     assert json.loads(fine.stdout)["compatible"] is True
-    unknown = run("revalidate", *place, "--model", str(new))
-    assert unknown.returncode == 2
+    unknown = unisono("lake", "revalidate", *place, "--model", str(new))
+    assert unknown.exit_code == 2
     assert "say what to compare with" in unknown.stderr
-    nowhere = run("revalidate", *place, "--model", str(tmp_path / "nowhere"), "--against", "open")
-    assert nowhere.returncode == 2
+    nowhere = unisono("lake", "revalidate", *place, "--model", str(tmp_path / "nowhere"), "--against", "open")
+    assert nowhere.exit_code == 2
     assert "is not a directory" in nowhere.stderr
