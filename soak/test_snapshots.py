@@ -51,9 +51,9 @@ def test_one_state_everywhere(context: SparkContext, tmp_path: Path, skewed: boo
 
 
 @pytest.mark.timeout(120 + 60 * DRIVER_KILLS)
-def test_drivers_killed(context: SparkContext, tmp_path: Path) -> None:
+def test_drivers_killed(tmp_path: Path) -> None:
     seed = time.time_ns()
-    tally = kill_drivers(context, tmp_path, DRIVER_KILLS, seed)
+    tally = kill_drivers(tmp_path, DRIVER_KILLS, seed)
     assert tally.kills == DRIVER_KILLS, seed
     assert tally.left_over
 
