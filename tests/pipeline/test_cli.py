@@ -20,20 +20,25 @@ from unisono.pipeline.errors import brief
 
 @pytest.mark.timeout(240)
 def test_from_end_to_end(context: SparkContext, tmp_path: Path) -> None:
-    """Two processes, the second where no quick start is prepared; then commands that find Spark running."""
+    """One process, where no quick start is prepared; then commands that find Spark running.
+
+    That a process with a quick start says nothing of Spark's own is in test_publish.
+    """
     records = make_store(tmp_path / "data", 2_000)
     place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake")]
-    first = run("export", *place, "--to", "700", "--buckets", "4", "--master", "local[2]")
+    first = run(
+        "export", *place, "--to", "700", "--buckets", "4", "--spark-conf", "spark.driver.memory=600m",
+        UNISONO_CACHE_DIR=str(tmp_path / "nothing prepared"),
+    )  # fmt: skip
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("exported 700 events in ")
     assert first.stdout.endswith("events/s): the lake has all events up to 700\n")
-    assert first.stderr == "exported 700 of 700 events\n", "nothing of Spark's own"
-    rest = run(
-        "export", "--store", f"sqlite:{tmp_path}/data", "--lake", str(tmp_path / "lake"), "--events-per-file", "300",
-        "--verify", "--quiet", "--spark-conf", "spark.driver.memory=600m",
-        UNISONO_CACHE_DIR=str(tmp_path / "nothing prepared"),
+    assert first.stderr.endswith("exported 700 of 700 events\n")
+    rest = unisono(
+        "lake", "export", "--store", f"sqlite:{tmp_path}/data", "--lake", str(tmp_path / "lake"),
+        "--events-per-file", "300", "--verify", "--quiet",
     )  # fmt: skip
-    assert rest.returncode == 0, rest.stderr
+    assert rest.exit_code == 0, rest.output
     assert "exported" not in rest.stderr
     told = unisono("lake", "info", *place, "--json")
     assert json.loads(told.stdout)["head"] == 2_000
