@@ -8,10 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.pipeline.beside import run_beside
 from tests.pipeline.history import make_store
-from tests.pipeline.processes import run, wait_until
+from tests.pipeline.processes import wait_until
 from unisono.ipc.files import read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
@@ -221,14 +223,14 @@ def test_a_status_file_that_cannot_be_read_is_as_good_as_none(bench: Bench) -> N
 
 
 @pytest.mark.timeout(240)
-def test_all_stages_and_a_second_service(tmp_path: Path) -> None:
+def test_all_stages_and_a_second_service(spark: SparkSession, tmp_path: Path) -> None:
+    """In the Spark of the tests; with one of its own: test_cluster, and below."""
     make_store(tmp_path / "data", 2_500)
     place = ["--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--master", "local[2]"]
     out = tmp_path / "out"
-    done = run(
-        "run", *place, "--cycles", "1", "--keep-events", "500", "--keep-newest", "100", "--out", str(out)
-    )
-    assert done.returncode == 0, done.stderr
+    keeping = ["--keep-events", "500", "--keep-newest", "100"]
+    done = unisono("lake", "run", *place, "--cycles", "1", *keeping, "--out", str(out))
+    assert done.exit_code == 0, done.output
     assert "the log holds 2001 to 2500, the lake 1 to 2500" in done.stdout
     note = read_pipeline_status(tmp_path / "data" / "pipeline.json")
     assert note is not None
@@ -239,15 +241,16 @@ def test_all_stages_and_a_second_service(tmp_path: Path) -> None:
     assert (out / "report" / "index.html").is_file()
     held = Lease(Lake.at(str(tmp_path / "lake")).storage)
     held.acquire()
-    refused = run("run", *place, "--cycles", "1", "--no-wait")
+    refused = unisono("lake", "run", *place, "--cycles", "1", "--no-wait")
     held.release()
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "works on the lake" in refused.stderr
 
 
 @pytest.mark.req("DUR-05", "DUR-06")
 @pytest.mark.timeout(300)
 def test_beside_a_server_under_load(tmp_path: Path) -> None:
-    outcome = run_beside(tmp_path, lives=1, services=2, writers=2, keep=300, load_s=(6.0, 9.0), seed=11)
-    assert outcome.service_kills == 2
+    """For long: soak/test_pipeline.py."""
+    outcome = run_beside(tmp_path, lives=1, services=1, writers=2, keep=300, load_s=(6.0, 9.0), seed=11)
+    assert outcome.service_kills == 1
     assert outcome.extent.pruned_to > 0
