@@ -17,6 +17,11 @@ from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.warmup import prepare
 from unisono.store.port import Record
 
+FEW_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.shuffle.partitions": "2"}
+"""For queries over some thousand rows: compiling one takes longer than all its rows. Commands of their own, on a
+cluster and on this machine, run with the settings that users have.
+"""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_starts() -> None:
@@ -26,7 +31,7 @@ def _quick_starts() -> None:
 
 @pytest.fixture(scope="session")
 def spark(_quick_starts: None) -> Iterator[SparkSession]:
-    started = session("local[2]", "unisono tests", quick=True)
+    started = session("local[2]", "unisono tests", conf=FEW_ROWS, quick=True)
     started.dataSource.register(UnisonoSource)
     yield started
     process = java_process(started.sparkContext)

@@ -13,20 +13,20 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.behaviour.server.harness import item, running, set_event, tree_event
 from tests.commands import unisono
-from tests.lake.lakes import export_to
+from tests.lake.lakes import HERE, export_to
 from tests.pipeline.history import make_store
 from tests.pipeline.html.test_charts import read_page
 from tests.pipeline.processes import run
 from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.html.charts import format_value
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.report.job import DELAY_EDGES, SHARING_EDGES, SIZE_EDGES, report, write
-from unisono.pipeline.jobs.report.page import page
+from unisono.pipeline.jobs.report.page import _facts, page
 from unisono.pipeline.jobs.report.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_MS, step_of, step_start
 from unisono.pipeline.jobs.report.server_metrics import server_counts
 from unisono.pipeline.jobs.report.tables import Bin, HistoryReport
@@ -108,13 +108,11 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def place(
-    context: SparkContext, records: list[Record], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Lake]:
+def place(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Lake]:
     folder = tmp_path_factory.mktemp("reported")
     store, lake = store_of(folder / "data", records), Lake.at(str(folder / "lake"))
     lake.make(4)
-    export(context, store, lake, events_per_file=400)
+    export(HERE, store, lake, events_per_file=400)
     return store, lake
 
 
@@ -405,9 +403,10 @@ def test_the_pace_is_told_for_a_time_that_the_range_has(
     made: HistoryReport, span: int, told: str | None
 ) -> None:
     totals = msgspec.structs.replace(made.totals, first_at=START_MS, last_at=START_MS + span)
-    shown = read_page(page(msgspec.structs.replace(made, totals=totals))).text
-    place = next((n for n, text in enumerate(shown) if text.startswith("events per ")), None)
-    assert (None if place is None else shown[place + 1] + shown[place].removeprefix("events per ")) == told
+    facts = _facts(msgspec.structs.replace(made, totals=totals))
+    pace = [fact for fact in facts if fact.name.startswith("events per ")]
+    shown = [f"{format_value(float(fact.value), fact.unit)}{fact.name[11:]}" for fact in pace]  # type: ignore[arg-type]
+    assert shown == ([] if told is None else [told])
 
 
 def test_one_event_is_told_as_one(made: HistoryReport) -> None:
