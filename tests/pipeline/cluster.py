@@ -60,6 +60,26 @@ class Cluster:
                 stderr=output,
             )
 
+    def options(self, option: str) -> list[str]:
+        """What a command needs to run here, as `--spark-conf K=V` or `--conf K=V`."""
+        return [word for key, value in self.conf.items() for word in (option, f"{key}={value}")]
+
+    def submit(self, package: Path, script: Path, *arguments: str) -> subprocess.Popen[str]:
+        """A script with a package for the executors, by spark-submit."""
+        return subprocess.Popen(
+            [
+                Path(sys.executable).parent / "spark-submit", "--master", self.master, "--py-files", package,
+                *self.options("--conf"), "--driver-java-options", " ".join(self.java_options), script, *arguments,
+            ],
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_CONF_DIR": str(self.settings),
+            },
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
     def executors(self) -> list[int]:
         """The process ids of the executors that run on this cluster's workers."""
         return [
