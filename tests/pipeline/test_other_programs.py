@@ -64,21 +64,21 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def ready(context: SparkContext, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
     folder = tmp_path_factory.mktemp("others")
     records = make_store(folder / "data", EVENTS)
     store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
     lake.make(buckets=4)
     for upto in (100, 250, 400, 550, 700):
-        export(context, store, lake, to=upto)
-        snapshot(context, lake, OPEN)
+        export(HERE, store, lake, to=upto)
+        snapshot(HERE, lake, OPEN)
     publish(lake, store, 0)
     with closing(open_maintainer(store)) as maintainer:
         maintainer.set_archive(lake.storage.location)
         while maintainer.prune_step(100):
             pass
     for upto in (800, 900, EVENTS):
-        export(context, store, lake, to=upto)
+        export(HERE, store, lake, to=upto)
     return folder, records
 
 

@@ -7,6 +7,7 @@ from click.testing import Result
 from pyspark import SparkContext
 
 from tests.commands import unisono
+from tests.lake.lakes import HERE
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outlines, shipped_outline
 from tests.pipeline.processes import run
@@ -61,7 +62,7 @@ def test_what_is_newer_goes_into_the_store(
     log.close()
     store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
     lake.make(buckets=4)
-    export(context, store, lake, to=500)
+    export(HERE, store, lake, to=500)
     assert publish(lake, store, VERSION).snapshots == 0, "there are none"
     snapshot(context, lake, model)
     told: list[int] = []
@@ -70,7 +71,7 @@ def test_what_is_newer_goes_into_the_store(
     assert told == [7, 14, 21, 22, 29] or told[-1] == 29
     assert watermarks(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
     assert publish(lake, store, VERSION).snapshots == 0
-    export(context, store, lake)
+    export(HERE, store, lake)
     snapshot(context, lake, model)
     touched = {name for record in records[500:] for name in record.partitions} - {"room-00004"}
     assert publish(lake, store, VERSION).snapshots == len(touched)
@@ -90,7 +91,7 @@ def snapped(context: SparkContext, folder: Path) -> tuple[str, Lake]:
     make_outlines(folder / "data", 50)
     store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
     lake.make()
-    export(context, store, lake)
+    export(HERE, store, lake)
     snapshot(context, lake, shipped_outline())
     return store, lake
 
@@ -147,7 +148,7 @@ def test_the_command(context: SparkContext, tmp_path: Path) -> None:
     assert missing.exit_code == 2
     assert "is not a directory" in missing.stderr
     assert asked("snapshot", *place, "--rebuild", "--partition", "p").exit_code == 2
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake)
     place += ["--model", str(OUTLINE)]
     done = run("snapshot", *place, "--publish", "--master", "local[2]")
     assert done.returncode == 0, done.stderr
