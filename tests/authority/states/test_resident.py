@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.authority.history import History
 from tests.authority.logs import FailingLog
 from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
-from tests.authority.states.test_random import check
+from tests.authority.states.random_history import check
 from unisono.authority.judge import Commit, Verdict, judge
 from unisono.authority.states.resident import States
 from unisono.ipc.messages import BatchOutcome, Candidate, LogFailed, Message
