@@ -590,9 +590,13 @@ def respelled(chance: random.Random, value: Json) -> bytes:
 
 
 @pytest.mark.req("ORD-06", "ORD-07")
-def test_agrees_with_the_rfc8785_library_on_100_000_values() -> None:
+def test_agrees_with_the_rfc8785_library_on_any_value() -> None:
+    compare_with_rfc8785(10_000)
+
+
+def compare_with_rfc8785(count: int) -> None:
     chance = random.Random(8785)
-    for index in range(100_000):
+    for index in range(count):
         value = hostile(chance)
         expected = rfc8785.dumps(value)
         assert canonical(value) == expected
@@ -692,9 +696,13 @@ def mangled(chance: random.Random, raw: bytes) -> bytes:
 
 @pytest.mark.req("ORD-07")
 def test_agrees_with_a_strict_reader_on_damaged_text() -> None:
+    compare_damaged_text(8_000)
+
+
+def compare_damaged_text(count: int) -> None:
     chance = random.Random(8259)
     refused = 0
-    for _ in range(25_000):
+    for _ in range(count):
         raw = mangled(chance, respelled(chance, hostile(chance)))
         expected = read_strictly(raw)
         if expected is not None:
@@ -704,21 +712,25 @@ def test_agrees_with_a_strict_reader_on_damaged_text() -> None:
         with pytest.raises(NotCanonical) as caught:
             parse_canonical(raw)
         assert f"{caught.value.field}: {caught.value.reason}".encode()
-    assert 2_500 < refused < 24_000
+    assert 0.1 * count < refused < 0.96 * count
 
 
 @pytest.mark.req("ORD-07")
 def test_agrees_with_a_strict_reader_on_number_literals() -> None:
+    compare_number_literals(4_000)
+
+
+def compare_number_literals(count: int) -> None:
     chance = random.Random(17)
 
     def literals() -> Iterator[str]:
-        for _ in range(12_000):
+        for _ in range(count):
             digits = str(chance.getrandbits(chance.randrange(1, 90)))
             point = chance.randrange(len(digits) + 1)
             fraction = f".{digits[point:]}" if point < len(digits) else ""
             exponent = f"e{chance.randrange(-340, 330)}" if chance.random() < 0.3 else ""
             yield f"{chance.choice(('', '-'))}{int(digits[:point] or 0)}{fraction}{exponent}"
-        for _ in range(5_000):
+        for _ in range(count // 2):
             number = any_double(chance)
             yield chance.choice((f"{number:.16e}", f"{number:.17e}", f"{number:.15g}", str(Decimal(number))))
 
@@ -782,7 +794,7 @@ def reordered(value: Json) -> Json:
 
 
 @pytest.mark.req("ORD-06", "ORD-07")
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(values)
 def test_canonical_text_is_a_fixed_point(value: Json) -> None:
     text = canonical(value)
@@ -793,7 +805,7 @@ def test_canonical_text_is_a_fixed_point(value: Json) -> None:
 
 
 @pytest.mark.req("ORD-06", "ORD-07")
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(values, st.sampled_from([None, 0, 3, "\t"]), st.booleans())
 def test_key_order_spaces_and_escapes_do_not_matter(
     value: Json, indent: int | str | None, ascii_only: bool
@@ -805,7 +817,7 @@ def test_key_order_spaces_and_escapes_do_not_matter(
 
 
 @pytest.mark.req("ORD-07")
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode))
 def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
     expected = read_strictly(raw)
@@ -836,7 +848,7 @@ def outcome(read: Callable[[], bytes]) -> bytes | tuple[str, str]:
 
 
 @pytest.mark.req("ORD-06", "ORD-07", "LIM-07")
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.lists(spellings, max_size=4), st.sampled_from(["a", "1.0", 'b"1e5', "\\e5", "é", "{:,[]}"]))
 def test_the_text_of_a_message_is_what_reading_it_exactly_gives(numbers: list[str], name: str) -> None:
     raw = f'{{"n": [{", ".join(numbers)}], {json.dumps(name)}: "1.0"}}'.encode()
@@ -862,7 +874,7 @@ texts = st.recursive(
 
 
 @pytest.mark.req("ORD-06", "ORD-07", "LIM-07")
-@settings(max_examples=1_000)
+@settings(max_examples=300)
 @given(texts)
 def test_escapes_repeated_keys_and_orders_are_what_reading_them_exactly_gives(text: str) -> None:
     require_same_outcome(text.encode())
