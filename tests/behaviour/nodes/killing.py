@@ -55,7 +55,7 @@ def restart_database(directory: Path, postgres: Postgres, dsn: str, rounds: int,
         for turn in range(rounds):
             work.expect_progress()
             time.sleep(dice.uniform(*LOAD_S))
-            if turn % 10 == 9:
+            if turn % 4 == 3:
                 postgres.kill()
                 start_again(postgres)
             else:

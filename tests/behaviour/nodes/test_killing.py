@@ -9,8 +9,11 @@ import pytest
 from tests.behaviour.nodes.killing import kill_nodes, restart_database
 from tests.store.postgres.server import Postgres
 
-KILLS = 30
-RESTARTS = 10
+KILLS = 10
+"""Each part of a node twice. `soak/test_nodes.py` kills for longer."""
+
+RESTARTS = 4
+"""Three in order or at once, and then a crash: see `restart_database`."""
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "ORD-01", "ORD-02", "ORD-05", "BCAST-01", "BCAST-03", "SYNC-06")

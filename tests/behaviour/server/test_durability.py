@@ -18,7 +18,8 @@ from unisono.store.sqlite.files import LOG_FILE
 from unisono.store.sqlite.log import SqliteReader
 from unisono.store.statements import load_queries
 
-ROUNDS = 30
+ROUNDS = 10
+"""Each part of a server twice. `soak/test_killing.py` kills for longer."""
 
 FILE_BYTES_MAX = 256 * 1024
 """Room for the schema and some dozens of commits."""
