@@ -18,13 +18,14 @@ from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.intake import SPREAD_MAX
 from unisono.front.rates import MAX_CLIENTS
 from unisono.ipc.channel import FRAME_BYTES_MAX
+from unisono.ipc.files import COMMAND_TIMEOUT_S
 from unisono.ipc.link import UNSENT_BYTES_MAX
 from unisono.lake.cold.archive import COLD_NAMES_MAX, COLD_SETS_MAX
 from unisono.lake.cold.merge import CURSORS_KEPT_MAX
 from unisono.model.registry import ERRORS_MAX
 from unisono.node.admin import MAX_COMMAND_BODY_BYTES
 from unisono.node.model_review import EVENT_TIMEOUT_S
-from unisono.node.supervisor import COMMAND_TIMEOUT_S, STATS_TIMEOUT_S
+from unisono.node.supervisor import STATS_TIMEOUT_S
 from unisono.protocol.identities import CLIENT_ID_BYTES_MAX, EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, SENT_NAME_BYTES_MAX
 from unisono.store.check import FINDINGS_KEPT_MAX

@@ -12,17 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import click
 
 from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import needing_driver, telling
 from unisono.config import Settings
-from unisono.ipc.files import ADMIN_FILE, read_admin_file
+from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, read_admin_file
 from unisono.model.pack import pack
 from unisono.node.model_review import ReviewProgress
 from unisono.node.open_log import open_reader
-from unisono.node.supervisor import COMMAND_TIMEOUT_S
 
 ANSWER_LINE_BYTES_MAX: Final = 16 << 20
 """One line of an answer: the history of a log with many kinds of events."""
@@ -238,6 +236,8 @@ def snapshot(data: Path, partitions: tuple[str, ...]) -> None:
 def _admin_command(
     data: Path, command: str, arguments: dict[str, str], follow: Callable[[dict[str, Any]], None] | None
 ) -> dict[str, Any]:
+    import aiohttp  # takes as long as the rest of a command that needs no server
+
     try:
         admin = read_admin_file(data)
     except FileNotFoundError:
@@ -258,6 +258,8 @@ async def _post(
     follow: Callable[[dict[str, Any]], None] | None,
 ) -> dict[str, Any]:
     """Send an admin command; with `follow` the answer comes in lines, and only the time between them is limited."""
+    import aiohttp
+
     headers = {"Authorization": f"Bearer {token}"}
     limit_s = COMMAND_TIMEOUT_S + 10
     timeout = aiohttp.ClientTimeout(total=limit_s if follow is None else None, sock_read=limit_s)

@@ -19,6 +19,9 @@ import msgspec
 ADMIN_FILE: Final = "admin.json"
 STATUS_FILE: Final = "pipeline.json"
 
+COMMAND_TIMEOUT_S: Final = 600.0
+"""For a command on the admin port: a snapshot may have to fold a long history first."""
+
 STATUS_BYTES_MAX: Final = 1 << 20
 """A status has some kilobytes; a larger file is not one."""
 

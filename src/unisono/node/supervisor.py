@@ -28,7 +28,7 @@ from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.ipc.files import ADMIN_FILE, AdminFile, write_admin_file
+from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, AdminFile, write_admin_file
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
@@ -66,9 +66,6 @@ RULE_CHECK_EVERY_S: Final = 0.5
 
 EXIT_GRACE_S: Final = 2.0
 """For a process to exit after its control channel was closed: only clean-up is left."""
-
-COMMAND_TIMEOUT_S: Final = 600.0
-"""A snapshot command may have to fold a long history first."""
 
 
 def listen(host: str, port: int, fronts: int) -> list[socket.socket]:

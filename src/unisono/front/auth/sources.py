@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from unisono.front.auth.keys import (
     ALGORITHMS,
     MAX_KEY_FILE_BYTES,
@@ -235,6 +233,8 @@ class JwksUrl(_KeySet):
         self._timeout_s = timeout_s
 
     async def _read(self) -> bytes:
+        import aiohttp  # a third of a command's start, and few have their keys behind a URL
+
         body = bytearray()
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         headers = {"Accept": "application/jwk-set+json, application/json"}
