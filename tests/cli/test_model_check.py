@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.behaviour.server.harness import running
 from tests.behaviour.server.planting import plant, record
+from tests.forking import run
 from tests.waiting import PATIENCE_S
 from unisono.node import model_review as reviewing
 from unisono.samples import sample_model
@@ -56,10 +56,7 @@ def write_events(path: Path, *events: dict[str, Any]) -> Path:
 
 
 def check(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unisono", "model", "check", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, input=stdin, check=False
-    )
+    return run("model", "check", *arguments, stdin=stdin or "")
 
 
 def test_the_sample_comes_with_examples() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -19,6 +17,7 @@ from tests.behaviour.server.planting import history, plant, snapshot_of, state_o
 from tests.client.peers import Line, event, playing
 from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
 from tests.client.test_models import canonical, notes, reload, write
+from tests.forking import run as run_command
 from unisono.client import Committed, Options, SyncClient, open_model
 from unisono.store.port import Record
 
@@ -71,10 +70,8 @@ def stored(path: Path) -> dict[str, list[int]]:
 
 
 def snapshot(server: Server, *partitions: str) -> None:
-    command = [sys.executable, "-m", "unisono", "snapshot", "--data", str(server.data)]
-    for name in partitions:
-        command += ["--partition", name]
-    subprocess.run(command, check=True, capture_output=True)
+    named = [word for name in partitions for word in ("--partition", name)]
+    run_command("snapshot", "--data", server.data, *named).check_returncode()
 
 
 # -- the same state, from less ---------------------------------------------------------------------------------

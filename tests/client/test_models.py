@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.behaviour.server.harness import Server, running
 from tests.client.running import QUICK, WAIT_S, asynchronous, until
+from tests.forking import run
 from unisono.client import Committed, InvalidEvent, ModelMissing, SyncClient, connect, open_model
 from unisono.vocabulary import Json
 
@@ -65,8 +64,7 @@ def tree_client(server: Server, client_id: str) -> SyncClient:
 
 
 def reload(server: Server) -> None:
-    command = [sys.executable, "-m", "unisono", "model", "reload", "--data", str(server.data)]
-    subprocess.run(command, check=True, capture_output=True)
+    run("model", "reload", "--data", server.data).check_returncode()
 
 
 def notes(client: SyncClient) -> Json:

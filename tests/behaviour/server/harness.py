@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as ws_connect
 
+from tests.forking import Forked
 from tests.history.recorder import Recorder
 from tests.waiting import PATIENCE_S, until
 from unisono.front.auth.verify import sign_token
@@ -194,7 +195,10 @@ class Peer:
 
 
 class Server:
-    """`unisono serve` on a data directory; ports are free ones. Extra arguments go to the command line."""
+    """`unisono serve` on a data directory; ports are free ones. Extra arguments go to the command line.
+
+    It is forked from a process that has imported it; only with `preexec_fn` is it started from nothing.
+    """
 
     def __init__(self, data: Path, *arguments: str, **popen: Any) -> None:
         self.data = data
@@ -205,7 +209,7 @@ class Server:
         self.popen = popen
         self.url = ""
         self.admin = ""
-        self.process: subprocess.Popen[str]
+        self.process: subprocess.Popen[str] | Forked
         self.log = data.parent / f"{data.name}.log"
         self.recorder = Recorder()
         self.tampered = False
@@ -213,14 +217,17 @@ class Server:
 
     def start(self) -> Server:
         command = [
-            sys.executable, "-m", "unisono", "serve",
-            "--data", str(self.data), "--port", "0", "--admin-port", "0",
+            "serve", "--data", str(self.data), "--port", "0", "--admin-port", "0",
             "--jwt-secret-file", str(self.secret_file), *PATIENT, *self.arguments,
         ]  # fmt: skip
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True, **self.popen
-            )
+            if "preexec_fn" in self.popen:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "unisono", *command],
+                    stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True, **self.popen,
+                )  # fmt: skip
+            else:
+                self.process = Forked(command, stderr=log.fileno(), **self.popen)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         match = re.fullmatch(r"unisono ready (ws://\S+) admin (http://\S+)\n", line)

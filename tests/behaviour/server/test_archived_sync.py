@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import Server, item, running, tree_event
+from tests.forking import run
 from tests.lake.lakes import compact, export_to, vacuum
 from tests.lake.s3 import object_store
 from tests.pipeline.history import NAMES, append, make_store
 from tests.store.postgres.server import database, postgres
-from tests.waiting import PATIENCE_S
 from unisono.lake.lake import Lake
 from unisono.pipeline.maintain.embedded import LogMaintainer, open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
@@ -320,11 +318,10 @@ def refused(place: Place, says: str, *options: str) -> None:
     """The server ends at once with code 2 and these words."""
     secret = place.data.parent / "secret"
     secret.write_bytes(b"x" * 64)
-    command = [
-        sys.executable, "-m", "unisono", "serve", "--data", str(place.data), "--port", "0", "--admin-port", "0",
-        "--jwt-secret-file", str(secret), *OPTIONS, *options,
-    ]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    ended = run(
+        "serve", "--data", place.data, "--port", "0", "--admin-port", "0",
+        "--jwt-secret-file", secret, *OPTIONS, *options,
+    )  # fmt: skip
     assert ended.returncode == 2
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr

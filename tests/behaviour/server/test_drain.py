@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.behaviour.server.harness import Closed, Peer, Server, item, running, set_event, tree_event
 from tests.behaviour.server.killing import expect_nothing_left
+from tests.forking import run
 from tests.waiting import PATIENCE_S, until
 from unisono.store.check import check_directory
 from unisono.store.sqlite.log import SqliteReader
@@ -172,8 +172,7 @@ def test_sigterm_under_the_load_of_eight_writers(tmp_path: Path) -> None:
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A server that is expected not to start."""
-    command = [sys.executable, "-m", "unisono", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return run("serve", *arguments)
 
 
 def test_a_second_server_on_the_same_directory_is_told_who_has_it(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
@@ -15,6 +13,7 @@ import pytest
 from tests.authority.models import write_model
 from tests.behaviour.server.harness import Peer, Server, item, running, set_event
 from tests.behaviour.server.planting import history, plant, record, snapshot_of, state_of
+from tests.forking import run
 from unisono.model.model import open_model
 from unisono.model.pack import unpack
 from unisono.model.partition import PartitionState
@@ -183,11 +182,8 @@ def test_the_seam_to_live_events_is_where_it_was(
 
 def order_snapshot(server: Server, partition: str) -> int:
     """`unisono snapshot`, and the id it stands at."""
-    command = [
-        sys.executable, "-m", "unisono", "snapshot", "--data", str(server.data), "--partition", partition
-    ]  # fmt: skip
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return int(told.split("state at ")[1].split(",")[0])
+    told = run("snapshot", "--data", server.data, "--partition", partition)
+    return int(told.stdout.split("state at ")[1].split(",")[0])
 
 
 @pytest.mark.req("SYNC-12", "SYNC-06")
@@ -335,8 +331,7 @@ def test_only_snapshots_of_the_model_in_force(tmp_path: Path) -> None:
         assert snapshot["state"] == {"tree": {}, "data": {"count": 30}}
         assert [event["committed_id"] for event in page["events"]] == [after]
         write_model(tmp_path / "model", 4)
-        command = [sys.executable, "-m", "unisono", "model", "reload", "--data", str(server.data)]
-        subprocess.run(command, check=True, capture_output=True)
+        run("model", "reload", "--data", server.data).check_returncode()
         assert reader.expect("version_changed")["new_model_version"] == 4
         page = reader.sync(["p"])
         assert page["snapshots"] == [], "none of the old version"

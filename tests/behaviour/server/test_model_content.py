@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from tests.behaviour.server.harness import Server, running
 from tests.behaviour.server.test_model_reload import run_reload
-from tests.waiting import PATIENCE_S
+from tests.forking import run
 from unisono.model.load import load_model
 
 RULES = """
@@ -47,12 +45,9 @@ def refused(data: Path, model: Path) -> str:
     """What a server says that does not start."""
     secret = data.parent / "secret"
     secret.write_text("s" * 40)
-    ended = subprocess.run(
-        [
-            sys.executable, "-m", "unisono", "serve", "--data", str(data), "--port", "0", "--admin-port", "0",
-            "--jwt-secret-file", str(secret), "--model", str(model),
-        ],
-        capture_output=True, text=True, timeout=PATIENCE_S,
+    ended = run(
+        "serve", "--data", data, "--port", "0", "--admin-port", "0",
+        "--jwt-secret-file", secret, "--model", model,
     )  # fmt: skip
     assert ended.returncode == 2, ended
     return ended.stderr
@@ -76,8 +71,7 @@ def counted(server: Server) -> int:
 
 
 def snapshot(server: Server) -> None:
-    command = [sys.executable, "-m", "unisono", "snapshot", "--data", str(server.data), "--partition", "p"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    run("snapshot", "--data", server.data, "--partition", "p").check_returncode()
 
 
 @pytest.mark.req("DUR-07", "MODEL-01")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, running, set_event
+from tests.forking import run
 from tests.waiting import PATIENCE_S, until
 from unisono.ipc.files import ADMIN_FILE
 
@@ -76,8 +77,7 @@ def write_model(path: Path, version: int, longest: int = 100, most: int = 1_000_
 
 
 def run_reload(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unisono", "model", "reload", "--data", str(data), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return run("model", "reload", "--data", data, *arguments)
 
 
 def post(server: Server, path: str, **headers: str) -> tuple[int, dict[str, Any]]:

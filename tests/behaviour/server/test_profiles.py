@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import SECRET, Peer, Server, item, running, set_event, tree_event
-from tests.waiting import PATIENCE_S
+from tests.forking import run
 
 TREE_TYPES = {"set", "unset", "init", "treePush", "treeDelete", "treeUpdate", "treeMove"}
 CANONICAL = {"type": "event", "payload": {"schema": "anything", "data": {"x": 1}}}
@@ -237,10 +235,9 @@ def test_an_operator_may_offer_canonical_alone(tmp_path: Path, who: str) -> None
 def test_canonical_alone_without_a_model_does_not_start(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
-    ended = subprocess.run(
-        [sys.executable, "-m", "unisono", "serve", "--data", str(tmp_path / "data"), "--port", "0",
-         "--admin-port", "0", "--jwt-secret-file", str(secret), "--profiles", "canonical"],
-        capture_output=True, text=True, timeout=PATIENCE_S,
+    ended = run(
+        "serve", "--data", tmp_path / "data", "--port", "0", "--admin-port", "0",
+        "--jwt-secret-file", secret, "--profiles", "canonical",
     )  # fmt: skip
     assert ended.returncode != 0
     assert "canonical needs a model" in ended.stderr
