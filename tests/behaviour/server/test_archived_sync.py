@@ -27,8 +27,8 @@ from unisono.store.sqlite.log import SqliteLog
 
 __all__ = ["database", "postgres"]
 
-EVENTS = 4_000
-PRUNED_TO = 3_800
+EVENTS = 2_000
+PRUNED_TO = 1_800
 ROOMS = tuple(f"room-{number:03d}" for number in range(50))
 OPTIONS = ("--model", "open", "--access-default", "allow")
 
@@ -48,6 +48,11 @@ class Place:
         """What a client that asks for these must get, in the words of the wire."""
         wanted = set(partitions)
         return [told(record) for record in self.records if wanted & set(record.partitions)]
+
+    def copy(self, folder: Path) -> Place:
+        shutil.copytree(self.data, folder / "data")
+        shutil.copytree(self.lake, folder / "lake")
+        return Place(folder, list(self.records), self.complete)
 
     def prune(self, upto: int) -> None:
         """While no server runs."""
@@ -76,36 +81,39 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("exported")
     place = Place(folder, make_store(folder / "data", EVENTS))
     lake = Lake.at(str(place.lake))
-    export_to(lake, place.data, 900, 2_000)
+    export_to(lake, place.data, 450, 1_000)
     compact(lake)
-    export_to(lake, place.data, 3_500, EVENTS)
+    export_to(lake, place.data, 1_750, EVENTS)
+    return place
+
+
+@pytest.fixture(scope="module")
+def mostly_gone(exported: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The same, and most of it has left the log."""
+    place = exported.copy(tmp_path_factory.mktemp("pruned"))
+    place.prune(PRUNED_TO)
     return place
 
 
 @pytest.fixture
 def place(exported: Place, tmp_path: Path) -> Place:
-    """The same, to be changed."""
-    shutil.copytree(exported.data, tmp_path / "data")
-    shutil.copytree(exported.lake, tmp_path / "lake")
-    return Place(tmp_path, list(exported.records), exported.data)
+    """The whole log, to be changed."""
+    return exported.copy(tmp_path)
 
 
 @pytest.fixture
-def pruned(place: Place) -> Place:
-    place.prune(PRUNED_TO)
+def pruned(mostly_gone: Place, tmp_path: Path) -> Place:
+    """The pruned log, to be changed."""
+    place = mostly_gone.copy(tmp_path)
+    place.prune(PRUNED_TO)  # it is: only the archive has another place
     return place
 
 
 @pytest.fixture(scope="module")
-def served(exported: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Place]]:
-    """A server on such a log, for tests that change nothing."""
-    folder = tmp_path_factory.mktemp("served")
-    shutil.copytree(exported.data, folder / "data")
-    shutil.copytree(exported.lake, folder / "lake")
-    place = Place(folder, exported.records)
-    place.prune(PRUNED_TO)
-    with running(place.data, *OPTIONS) as server:
-        yield server, place
+def served(mostly_gone: Place) -> Iterator[tuple[Server, Place]]:
+    """A server on the pruned log, for tests that change nothing."""
+    with running(mostly_gone.data, *OPTIONS) as server:
+        yield server, mostly_gone
 
 
 # -- exactly the log -------------------------------------------------------------------------------------------
@@ -198,7 +206,7 @@ def test_pruning_compaction_and_vacuum_beside_clients_that_page(place: Place) ->
         lake = Lake.at(str(place.lake))
         for upto in range(250, EVENTS + 1, 250):
             _prune(maintainer, upto)
-            if upto % 1_000 == 0:
+            if upto % 500 == 0:
                 compact(lake, rows_per_file=500 + upto)
                 vacuum(lake)
         assert maintainer.extent().pruned_to == EVENTS
