@@ -13,7 +13,7 @@ from unisono.authority.states.replay import SLICE_EVENTS
 from unisono.ipc.messages import AskHead, BatchOutcome, Claim, Drain, Dropped, HeadAnswer, Release
 from unisono.store.sqlite.log import SqliteLog
 
-EVENTS = 20_000
+EVENTS = 8_000
 TURNS = EVENTS // SLICE_EVENTS
 """So many turns it takes to load such a partition. A closed loop beside it commits once in most of them."""
 
