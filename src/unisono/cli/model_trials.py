@@ -116,7 +116,7 @@ class Trials:
 
         async def probe(probe: Probe) -> tuple[list[Mark], list[Mark]]:
             what: dict[str, Any] = {"stories": [(name, str(path.absolute()))], "probe": probe}
-            answers = [await self.first(**what), await self.other(seed, **what)]
+            answers = await asyncio.gather(self.first(**what), self.other(seed, **what))
             stories = [answer.report.stories[0] for answer in answers if answer.report is not None]
             return stories[0].marks, stories[1].marks
 
