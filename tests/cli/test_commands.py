@@ -427,6 +427,8 @@ def test_model_check_on_the_sample_and_on_a_broken_one(tmp_path: Path) -> None:
     assert fine.exit_code == 0, fine.output
     assert fine.output.rstrip().endswith("\nok")
     assert "outline" in fine.output
+    assert "warnings" not in fine.output
+    assert "note.removed     1 accepted, 0 refused" in fine.output
 
     events = tmp_path / "events.jsonl"
     note = {"type": "event", "payload": {"schema": "note.added", "data": {"id": "n1", "text": "Hi"}}}

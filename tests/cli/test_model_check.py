@@ -15,7 +15,6 @@ from tests.behaviour.server.planting import plant, record
 from tests.forking import run
 from tests.waiting import PATIENCE_S
 from unisono.node import model_review as reviewing
-from unisono.samples import sample_model
 
 RULES = """
 import datetime
@@ -57,13 +56,6 @@ def write_events(path: Path, *events: dict[str, Any]) -> Path:
 
 def check(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return run("model", "check", *arguments, stdin=stdin or "")
-
-
-def test_the_sample_comes_with_examples() -> None:
-    done = check(sample_model())
-    assert done.returncode == 0, done.stderr
-    assert "warnings" not in done.stdout
-    assert "note.removed     1 accepted, 0 refused" in done.stdout
 
 
 @pytest.mark.req("VAL-05")
