@@ -122,7 +122,7 @@ groups = st.lists(st.tuples(places, events), min_size=1, max_size=6)
 
 
 @pytest.mark.req("DUR-04", "VAL-03", "VAL-05", "TREE-09")
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(groups, st.booleans()), max_size=8), st.sampled_from([1, 1 << 20]))
 def test_a_failed_group_is_as_if_it_had_never_been(
     history: list[tuple[list[tuple[list[str], Any]], bool]], bytes_max: int

@@ -174,7 +174,7 @@ def test_a_heavy_state_is_written_by_order_only(tmp_path: Path) -> None:
 def test_an_order_loads_a_long_partition_while_others_commit(tmp_path: Path) -> None:
     data = tmp_path / "data"
     log = CountingLog.open(data)
-    grow(log, "long", 20_000)
+    grow(log, "long", 8_000)
     with seated_on(log) as seat:
         busy = seat.front.connect()
         seat.node.send(AdminCommand(1, "snapshot", "long"))
