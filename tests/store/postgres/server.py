@@ -50,7 +50,9 @@ class Postgres:
     """A server that can be stopped, killed and started again; its data are gone with it."""
 
     def __init__(self, primary: Postgres | None = None) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="unisono-postgres-"))
+        self.directory = Path(
+            tempfile.mkdtemp(prefix="unisono-postgres-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+        )
         self.data = self.directory / "data"
         self.data.mkdir(mode=0o700)
         self.directory.chmod(0o755)
