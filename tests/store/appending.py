@@ -27,7 +27,7 @@ def append_for_ever(log: SqliteLog) -> None:
 
 
 def prune_for_ever(log: SqliteLog) -> None:
-    while log.prune_batch(10**9, limit=13):
+    while log.prune_batch(10**9, limit=5):
         os.write(1, f"{log.extent().pruned_to}\n".encode())
         log.maintain()
     signal.pause()
