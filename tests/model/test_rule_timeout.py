@@ -20,7 +20,7 @@ from unisono.model.rules import RuleFailed
 # Raised while a callback of the interpreter runs (a weak reference's, the collector's), it is ignored there.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-ROUNDS = 120
+ROUNDS = 60
 
 
 def interrupted_changes(place: str) -> None:
@@ -33,7 +33,7 @@ def interrupted_changes(place: str) -> None:
     event: Any = {"type": "event", "payload": {"schema": "changes", "data": {}}}
     before, weight, keys = state.dump(), state.weight(), list(state.value)
     for number in range(ROUNDS):
-        profile.limit_rules(0.0005 + number * 0.00003)
+        profile.limit_rules(0.0005 + number * 0.00006)
         mark = state.mark()
         with pytest.raises(RuleFailed, match="was stopped"):
             profile.apply(state, event)
