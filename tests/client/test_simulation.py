@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from tests.client.simulation import Simulation
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 150))
 def test_everything_comes_together(ordered: bool, snapshots: bool, seed: int, steps: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as directory:
         simulation = Simulation(Random(seed), Path(directory), ordered=ordered, snapshots=snapshots)
         for _ in range(steps):
             simulation.step()

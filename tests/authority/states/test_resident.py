@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -128,7 +129,7 @@ def test_a_failed_group_is_as_if_it_had_never_been(
     history: list[tuple[list[tuple[list[str], Any]], bool]], bytes_max: int
 ) -> None:
     """With a small `bytes_max` all but one state is thrown away after each group."""
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as place:
         one, other = Bench(Path(place) / "one", bytes_max=bytes_max), Bench(Path(place) / "other")
         try:
             for made, fails in history:
