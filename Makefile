@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Some machines switch it off; every process of a test would then compile the sources again.
+export PYTHONDONTWRITEBYTECODE :=
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: setup setup-dev run test lint bench soak clean

@@ -86,5 +86,9 @@ class Recorder:
 
     def _frames_of(self, finding: str) -> list[str]:
         """What passed on the connection that a finding names."""
-        frames = [each for each in self._records if isinstance(each, Frame) and f"{each.connection}:" in finding]
-        return [f"{each.at:.3f} {each.direction} {bytes(each.message)[:300]!r}" for each in frames[:FRAMES_SHOWN]]
+        frames = [
+            each for each in self._records if isinstance(each, Frame) and f"{each.connection}:" in finding
+        ]
+        return [
+            f"{each.at:.3f} {each.direction} {bytes(each.message)[:300]!r}" for each in frames[:FRAMES_SHOWN]
+        ]

@@ -31,7 +31,7 @@ def event_of(id: str) -> dict[str, Any]:
 
 
 def hash_of(event: dict[str, Any], partitions: Sequence[str]) -> str:
-    return content_hash(canonical(event), canonical(sorted(partitions))).hex()
+    return content_hash(canonical(event), canonical([*sorted(partitions)])).hex()
 
 
 class Story:

@@ -26,7 +26,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.html.charts import format_value
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.report.job import DELAY_EDGES, SHARING_EDGES, SIZE_EDGES, report, write
-from unisono.pipeline.jobs.report.page import _facts, page
+from unisono.pipeline.jobs.report.page import _pace, page
 from unisono.pipeline.jobs.report.queries import DAY_MS, HOUR_MS, MINUTE_MS, WEEK_MS, step_of, step_start
 from unisono.pipeline.jobs.report.server_metrics import server_counts
 from unisono.pipeline.jobs.report.tables import Bin, HistoryReport
@@ -403,9 +403,8 @@ def test_the_pace_is_told_for_a_time_that_the_range_has(
     made: HistoryReport, span: int, told: str | None
 ) -> None:
     totals = msgspec.structs.replace(made.totals, first_at=START_MS, last_at=START_MS + span)
-    facts = _facts(msgspec.structs.replace(made, totals=totals))
-    pace = [fact for fact in facts if fact.name.startswith("events per ")]
-    shown = [f"{format_value(float(fact.value), fact.unit)}{fact.name[11:]}" for fact in pace]  # type: ignore[arg-type]
+    pace = _pace(msgspec.structs.replace(made, totals=totals))
+    shown = [f"{format_value(value, '')}{name[11:]}" for name, value, _ in pace]
     assert shown == ([] if told is None else [told])
 
 
