@@ -389,6 +389,15 @@ def test_a_sync_that_is_refused_does_not_shift_the_others() -> None:
     assert story.broken() == set()
 
 
+def test_an_error_that_answers_a_submission_is_not_taken_for_another() -> None:
+    story = sound()
+    story.submit("a2", "same", partitions=["z"])
+    story.frame("a2", "received", "error", {"code": "bad_request", "message": "…"})
+    story.commit("a2", "same", 6, ["p"])
+    finish(story)
+    assert story.broken() == set()
+
+
 def test_operations_count_without_frames() -> None:
     story = sound()
     at = story.tick()

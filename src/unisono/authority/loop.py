@@ -125,19 +125,32 @@ class Authority:
 
     def run(self) -> None:
         """Run until drained or the node is gone; raises StorageError when the log fails, after sending LogFailed."""
+        self.start()
+        while not (self._inbox.draining and not self._inbox.queue and not self._parked):
+            self.step()
+
+    def start(self) -> None:
+        """Let the fronts accept clients."""
         self._out.stage_for_all(self._replica.offer())
         self._out.flush()
         self._node.send([Ready()])
+
+    def step(self) -> None:
+        """Take what has arrived, waiting for it when there is nothing else to do, and work on it."""
         try:
-            while not (self._inbox.draining and not self._inbox.queue and not self._parked):
-                try:
-                    self._pass()
-                except StoreLost as error:
-                    self._recover(error)
+            try:
+                self._pass()
+            except StoreLost as error:
+                self._recover(error)
         except StorageError as error:
             logger.critical("log failed, stopping: %s", error)
             self._out.discard_and_send(LogFailed("log failed"))
             raise
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has work without further messages."""
+        return bool(self._inbox.queue or self._parked or self._commands)
 
     def _pass(self) -> None:
         self._inbox.collect(self._timeout_s())

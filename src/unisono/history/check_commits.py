@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
 
 from unisono.history.findings import InvariantCheck
 from unisono.history.known import KnownEvents
-from unisono.history.timeline import SeenEvent, Timeline
+from unisono.history.timeline import SeenEvent, Timeline, TimelineConnection
 
 
 def check_identity(timeline: Timeline, check: InvariantCheck) -> None:
@@ -31,7 +33,7 @@ def check_identity(timeline: Timeline, check: InvariantCheck) -> None:
         one(seen.committed_id, seen.id, seen.hash, seen.where)
     for request in timeline.requests:
         for item, committed_id in zip(request.items, request.committed or (), strict=False):
-            if committed_id is not None:
+            if committed_id is not None and not request.doubtful:
                 one(committed_id, item.id, item.hash, request.where)
 
 
@@ -78,10 +80,16 @@ def check_absence(timeline: Timeline, check: InvariantCheck) -> None:
 def check_order(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
     """H4."""
     first_head = min((each.head for each in timeline.connections.values() if each.connected_at), default=0)
-    starts = sorted(
-        ((items[0].at, id, items[0].where) for id, items in timeline.sent.items() if id in known.by_id),
-    )
     seen = sorted(timeline.seen, key=lambda each: each.at)
+    first_seen: dict[str, float] = {}
+    for each in seen:
+        first_seen.setdefault(each.id, each.at)
+    starts = sorted(
+        (items[0].at, id, items[0].where)
+        for id, items in timeline.sent.items()
+        # One that was seen before it was sent was sent by somebody else before.
+        if id in known.by_id and (timeline.complete or first_seen.get(id, inf) > items[0].at)
+    )
     index = observed = 0
     for at, id, where in starts:
         while index < len(seen) and seen[index].at < at:
@@ -117,14 +125,19 @@ def check_watermarks(timeline: Timeline, check: InvariantCheck) -> None:
 
 
 def check_superseded(timeline: Timeline, check: InvariantCheck) -> None:
-    """H10."""
-    by_client: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for name, connection in timeline.connections.items():
+    """H10. Of two connections the later one is that whose connect was sent when the other was connected already."""
+    by_client: dict[str, list[TimelineConnection]] = defaultdict(list)
+    for connection in timeline.connections.values():
         if connection.connected_at is not None and connection.opened.client_id:
-            by_client[connection.opened.client_id].append((connection.connected_at, name))
+            by_client[connection.opened.client_id].append(connection)
     for group in by_client.values():
-        group.sort()
-        for (_, older), (taken_at, newer) in pairwise(group):
-            for sent_at, _, where in timeline.connections[older].answered_at:
-                text = f"{older}: a request sent after {newer} had taken its client over was answered with success"
-                check.expect(sent_at <= taken_at, text, where)
+        newer = sorted((each.connect_sent_at or 0.0, each.connected_at or 0.0) for each in group)
+        taken_over = [*accumulate((at for _, at in reversed(newer)), min)][::-1]
+        for connection in group:
+            place = bisect_right(newer, (connection.connected_at or 0.0, inf))
+            if place == len(newer):
+                continue
+            name = connection.opened.connection
+            text = f"{name}: a request sent after its client had been taken over was answered with success"
+            for sent_at, _, where in connection.answered_at:
+                check.expect(sent_at <= taken_over[place], text, where)

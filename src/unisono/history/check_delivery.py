@@ -8,7 +8,7 @@ from typing import Final
 
 from unisono.history.findings import InvariantCheck, listed
 from unisono.history.known import KnownEvents
-from unisono.history.timeline import Timeline, TimelineConnection
+from unisono.history.timeline import SubscriptionChange, Timeline, TimelineConnection
 
 EXPIRY_GRACE_S: Final = 1.0
 """After the end of a token, in which its connection must have ended."""
@@ -39,7 +39,10 @@ def check_pages(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -
 def check_broadcasts(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
     """H7."""
     for name, connection in timeline.connections.items():
-        own, only_own = _own_ids(timeline, name)
+        if not connection.broadcasts:
+            continue
+        own = connection.sent_ids
+        only_own = {id for id in own if all(item.connection == name for item in timeline.sent[id])}
         delivered = [each.committed_id for each in connection.broadcasts]
         for before, seen in pairwise(connection.broadcasts):
             text = f"{name}: the broadcast {seen.committed_id} comes after {before.committed_id}"
@@ -50,45 +53,28 @@ def check_broadcasts(timeline: Timeline, known: KnownEvents, check: InvariantChe
                 f"{name}: its own event {seen.committed_id} was broadcast to it",
                 seen.where,
             )
-        last = max(delivered, default=0)
+        last = max(delivered)
         due: set[int] = set()
         doubtful: list[tuple[int, int]] = []
-        for since, upto, subscriptions, certain in _subscribed(connection, last):
-            if certain:
-                due.update(known.between(subscriptions, since, upto))
+        for since, upto, change in _subscribed(connection, last):
+            if change.certain:
+                due.update(known.between(change.partitions, since, upto))
             else:
                 doubtful.append((since, upto))
         missing = [each for each in sorted(due - set(delivered)) if known.by_committed_id[each].id not in own]
         text = f"{name}: no broadcast of {listed(missing)}, though later ones came"
-        check.expect(not missing, text, connection.broadcasts[-1].where if delivered else "")
+        check.expect(not missing, text, connection.broadcasts[-1].where)
         for seen in connection.broadcasts:
             allowed = seen.committed_id in due or any(a < seen.committed_id <= b for a, b in doubtful)
             text = f"{name}: the broadcast {seen.committed_id} is of no partition subscribed to at that point"
             check.expect(allowed, text, seen.where)
 
 
-def _own_ids(timeline: Timeline, name: str) -> tuple[set[str], set[str]]:
-    """The ids sent on this connection, and those of them that were sent on no other."""
-    own = {item.id for request in timeline.requests if request.connection == name for item in request.items}
-    return own, {id for id in own if all(item.connection == name for item in timeline.sent[id])}
-
-
-def _subscribed(connection: TimelineConnection, last: int) -> list[tuple[int, int, frozenset[str], bool]]:
-    """Stretches of ids with the subscriptions in force, up to the last broadcast.
-
-    A set that changes in the middle of a cycle counts from a moment that no answer names: not certain.
-    """
-    points: list[tuple[int, frozenset[str], bool]] = []
-    for page in connection.pages:
-        in_force = points[-1][1] if points else frozenset()
-        changed = page.subscriptions != in_force
-        if changed or (page.sets_subscriptions and page.first_of_cycle):
-            points.append((page.sync_to, page.subscriptions, page.first_of_cycle))
-    ends = [*(since for since, _, _ in points[1:]), last][: len(points)]
-    return [
-        (since, min(upto, last), subscriptions, certain)
-        for (since, subscriptions, certain), upto in zip(points, ends, strict=True)
-    ]
+def _subscribed(connection: TimelineConnection, last: int) -> list[tuple[int, int, SubscriptionChange]]:
+    """Stretches of ids with the subscriptions in force, up to the last broadcast."""
+    changes = connection.subscribed
+    ends = [*(change.since for change in changes[1:]), last][: len(changes)]
+    return [(change.since, min(end, last), change) for change, end in zip(changes, ends, strict=True)]
 
 
 def check_access(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:

@@ -75,6 +75,8 @@ class SentRequest(msgspec.Struct):
     connection: str
     items: list[SentItem]
     committed: list[int | None] | None = None
+    doubtful: bool = False
+    """An error came that may have been its answer; a result then belongs to a later request of the same ids."""
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
@@ -99,20 +101,30 @@ class ReceivedPage(msgspec.Struct, frozen=True):
     requested_at: float
     since: int
     partitions: tuple[str, ...]
-    sets_subscriptions: bool
     first_of_cycle: bool
     snapshot_starts: dict[str, int]
     committed_ids: list[int]
     next_since: int
     sync_to: int
     has_more: bool
-    subscriptions: frozenset[str]
+
+
+class SubscriptionChange(msgspec.Struct, frozen=True):
+    """From which id on a connection is subscribed to what.
+
+    Not `certain` where no answer names that id: the set changed in the middle of a cycle, or the sync is in doubt.
+    """
+
+    since: int
+    partitions: frozenset[str]
+    certain: bool
 
 
 class TimelineConnection(msgspec.Struct):
     """One connection, from its opening to its end."""
 
     opened: ConnectionOpened
+    connect_sent_at: float | None = None
     connected_at: float | None = None
     closed_at: float | None = None
     head: int = 0
@@ -120,7 +132,9 @@ class TimelineConnection(msgspec.Struct):
     """Successful answers: when the request was sent, when the answer came, and where it stands."""
 
     pages: list[ReceivedPage] = []
+    subscribed: list[SubscriptionChange] = []
     broadcasts: list[SeenEvent] = []
+    sent_ids: set[str] = msgspec.field(default_factory=set)
     requests: deque[SentRequest] = msgspec.field(default_factory=deque)
     singles: dict[str, SentRequest] = {}
     syncs: deque[tuple[float, Sync]] = msgspec.field(default_factory=deque)
@@ -216,6 +230,9 @@ class Timeline:
                 item = _sent_item(_decode_submit_one(envelope.payload), at, where, name)
                 request = SentRequest(at, where, name, [item])
                 connection.singles[item.id] = request
+            case "connect":
+                connection.connect_sent_at = at
+                return
             case "sync":
                 connection.syncs.append((at, _decode_sync(envelope.payload)))
                 return
@@ -224,6 +241,7 @@ class Timeline:
         self.requests.append(request)
         for sent in request.items:
             self.sent[sent.id].append(sent)
+            connection.sent_ids.add(sent.id)
 
     def _received(self, connection: TimelineConnection, envelope: Envelope, frame: Frame, where: str) -> None:
         at = frame.at
@@ -251,10 +269,20 @@ class Timeline:
             case "sync_response":
                 self._page(connection, _decode_page(envelope.payload), at, where)
             case "error":
-                if connection.requests or connection.singles:
-                    connection.syncs.clear()
-                elif connection.syncs:
-                    connection.syncs.popleft()
+                self._error(connection)
+
+    def _error(self, connection: TimelineConnection) -> None:
+        """The answer to the one request that waits for one, or to any of several."""
+        submits = [*connection.requests, *connection.singles.values()]
+        if len(submits) + len(connection.syncs) == 1 or not submits:
+            if connection.syncs:
+                connection.syncs.popleft()
+            connection.requests.clear()
+            connection.singles.clear()
+            return
+        connection.syncs.clear()
+        for request in submits:
+            request.doubtful = True
 
     def _result(self, connection: TimelineConnection, result: SubmitResult, at: float, where: str) -> None:
         ids = [item.id for item in result.results]
@@ -298,8 +326,11 @@ class Timeline:
     def _page(self, connection: TimelineConnection, page: PageResponse, at: float, where: str) -> None:
         for event in page.events:
             self._see(connection, event, "page", at, where)
-        if not connection.syncs:
-            return  # its sync was not recorded, or is in doubt
+        subscriptions = frozenset(page.effective_subscriptions)
+        changed = not connection.subscribed or connection.subscribed[-1].partitions != subscriptions
+        if not connection.syncs:  # its sync was not recorded, or is in doubt
+            connection.subscribed.append(SubscriptionChange(page.sync_to_committed_id, subscriptions, False))
+            return
         requested_at, sync = connection.syncs.popleft()
         partitions = _requested(sync)
         before = connection.pages[-1] if connection.pages else None
@@ -313,6 +344,9 @@ class Timeline:
         if not continues:
             snapshots = () if page.snapshots is UNSET else decode_snapshots(page.snapshots)
             connection.cycle_starts = {each.partition: each.committed_id for each in snapshots}
+        if changed or (not continues and sync.subscription_partitions is not UNSET):
+            change = SubscriptionChange(page.sync_to_committed_id, subscriptions, not continues)
+            connection.subscribed.append(change)
         connection.pages.append(
             ReceivedPage(
                 at=at,
@@ -321,14 +355,12 @@ class Timeline:
                 requested_at=requested_at,
                 since=sync.since_committed_id,
                 partitions=partitions,
-                sets_subscriptions=sync.subscription_partitions is not UNSET,
                 first_of_cycle=not continues,
                 snapshot_starts=connection.cycle_starts,
                 committed_ids=[event.committed_id for event in page.events],
                 next_since=page.next_since_committed_id,
                 sync_to=page.sync_to_committed_id,
                 has_more=page.has_more,
-                subscriptions=frozenset(page.effective_subscriptions),
             )
         )
         connection.answered_at.append((requested_at, at, where))
@@ -346,7 +378,19 @@ def build(records: Iterable[Located]) -> Timeline:
             timed.append((at, number, located))
     for _, _, located in sorted(timed, key=lambda each: each[:2]):
         timeline.add(located)
+    for connection in timeline.connections.values():
+        _note_unanswered_subscription(connection)
     return timeline
+
+
+def _note_unanswered_subscription(connection: TimelineConnection) -> None:
+    """A sync without an answer may have set its subscriptions at any moment after it was sent."""
+    for sent_at, sync in connection.syncs:
+        if sync.subscription_partitions is not UNSET:
+            before = [seen.committed_id for seen in connection.broadcasts if seen.at < sent_at]
+            since = max([*before, *(change.since for change in connection.subscribed)], default=0)
+            connection.subscribed.append(SubscriptionChange(since, frozenset(), False))
+            return
 
 
 def _sent_item(item: Item, at: float, where: str, connection: str) -> SentItem:
