@@ -48,7 +48,7 @@ bench: setup-dev
 	$(BIN)/python -m benchmarks
 
 soak: setup-dev
-	$(BIN)/python -m pytest soak
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 soak
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -398,6 +398,15 @@ def test_an_error_that_answers_a_submission_is_not_taken_for_another() -> None:
     assert story.broken() == set()
 
 
+def test_a_connection_does_not_take_itself_over() -> None:
+    story = sound()
+    story.frame("a2", "sent", "connect", {"token": "…", "client_id": "a"})
+    story.frame("a2", "received", "error", {"code": "bad_request", "message": "already connected"})
+    story.commit("a2", "e7", 6)
+    finish(story)
+    assert story.broken() == set()
+
+
 def test_operations_count_without_frames() -> None:
     story = sound()
     at = story.tick()

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from unisono.history.findings import InvariantCheck, listed
 from unisono.history.known import KnownEvents
+from unisono.history.records import Operation
 from unisono.history.timeline import Timeline
 
 
@@ -39,6 +40,7 @@ def check_stores(timeline: Timeline, known: KnownEvents, check: InvariantCheck) 
         for before, after in pairwise(cursors):
             text = f"the cursor of {client} goes back from {before.cursor} to {after.cursor}"
             check.expect(before.cursor <= after.cursor, text)
+    _check_drafts(timeline, known, check)
     states: dict[tuple[frozenset[str], int], dict[str, str]] = defaultdict(dict)
     for store in timeline.stores:
         has = {committed_id for committed_id, _ in store.committed if committed_id <= store.cursor}
@@ -64,3 +66,17 @@ def check_stores(timeline: Timeline, known: KnownEvents, check: InvariantCheck) 
     for (_, cursor), digests in states.items():
         text = f"the stores of {', '.join(sorted(digests))} have one cursor, {cursor}, and different states"
         check.expect(len(set(digests.values())) == 1, text)
+
+
+def _check_drafts(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """What a client with a store accepted is committed, rejected, or still a draft of it."""
+    drafts: dict[str, set[str]] = defaultdict(set)
+    for store in timeline.stores:
+        drafts[store.client.partition("/")[0]].update(store.drafts)
+    for located in timeline.operations:
+        operation = located.record
+        if isinstance(operation, Operation) and operation.phase == "invoked" and operation.client in drafts:
+            id = operation.id
+            there = id in known.by_id or id in timeline.rejections or id in drafts[operation.client]
+            text = f"the draft {id} of {operation.client} is neither committed nor rejected, and no draft any more"
+            check.expect(there, text, located.where)

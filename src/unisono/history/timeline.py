@@ -231,7 +231,8 @@ class Timeline:
                 request = SentRequest(at, where, name, [item])
                 connection.singles[item.id] = request
             case "connect":
-                connection.connect_sent_at = at
+                if connection.connected_at is None:
+                    connection.connect_sent_at = at
                 return
             case "sync":
                 connection.syncs.append((at, _decode_sync(envelope.payload)))
