@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 """How long an example takes says something of the machine and nothing of what is tested."""
 
-SLOW_FIRST = ("pipeline", "nodes", "server", "authority")
-"""Directories whose files take minutes: where several run at once, none of them should begin last."""
+SLOW_FIRST = ("nodes", "server", "simulation", "authority")
+"""Directories whose files take minutes: where several run at once, none of them should begin last. Those of the
+pipeline, which work, take turns with these, which wait."""
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -36,12 +38,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path.relative_to(item.config.rootpath), []).append(item)
+    working = [path for path in files if "pipeline" in path.parts]
+    waiting = sorted((path for path in files if "pipeline" not in path.parts), key=_place)
+    slow = sum(_place(path) < len(SLOW_FIRST) for path in waiting)
+    turns = [path for pair in zip_longest(working, waiting[:slow]) for path in pair if path is not None]
+    items[:] = [item for path in [*turns, *waiting[slow:]] for item in files[path]]
 
 
-def _place(item: pytest.Item) -> int:
-    rooms = [room for room in SLOW_FIRST if room in item.path.relative_to(item.config.rootpath).parts]
-    return SLOW_FIRST.index(rooms[0]) if rooms else len(SLOW_FIRST)
+def _place(path: Path) -> int:
+    return next((place for place, room in enumerate(SLOW_FIRST) if room in path.parts), len(SLOW_FIRST))
 
 
 def _settings() -> dict[str, Any]:
