@@ -11,7 +11,6 @@ import shutil
 
 import pytest
 from pyspark import SparkContext
-from tests.pipeline.conftest import _quick_starts, context, history, spark  # noqa: F401 (fixtures)
 from tests.pipeline.corruptions import at_random
 from tests.pipeline.jobs.audit.test_audit import Damager, damager, sound  # noqa: F401 (fixtures)
 from tests.pipeline.planting import Planter

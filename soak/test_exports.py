@@ -12,14 +12,6 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 from tests.pipeline.cluster import running_cluster
-from tests.pipeline.conftest import (  # noqa: F401 (fixtures)
-    _quick_starts,
-    context,
-    history,
-    records,
-    spark,
-    store,
-)
 from tests.pipeline.export_killing import kill_drivers, kill_executors, kill_workers
 
 from unisono.store.port import Record
@@ -37,9 +29,9 @@ def test_drivers_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120 + 30 * WORKER_KILLS)
 def test_workers_killed(
-    context: SparkContext,  # noqa: F811
-    store: str,  # noqa: F811
-    records: list[Record],  # noqa: F811
+    context: SparkContext,
+    store: str,
+    records: list[Record],
     tmp_path: Path,
 ) -> None:
     kill_workers(context, store, records, tmp_path, WORKER_KILLS, time.time_ns())

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import _quick_starts, spark  # noqa: F401 (fixtures)
 from tests.pipeline.import_killing import kill_and_complete
 
 LOADING_KILLS = min(40, max(3, int(os.environ.get("SOAK_ROUNDS", "300")) // 20))

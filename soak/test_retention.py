@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.pipeline.conftest import _quick_starts, context, spark  # noqa: F401 (fixtures)
 from tests.pipeline.jobs.retain.test_retain import Place, kill_and_complete, place, ready  # noqa: F401 (fixtures)
 
 ROUNDS = max(1, int(os.environ.get("SOAK_ROUNDS", "300")) // 50)
