@@ -40,9 +40,9 @@ lint: setup-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Four files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
+# Three files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
 test: lint
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 bench: setup-dev
 	$(BIN)/python -m benchmarks
