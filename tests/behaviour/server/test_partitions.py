@@ -50,7 +50,8 @@ def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The operator has turned the shim for `partition` on."""
     data = tmp_path_factory.mktemp("lenient") / "data"
     with running(data, "--access-default", "allow", "--legacy-partition") as started:
-        started.tampered = True  # ids come again with partitions that are refused, which no answer tells apart
+        # Ids come again with partitions that are refused, which no answer tells apart.
+        started.tampered = True
         yield started
 
 
