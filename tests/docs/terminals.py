@@ -23,6 +23,14 @@ PATIENCE_S: Final = 200.0
 SAID: Final = ("127.0.0.1:8040", "127.0.0.1:8041")
 """The addresses that examples speak of."""
 
+ENVIRONMENT: Final = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("UNISONO_", "PYTEST_")) and not name.lower().endswith("_proxy")
+}
+"""Settings of whoever runs the tests, and proxies, must not come between an example and its server. Read once: pages are
+played in threads, while pytest changes the environment for each test."""
+
 _DONE: Final = "--- done ---"
 _SAYS_NO_URL = re.compile(r"unisono (?:tail|submit)\b(?!.*--url)")
 
@@ -51,12 +59,6 @@ class Terminal:
     def __init__(self, where: Path, ports: Ports) -> None:
         self._ports = ports
         executables = str(Path(sys.executable).parent)
-        # Settings of whoever runs the tests, and proxies, must not come between an example and its server.
-        keep = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("UNISONO_") and not name.lower().endswith("_proxy")
-        }
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
@@ -65,9 +67,9 @@ class Terminal:
             text=True,
             cwd=where,
             start_new_session=True,
-            env=keep
+            env=ENVIRONMENT
             | {
-                "PATH": f"{executables}:{os.environ['PATH']}",
+                "PATH": f"{executables}:{ENVIRONMENT['PATH']}",
                 "UNISONO_PORT": ports.numbers[0],
                 "UNISONO_ADMIN_PORT": ports.numbers[1],
             },

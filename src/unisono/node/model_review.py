@@ -46,6 +46,9 @@ LOADING: Final = -1
 MAX_SILENCE_S: Final = 120.0
 """A process that writes nothing for this long is stuck where it cannot watch itself, and is killed."""
 
+ANSWERED_GRACE_S: Final = 1.0
+"""For a process to end by itself when nobody reads it any more; one that is stuck is killed then."""
+
 PROGRESS_S: Final = 0.5
 NICENESS: Final = 10
 """The authority's commits have priority over a review."""
@@ -305,7 +308,7 @@ async def process_lines(
 ) -> AsyncGenerator[bytes, None]:
     """Run a Python module as a process with `request` as its input, and yield the lines it writes.
 
-    The process is killed when the generator is closed. ReviewFailed when no line arrives for `silence_s`.
+    The process is killed if it runs on when the generator is closed. ReviewFailed when no line arrives for `silence_s`.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -330,10 +333,15 @@ async def process_lines(
                 return
             yield line
     finally:
-        if process.returncode is None:
+        # One that has answered ends by itself. Killing it while it does, the library takes its exit code from under
+        # the thread that waits for it, which then says so on stderr.
+        try:
+            async with asyncio.timeout(ANSWERED_GRACE_S):
+                await process.wait()
+        except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        await process.wait()
+            await process.wait()
 
 
 if __name__ == "__main__":
