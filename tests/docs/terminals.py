@@ -28,8 +28,8 @@ ENVIRONMENT: Final = {
     for name, value in os.environ.items()
     if not name.startswith(("UNISONO_", "PYTEST_")) and not name.lower().endswith("_proxy")
 }
-"""Settings of whoever runs the tests, and proxies, must not come between an example and its server. Read once: pages are
-played in threads, while pytest changes the environment for each test."""
+"""Settings of whoever runs the tests, and proxies, must not come between an example and its server. Read once: pages
+are played in threads, while pytest changes the environment for each test."""
 
 _DONE: Final = "--- done ---"
 _SAYS_NO_URL = re.compile(r"unisono (?:tail|submit)\b(?!.*--url)")

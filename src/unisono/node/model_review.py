@@ -308,7 +308,7 @@ async def process_lines(
 ) -> AsyncGenerator[bytes, None]:
     """Run a Python module as a process with `request` as its input, and yield the lines it writes.
 
-    The process is killed if it runs on when the generator is closed. ReviewFailed when no line arrives for `silence_s`.
+    A process that runs on when the generator is closed is killed. ReviewFailed when no line arrives for `silence_s`.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
