@@ -19,3 +19,12 @@ def test_no_two_public_classes_have_one_name() -> None:
                 places[node.name].append(path.relative_to(ROOT).as_posix())
     assert len(places) > 300
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_table_is_read_by_threads_that_call_python() -> None:
+    """delta-rs' readers for Arrow do: a thread that calls Python while the process ends aborts it, after the answer."""
+    calls = ("to_pyarrow_table(", "to_pyarrow_dataset(", "to_pandas(")
+    texts = {path: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
+    texts |= {path: path.read_text("utf-8") for path in (ROOT.parent.parent / "docs").rglob("*.md")}
+    assert len(texts) > 350
+    assert [path for path, text in texts.items() for call in calls if call in text and "deltalake" in text] == []

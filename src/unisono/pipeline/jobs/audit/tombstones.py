@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from unisono.lake.storage import ERASURES, Storage
@@ -20,7 +21,9 @@ def recorded_erasures(storage: Storage, head: int, tally: FindingTally) -> Any:
     """The recorded ids, ascending; None when the lake has no record."""
     try:
         table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
-        ids = table.to_pyarrow_table(columns=["committed_id"]).column("committed_id")
+        # Not `to_pyarrow_table`: its reading threads call Python, and one that does so while the process ends aborts it.
+        rows = QueryBuilder().register("erasures", table).execute("SELECT committed_id FROM erasures").read_all()
+        ids = pa.table(rows).column("committed_id")
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError, KeyError) as error:
