@@ -22,7 +22,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 
 
 def test_no_table_is_read_by_threads_that_call_python() -> None:
-    """delta-rs' readers for Arrow do: a thread that calls Python while the process ends aborts it, after the answer."""
+    """delta-rs' readers for Arrow do, and a thread that calls Python while the process ends aborts it."""
     calls = ("to_pyarrow_table(", "to_pyarrow_dataset(", "to_pandas(")
     texts = {path: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
     texts |= {path: path.read_text("utf-8") for path in (ROOT.parent.parent / "docs").rglob("*.md")}

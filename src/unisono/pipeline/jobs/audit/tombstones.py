@@ -21,7 +21,7 @@ def recorded_erasures(storage: Storage, head: int, tally: FindingTally) -> Any:
     """The recorded ids, ascending; None when the lake has no record."""
     try:
         table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
-        # Not `to_pyarrow_table`: its reading threads call Python, and one that does so while the process ends aborts it.
+        # `to_pyarrow_table` reads in threads that call Python: one that does so while the process ends aborts it.
         rows = QueryBuilder().register("erasures", table).execute("SELECT committed_id FROM erasures").read_all()
         ids = pa.table(rows).column("committed_id")
     except TableNotFoundError:
