@@ -27,4 +27,6 @@ def test_no_table_is_read_by_threads_that_call_python() -> None:
     texts = {path: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
     texts |= {path: path.read_text("utf-8") for path in (ROOT.parent.parent / "docs").rglob("*.md")}
     assert len(texts) > 350
-    assert [path for path, text in texts.items() for call in calls if call in text and "deltalake" in text] == []
+    assert [
+        path for path, text in texts.items() for call in calls if call in text and "deltalake" in text
+    ] == []

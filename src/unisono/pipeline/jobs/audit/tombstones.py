@@ -22,7 +22,9 @@ def recorded_erasures(storage: Storage, head: int, tally: FindingTally) -> Any:
     try:
         table = DeltaTable(storage.table(ERASURES), storage_options=storage.options or None)
         # `to_pyarrow_table` reads in threads that call Python: one that does so while the process ends aborts it.
-        rows = QueryBuilder().register("erasures", table).execute("SELECT committed_id FROM erasures").read_all()
+        rows = (
+            QueryBuilder().register("erasures", table).execute("SELECT committed_id FROM erasures").read_all()
+        )
         ids = pa.table(rows).column("committed_id")
     except TableNotFoundError:
         return None
