@@ -440,3 +440,24 @@ def test_findings_name_the_record() -> None:
         ("b1: the broadcast 4 comes after 5", f"line {len(story.records)}"),
         ("b1: its own event 4 was broadcast to it", f"line {len(story.records)}"),
     ]
+
+
+def test_an_id_that_is_sent_again_with_other_content_before_it_is_answered() -> None:
+    story = sound()
+    story.partitions["e7"], story.ids[6] = ["p"], "e7"
+    for text in ("e7", "other"):
+        sent = {"id": "e7", "partitions": ["p"], "event": event_of(text)}
+        story.frame("a2", "sent", "submit_event", sent)
+    story.frame("a2", "received", "event_committed", story.event(6))
+    story.frame("a2", "received", "event_rejected", {"id": "e7", "reason": "validation_failed", "errors": []})
+    story.log()
+    assert story.broken() == set()
+
+
+def test_an_error_may_overtake_the_answer_to_an_earlier_sync() -> None:
+    story = sound()
+    story.sync("a2", 0)
+    story.sync("a2", 0, [""])
+    story.frame("a2", "received", "error", {"code": "bad_request", "message": "…"})
+    story.page("a2", [1, 2, 4, 5], 5)
+    assert story.broken() == set()

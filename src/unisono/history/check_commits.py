@@ -7,9 +7,10 @@ from collections import defaultdict
 from itertools import accumulate, pairwise
 from math import inf
 
+from unisono.history.facts import SeenEvent, TimelineConnection
 from unisono.history.findings import InvariantCheck
 from unisono.history.known import KnownEvents
-from unisono.history.timeline import SeenEvent, Timeline, TimelineConnection
+from unisono.history.timeline import Timeline
 
 
 def check_identity(timeline: Timeline, check: InvariantCheck) -> None:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Final
 
+from unisono.history.facts import SubscriptionChange, TimelineConnection
 from unisono.history.findings import InvariantCheck, listed
 from unisono.history.known import KnownEvents
-from unisono.history.timeline import SubscriptionChange, Timeline, TimelineConnection
+from unisono.history.timeline import Timeline
 
 EXPIRY_GRACE_S: Final = 1.0
 """After the end of a token, in which its connection must have ended."""

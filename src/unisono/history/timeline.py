@@ -1,20 +1,29 @@
 """What happened, from the frames of a history: who sent what, what was answered, what was delivered.
 
 Answers carry no reference to their request. Results are matched by the ids of their items, pages by the order of the
-syncs. An `error` may answer either, so a sync that is unanswered when one arrives beside a submission is set aside.
+syncs. An `error` may answer any request, also earlier ones last: where several wait, none of them is matched to it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from unisono.history.facts import (
+    ReceivedPage,
+    SeenEvent,
+    SentItem,
+    SentRequest,
+    SubscriptionChange,
+    TimelineConnection,
+)
 from unisono.history.known import FinalRead
 from unisono.history.records import (
     ClientCursor,
@@ -54,91 +63,6 @@ class PageResponse(SyncResponse, frozen=True):
 
 class RejectedEvent(msgspec.Struct, frozen=True):
     id: str
-
-
-class SentItem(msgspec.Struct, frozen=True):
-    """One submission of an event; `hash` and `partitions` are None where the server has to refuse it."""
-
-    at: float
-    where: str
-    connection: str
-    id: str
-    hash: str | None
-    partitions: tuple[str, ...] | None
-
-
-class SentRequest(msgspec.Struct):
-    """A submission of several items, with the outcome of each once it is answered."""
-
-    at: float
-    where: str
-    connection: str
-    items: list[SentItem]
-    committed: list[int | None] | None = None
-    doubtful: bool = False
-    """An error came that may have been its answer; a result then belongs to a later request of the same ids."""
-
-
-class SeenEvent(msgspec.Struct, frozen=True):
-    """A committed event that a client was told of; a result names neither partitions nor content."""
-
-    at: float
-    where: str
-    connection: str
-    how: Literal["result", "page", "broadcast"]
-    committed_id: int
-    id: str
-    hash: str | None = None
-    partitions: tuple[str, ...] | None = None
-
-
-class ReceivedPage(msgspec.Struct, frozen=True):
-    """A sync and its answer."""
-
-    at: float
-    where: str
-    connection: str
-    requested_at: float
-    since: int
-    partitions: tuple[str, ...]
-    first_of_cycle: bool
-    snapshot_starts: dict[str, int]
-    committed_ids: list[int]
-    next_since: int
-    sync_to: int
-    has_more: bool
-
-
-class SubscriptionChange(msgspec.Struct, frozen=True):
-    """From which id on a connection is subscribed to what.
-
-    Not `certain` where no answer names that id: the set changed in the middle of a cycle, or the sync is in doubt.
-    """
-
-    since: int
-    partitions: frozenset[str]
-    certain: bool
-
-
-class TimelineConnection(msgspec.Struct):
-    """One connection, from its opening to its end."""
-
-    opened: ConnectionOpened
-    connect_sent_at: float | None = None
-    connected_at: float | None = None
-    closed_at: float | None = None
-    head: int = 0
-    answered_at: list[tuple[float, float, str]] = []
-    """Successful answers: when the request was sent, when the answer came, and where it stands."""
-
-    pages: list[ReceivedPage] = []
-    subscribed: list[SubscriptionChange] = []
-    broadcasts: list[SeenEvent] = []
-    sent_ids: set[str] = msgspec.field(default_factory=set)
-    requests: deque[SentRequest] = msgspec.field(default_factory=deque)
-    singles: dict[str, SentRequest] = {}
-    syncs: deque[tuple[float, Sync]] = msgspec.field(default_factory=deque)
-    cycle_starts: dict[str, int] = {}
 
 
 class Timeline:
@@ -229,7 +153,11 @@ class Timeline:
             case "submit_event":
                 item = _sent_item(_decode_submit_one(envelope.payload), at, where, name)
                 request = SentRequest(at, where, name, [item])
-                connection.singles[item.id] = request
+                same_id = connection.singles[item.id]
+                same_id.append(request)
+                if len(same_id) > 1:  # the answers do not say which of them they answer
+                    for each in same_id:
+                        each.doubtful = True
             case "connect":
                 if connection.connected_at is None:
                     connection.connect_sent_at = at
@@ -256,14 +184,14 @@ class Timeline:
                 self._result(connection, _decode_result(envelope.payload), at, where)
             case "event_committed":
                 event = _decode_committed(envelope.payload)
-                request = connection.singles.pop(event.id, None)
+                request = _next_single(connection, event.id)
                 if request is not None:
                     request.committed = [event.committed_id]
                     connection.answered_at.append((request.at, at, where))
                 self._see(connection, event, "result", at, where)
             case "event_rejected":
                 rejected = _decode_rejected(envelope.payload)
-                connection.singles.pop(rejected.id, None)
+                _next_single(connection, rejected.id)
                 self.rejections[rejected.id] += 1
             case "event_broadcast":
                 self._see(connection, _decode_committed(envelope.payload), "broadcast", at, where)
@@ -274,14 +202,13 @@ class Timeline:
 
     def _error(self, connection: TimelineConnection) -> None:
         """The answer to the one request that waits for one, or to any of several."""
-        submits = [*connection.requests, *connection.singles.values()]
-        if len(submits) + len(connection.syncs) == 1 or not submits:
-            if connection.syncs:
-                connection.syncs.popleft()
+        submits = [*connection.requests, *chain.from_iterable(connection.singles.values())]
+        only = len(submits) + len(connection.syncs) == 1
+        connection.syncs.clear()
+        if only:
             connection.requests.clear()
             connection.singles.clear()
             return
-        connection.syncs.clear()
         for request in submits:
             request.doubtful = True
 
@@ -382,6 +309,17 @@ def build(records: Iterable[Located]) -> Timeline:
     for connection in timeline.connections.values():
         _note_unanswered_subscription(connection)
     return timeline
+
+
+def _next_single(connection: TimelineConnection, id: str) -> SentRequest | None:
+    """The oldest unanswered submission of an event by `submit_event`."""
+    waiting = connection.singles.get(id)
+    if not waiting:
+        return None
+    request = waiting.popleft()
+    if not waiting:
+        del connection.singles[id]
+    return request
 
 
 def _note_unanswered_subscription(connection: TimelineConnection) -> None:

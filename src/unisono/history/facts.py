@@ -1,0 +1,98 @@
+"""The facts of a history: what was sent, answered and delivered, and on which connection."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Literal
+
+import msgspec
+
+from unisono.history.records import ConnectionOpened
+from unisono.protocol.messages import Sync
+
+
+class SentItem(msgspec.Struct, frozen=True):
+    """One submission of an event; `hash` and `partitions` are None where the server has to refuse it."""
+
+    at: float
+    where: str
+    connection: str
+    id: str
+    hash: str | None
+    partitions: tuple[str, ...] | None
+
+
+class SentRequest(msgspec.Struct):
+    """A submission of several items, with the outcome of each once it is answered."""
+
+    at: float
+    where: str
+    connection: str
+    items: list[SentItem]
+    committed: list[int | None] | None = None
+    doubtful: bool = False
+    """An error came that may have been its answer; a result then belongs to a later request of the same ids."""
+
+
+class SeenEvent(msgspec.Struct, frozen=True):
+    """A committed event that a client was told of; a result names neither partitions nor content."""
+
+    at: float
+    where: str
+    connection: str
+    how: Literal["result", "page", "broadcast"]
+    committed_id: int
+    id: str
+    hash: str | None = None
+    partitions: tuple[str, ...] | None = None
+
+
+class ReceivedPage(msgspec.Struct, frozen=True):
+    """A sync and its answer."""
+
+    at: float
+    where: str
+    connection: str
+    requested_at: float
+    since: int
+    partitions: tuple[str, ...]
+    first_of_cycle: bool
+    snapshot_starts: dict[str, int]
+    committed_ids: list[int]
+    next_since: int
+    sync_to: int
+    has_more: bool
+
+
+class SubscriptionChange(msgspec.Struct, frozen=True):
+    """From which id on a connection is subscribed to what.
+
+    Not `certain` where no answer names that id: the set changed in the middle of a cycle, or the sync is in doubt.
+    """
+
+    since: int
+    partitions: frozenset[str]
+    certain: bool
+
+
+class TimelineConnection(msgspec.Struct):
+    """One connection, from its opening to its end."""
+
+    opened: ConnectionOpened
+    connect_sent_at: float | None = None
+    connected_at: float | None = None
+    closed_at: float | None = None
+    head: int = 0
+    answered_at: list[tuple[float, float, str]] = []
+    """Successful answers: when the request was sent, when the answer came, and where it stands."""
+
+    pages: list[ReceivedPage] = []
+    subscribed: list[SubscriptionChange] = []
+    broadcasts: list[SeenEvent] = []
+    sent_ids: set[str] = msgspec.field(default_factory=set)
+    requests: deque[SentRequest] = msgspec.field(default_factory=deque)
+    singles: dict[str, deque[SentRequest]] = msgspec.field(default_factory=lambda: defaultdict(deque))
+    """By the id of their event."""
+
+    syncs: deque[tuple[float, Sync]] = msgspec.field(default_factory=deque)
+    cycle_starts: dict[str, int] = {}
