@@ -8,10 +8,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup setup-dev run test lint bench soak clean
+.PHONY: setup setup-dev run test check lint bench soak clean
 
 setup: $(VENV)/.server
-setup-dev: $(VENV)/.dev
+setup-dev: $(VENV)/.dev $(VENV)/.spark
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -23,10 +23,13 @@ $(VENV)/.server: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.[terminal]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.server
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@tools/ensure-java
 	@echo "installing everything, PySpark and the development tools among it, into $(VENV): some minutes"
 	$(PIP) install --constraint constraints.txt --editable '.[dev,postgres,pipeline,terminal]'
+	@touch $(VENV)/.server $@
+
+$(VENV)/.spark: $(VENV)/.dev
 	@echo "preparing quick starts of Spark: half a minute"
 	$(BIN)/python -m unisono.pipeline.spark.warmup
 	@touch $@
@@ -34,14 +37,18 @@ $(VENV)/.dev: $(VENV)/.server
 run: setup
 	$(BIN)/unisono serve --dev
 
-lint: setup-dev
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Spark is prepared beside the linters, each of which has one core to itself.
+check: lint $(VENV)/.spark
+
 # Three files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
-test: lint
+test:
+	@$(MAKE) --no-print-directory -j2 check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 bench: setup-dev

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.authority.logs import grow
-from tests.authority.seat import Caller, End, FrontEnd, candidate, push, put
+from tests.authority.seat import Caller, End, FrontEnd, candidate, push, put, results_of
 
 from unisono.config import Settings
 from unisono.ipc.channel import Channel, socket_pair
@@ -95,7 +95,7 @@ def beside_a_load(busy: Caller, waiting: Caller) -> tuple[float, list[float]]:
     waiting.send(candidate([LARGE], push(f"new {next(_numbers)}", "outline")))
 
     def committed(told: list[Message]) -> bool:
-        answers = [m.results for m in told if isinstance(m, BatchOutcome) and m.conn == waiting.conn]
+        answers = [results_of(m) for m in told if isinstance(m, BatchOutcome) and m.conn == waiting.conn]
         assert all(result.status == "committed" for results in answers for result in results)
         return bool(answers)
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import orjson
 
-from tests.authority.seat import candidate
+from tests.authority.seat import ItemResult, candidate
 from tests.model.histories import Writer
 from tests.model.oracle import WRITE, Oracle, same
-from unisono.ipc.messages import Candidate, ItemResult
+from unisono.ipc.messages import Candidate
 from unisono.model.model import Model, no_model
 from unisono.model.partition import PartitionState
 from unisono.store.port import LogReader

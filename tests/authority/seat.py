@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -38,7 +38,6 @@ from unisono.ipc.messages import (
     Drain,
     EventCommitted,
     HeadAnswer,
-    ItemResult,
     Message,
     Offer,
     Ready,
@@ -53,6 +52,7 @@ from unisono.model.model import COMPATIBILITY, Model, no_model
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
+from unisono.vocabulary import FieldError
 
 STATES_BYTES = 64 * 1024 * 1024
 
@@ -83,6 +83,25 @@ def push(id: str, target: str = "explorer", **options: Any) -> Any:
 
 def note(schema: str, **data: Any) -> Any:
     return {"type": "event", "payload": {"schema": schema, "data": data}}
+
+
+class ItemResult(msgspec.Struct, frozen=True):
+    """One entry of a `submit_events_result`."""
+
+    id: str
+    status: Literal["committed", "rejected"]
+    status_updated_at: int
+    committed_id: int | None = None
+    reason: str | None = None
+    errors: tuple[FieldError, ...] | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: tuple[ItemResult, ...]
+
+
+def results_of(outcome: BatchOutcome) -> tuple[ItemResult, ...]:
+    return msgspec.json.decode(outcome.payload, type=_Results).results
 
 
 class End:
@@ -164,22 +183,34 @@ class Caller:
     def request(
         self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY, single: bool = False
     ) -> Submit:
-        return Submit(self.conn, self.client_id, profile, single, items)
+        event_bytes = sum(len(item.event) for item in items if isinstance(item, Candidate))
+        return Submit(self.conn, self.client_id, profile, single, items, event_bytes)
 
     def send(self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY) -> None:
         self.front.send(self.request(*items, profile=profile))
 
     def results(self) -> tuple[ItemResult, ...]:
         """The answer to the oldest request that was not looked at yet."""
-        return self.front.of(BatchOutcome, lambda outcome: outcome.conn == self.conn).results
+        return results_of(self.front.of(BatchOutcome, lambda outcome: outcome.conn == self.conn))
 
     def submit(self, *items: Candidate | RefusedItem, profile: str = COMPATIBILITY) -> tuple[ItemResult, ...]:
         self.send(*items, profile=profile)
         return self.results()
 
-    def submit_single(self, item: Candidate | RefusedItem) -> SingleOutcome:
+    def submit_single(self, item: Candidate | RefusedItem) -> SingleOutcome | EventCommitted:
+        """The answer to a `submit_event`; a new event is its own."""
         self.front.send(self.request(item, single=True))
-        return self.front.of(SingleOutcome, lambda outcome: outcome.conn == self.conn)
+        answer = self.front.wait(self._is_answer)
+        assert isinstance(answer, SingleOutcome | EventCommitted)
+        return answer
+
+    def _is_answer(self, message: Message) -> bool:
+        match message:
+            case SingleOutcome():
+                return message.conn == self.conn
+            case EventCommitted():
+                return message.answers and message.origin == self.conn
+        return False
 
 
 class Seat(Generic[L]):
@@ -329,8 +360,8 @@ def check_order(received: list[Message]) -> int:
                 assert committed_id == commits
             case HeadAnswer(committed_id=head) | Claimed(head=head):
                 assert head == commits, "a head stands where it is exact"
-            case BatchOutcome(conn=conn, results=results):
-                ids = [r.committed_id for r in results if r.committed_id is not None]
+            case BatchOutcome(conn=conn):
+                ids = [r.committed_id for r in results_of(message) if r.committed_id is not None]
                 assert ids == sorted(ids), "SUBMIT-03"
                 assert all(committed_id <= commits for committed_id in ids), "received after its broadcast"
                 assert not ids or ids[0] > answered.get(conn, 0), "SUBMIT-09"

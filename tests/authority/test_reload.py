@@ -10,7 +10,7 @@ import pytest
 
 from tests.authority.logs import GatedLog, grow
 from tests.authority.models import RULES, counting_model, write_model
-from tests.authority.seat import Caller, Seat, candidate, note, reading, seated, seated_on
+from tests.authority.seat import Caller, Seat, candidate, note, reading, results_of, seated, seated_on
 from unisono.authority.cluster_view import ClusterView
 from unisono.ipc.messages import AdminCommand, BatchOutcome, CommandResult, ModelChanged
 from unisono.model.load import load_model
@@ -88,7 +88,7 @@ def test_it_switches_between_two_groups(seat: Seat[SqliteLog], tmp_path: Path) -
         if isinstance(message, ModelChanged):
             version = 3
         elif isinstance(message, BatchOutcome):
-            for result in message.results:
+            for result in results_of(message):
                 if result.errors is not None:
                     said.append(result.errors[0].message == f"version {version} counts {version}")
     assert said == [True] * 270

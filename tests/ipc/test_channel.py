@@ -38,7 +38,6 @@ from unisono.ipc.messages import (
     Dropped,
     EventCommitted,
     HeadAnswer,
-    ItemResult,
     LogFailed,
     Message,
     ModelChanged,
@@ -66,21 +65,21 @@ reasons = st.sampled_from(["forbidden", "validation_failed"])
 items = st.builds(Candidate, texts, names, blobs, blobs) | st.builds(
     RefusedItem, texts, names, reasons, errors
 )
-statuses = st.sampled_from(["committed", "rejected"])
-results = st.builds(ItemResult, texts, statuses, numbers, versions, st.none() | texts, st.none() | errors)
 offers = st.builds(Offer, numbers, versions, st.dictionaries(texts, names, max_size=2))
 
 MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Claim: st.builds(Claim, numbers, texts),
     Release: st.builds(Release, numbers),
-    Submit: st.builds(Submit, numbers, texts, texts, st.booleans(), st.lists(items, max_size=3).map(tuple)),
+    Submit: st.builds(
+        Submit, numbers, texts, texts, st.booleans(), st.lists(items, max_size=3).map(tuple), numbers
+    ),
     AskHead: st.builds(AskHead, numbers),
     Offer: offers,
     Claimed: st.builds(Claimed, numbers, numbers),
     Replaced: st.builds(Replaced, numbers),
-    EventCommitted: st.builds(EventCommitted, numbers, numbers, names, blobs),
-    BatchOutcome: st.builds(BatchOutcome, numbers, st.lists(results, max_size=3).map(tuple)),
-    SingleOutcome: st.builds(SingleOutcome, numbers, st.booleans(), blobs, st.none() | texts),
+    EventCommitted: st.builds(EventCommitted, numbers, numbers, names, blobs, st.booleans()),
+    BatchOutcome: st.builds(BatchOutcome, numbers, blobs),
+    SingleOutcome: st.builds(SingleOutcome, numbers, st.booleans(), blobs),
     Dropped: st.builds(Dropped, numbers),
     HeadAnswer: st.builds(HeadAnswer, numbers, numbers),
     ModelChanged: st.builds(ModelChanged, versions, offers),

@@ -406,7 +406,7 @@ def test_an_encoded_event_has_the_one_shape_and_its_stored_text(
     id: str, client_id: str, partitions: list[str]
 ) -> None:
     event = b'{"payload":{"x":[1,2.5,"\xc3\xa9"]},"type":"event"}'
-    data = encode_event(9, id, client_id, partitions, event, 1738451205000)
+    data = encode_event(9, id, client_id, tuple(partitions), event, 1738451205000)
     assert event in data
     assert json.loads(data) == {
         "id": id,

@@ -11,8 +11,9 @@ import msgspec
 
 from unisono.authority import group as group_module
 from unisono.authority import loop as loop_module
+from unisono.authority.answers import rejected_result
 from unisono.authority.client_claims import ClientClaims
-from unisono.authority.judge import Commit, Duplicate, Reject
+from unisono.authority.judge import COMMIT, Duplicate, Reject
 from unisono.authority.outboxes import Outboxes
 from unisono.client.store.store import Store
 from unisono.front.access import Access
@@ -20,7 +21,7 @@ from unisono.front.catchup import CatchUp
 from unisono.front.connection import ClientConnection
 from unisono.front.hub import Hub
 from unisono.front.sync_requests import SyncRequests
-from unisono.ipc.messages import Candidate, EventCommitted, ItemResult
+from unisono.ipc.messages import Candidate, EventCommitted
 from unisono.reader import process as reader_module
 from unisono.reader import read_page as read_page_module
 from unisono.store.port import Page, StorageError
@@ -128,15 +129,16 @@ def deduplicates_by_id_only() -> Patches:
 @mutant("H1")
 def a_retry_gets_another_number() -> Patches:
     def make(original: Any) -> Any:
-        def result_of(item: Any, verdict: Any, known: Any, now: int) -> ItemResult:
-            result: ItemResult = original(item, verdict, known, now)
+        def judge(*question: Any) -> Any:
+            verdict = original(*question)
             if isinstance(verdict, Duplicate):
-                return msgspec.structs.replace(result, committed_id=(result.committed_id or 0) + 1)
-            return result
+                known = verdict.known
+                return Duplicate(msgspec.structs.replace(known, committed_id=known.committed_id + 1))
+            return verdict
 
-        return result_of
+        return judge
 
-    return [around(group_module, "result_of", make)]
+    return [around(group_module, "judge", make)]
 
 
 @mutant("H3")
@@ -149,41 +151,37 @@ def stores_what_it_rejects() -> Patches:
             known = more[1]
             if isinstance(verdict, Reject) and isinstance(item, Candidate) and item.id not in known:
                 wrong.add(item.id)
-                return Commit()
+                return COMMIT
             return verdict
 
         return judge
 
     def answering(original: Any) -> Any:
-        def result_of(item: Any, verdict: Any, known: Any, now: int) -> ItemResult:
-            if item.id in wrong:
-                return ItemResult(item.id, "rejected", now, reason="validation_failed")
-            result: ItemResult = original(item, verdict, known, now)
+        def committed_result(id: str, now: int, committed_id: int) -> bytes:
+            if id in wrong:
+                return rejected_result(id, now, Reject("validation_failed", ()))
+            result: bytes = original(id, now, committed_id)
             return result
 
-        return result_of
+        return committed_result
 
-    return [around(group_module, "judge", judging), around(group_module, "result_of", answering)]
+    return [around(group_module, "judge", judging), around(group_module, "committed_result", answering)]
 
 
 @mutant("H1", "H4")
 def a_batch_is_answered_backwards() -> Patches:
     def make(original: Any) -> Any:
-        def outcome(conn: int, results: Sequence[ItemResult]) -> Any:
-            numbers = [each.committed_id for each in results][::-1]
-            return original(
-                conn,
-                tuple(
-                    msgspec.structs.replace(each, committed_id=number)
-                    if each.committed_id is not None and number is not None
-                    else each
-                    for each, number in zip(results, numbers, strict=True)
-                ),
-            )
+        def outcome(conn: int, results: Sequence[bytes]) -> Any:
+            entries = [msgspec.json.decode(each) for each in results]
+            numbers = [each.get("committed_id") for each in entries][::-1]
+            for entry, number in zip(entries, numbers, strict=True):
+                if "committed_id" in entry and number is not None:
+                    entry["committed_id"] = number
+            return original(conn, [msgspec.json.encode(each) for each in entries])
 
         return outcome
 
-    return [around(group_module, "BatchOutcome", make)]
+    return [around(group_module, "batch_outcome", make)]
 
 
 @mutant("H10")

@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from unisono.authority.answers import result_of, single_outcome
+from unisono.authority.answers import (
+    batch_outcome,
+    committed_result,
+    duplicate_outcome,
+    rejected_outcome,
+    rejected_result,
+)
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
-from unisono.authority.judge import Commit, Reject, judge
+from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.replica import Replica
 from unisono.ipc.channel import Channel
-from unisono.ipc.messages import AskHead, BatchOutcome, Candidate, Claim, Dropped, ItemResult, Message, Submit
+from unisono.ipc.messages import AskHead, Candidate, Claim, Dropped, Message, Submit
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId
 
@@ -51,7 +57,7 @@ class GroupCommitter:
         self._handle = handle
         self._group_s = group_s
         self._request_s = request_s
-        self._partial_results: dict[int, list[ItemResult]] = {}
+        self._partial_results: dict[int, list[bytes]] = {}
         self.count = 0
 
     def commit(
@@ -69,7 +75,7 @@ class GroupCommitter:
             if isinstance(item, Candidate)
         ]
         replica.cluster.claim([message for _, message in taken if isinstance(message, Claim)])
-        known: dict[str, RememberedId] = {}
+        known: dict[str, RememberedId | Record] = {}
         if ids:
             submits = [message for _, message in taken if isinstance(message, Submit)]
             opening = self._open(ids, submits)
@@ -139,7 +145,7 @@ class GroupCommitter:
         self,
         channel: Channel,
         submit: Submit,
-        known: dict[str, RememberedId],
+        known: dict[str, RememberedId | Record],
         records: list[Record],
         now: int,
     ) -> Submit | None:
@@ -152,34 +158,38 @@ class GroupCommitter:
             # Replaced while it waited (CONN-05): the client retries on its newer connection.
             self._out.stage(channel, Dropped(submit.conn))
             return None
-        replica, states = self._replica, self._replica.states
-        judging = self._perf()
+        replica, perf, single = self._replica, self._perf, submit.single
+        states, stage_event, client_id = replica.states, replica.stage_event, submit.client_id
+        latest = perf() + self._request_s
         for place, item in enumerate(submit.items):
-            if place and self._perf() - judging > self._request_s:
+            if place and perf() > latest:
                 self._partial_results[submit.conn] = results
                 return msgspec.structs.replace(submit, items=submit.items[place:])
             verdict = judge(item, submit.profile, known, states)
-            if isinstance(verdict, Commit):
+            if verdict is COMMIT:
                 assert isinstance(item, Candidate)
-                record = Record(
-                    replica.head + len(records) + 1,
-                    item.id,
-                    submit.client_id,
-                    item.partitions,
-                    item.event,
-                    item.hash,
-                    now,
-                )
+                committed_id = replica.head + len(records) + 1
+                record = Record(committed_id, item.id, client_id, item.partitions, item.event, item.hash, now)
                 records.append(record)
-                known[item.id] = RememberedId(record.committed_id, record.hash, record.client_id, now)
-                replica.stage_event(record, submit.conn)
+                known[item.id] = record
+                stage_event(record, submit.conn, answers=single)
+                if not single:
+                    results.append(committed_result(item.id, now, committed_id))
             elif isinstance(verdict, Reject):
                 self._counters.add(f"rejections|{verdict.reason}")
+                if single:
+                    self._out.stage(channel, rejected_outcome(submit, item, verdict, now))
+                else:
+                    results.append(rejected_result(item.id, now, verdict))
             else:
+                assert isinstance(verdict, Duplicate)
                 self._counters.add("duplicates")
-            results.append(result_of(item, verdict, known, now))
-        if submit.single:
-            self._out.stage(channel, single_outcome(submit, submit.items[0], results[0], known))
-        else:
-            self._out.stage(channel, BatchOutcome(submit.conn, tuple(results)))
+                first = verdict.known
+                if single:
+                    assert isinstance(item, Candidate)
+                    self._out.stage(channel, duplicate_outcome(submit.conn, item, verdict))
+                else:
+                    results.append(committed_result(item.id, first.status_updated_at, first.committed_id))
+        if not single:
+            self._out.stage(channel, batch_outcome(submit.conn, results))
         return None

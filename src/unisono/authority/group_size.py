@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from unisono.ipc.messages import Candidate, Submit
+from unisono.ipc.messages import Submit
 
 GROUP_EVENTS_MAX: Final = 1000
 """Events of one transaction: a larger group no longer spreads the fsync noticeably."""
@@ -32,13 +32,9 @@ class GroupSize:
             return True
         return (
             self.events + len(submit.items) <= GROUP_EVENTS_MAX
-            and self._bytes + _event_bytes(submit) <= GROUP_BYTES_MAX
+            and self._bytes + submit.event_bytes <= GROUP_BYTES_MAX
         )
 
     def add(self, submit: Submit) -> None:
         self.events += len(submit.items)
-        self._bytes += _event_bytes(submit)
-
-
-def _event_bytes(submit: Submit) -> int:
-    return sum(len(item.event) for item in submit.items if isinstance(item, Candidate))
+        self._bytes += submit.event_bytes

@@ -8,12 +8,12 @@ a refusal of access reveals nothing about what exists (AUTHZ-06).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from unisono.ipc.messages import Candidate, RefusedItem
-from unisono.store.port import RememberedId
+from unisono.store.port import Record, RememberedId
 from unisono.vocabulary import FieldError
 
 
@@ -21,10 +21,13 @@ class Commit(msgspec.Struct, frozen=True):
     """New and valid: it gets the next committed_id."""
 
 
+COMMIT: Final = Commit()
+
+
 class Duplicate(msgspec.Struct, frozen=True):
     """Committed before with the same content; the first result is the answer."""
 
-    known: RememberedId
+    known: RememberedId | Record
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -46,7 +49,10 @@ class EventModel(Protocol):
 
 
 def judge(
-    item: Candidate | RefusedItem, profile: str, known: Mapping[str, RememberedId], model: EventModel
+    item: Candidate | RefusedItem,
+    profile: str,
+    known: Mapping[str, RememberedId | Record],
+    model: EventModel,
 ) -> Verdict:
     """`known` has the ids in the log and those the group has accepted so far (ORD-05)."""
     if isinstance(item, RefusedItem):
@@ -60,4 +66,4 @@ def judge(
             (FieldError("event", f"id {item.id!r} was committed before with a different payload"),),
         )
     errors = model.stage(profile, item)
-    return Reject("validation_failed", errors) if errors else Commit()
+    return Reject("validation_failed", errors) if errors else COMMIT

@@ -197,7 +197,8 @@ class Authority:
             raise
 
     def _states_loaded(self, submit: Submit) -> bool:
-        return self._replica.states.ready(submit.profile, partitions_of(submit))
+        states = self._replica.states
+        return not states.stateful(submit.profile) or states.ready(partitions_of(submit))
 
     def _resume_parked(self) -> None:
         """Commit a group of parked requests whose states are loaded now.

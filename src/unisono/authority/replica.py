@@ -58,8 +58,11 @@ class Replica:
         """Forget all states in memory; they are loaded from the log again."""
         self.states = self.states.with_model(self.states.model)
 
-    def stage_event(self, record: Record, origin: int) -> None:
-        """Stage an event for broadcast; it is sent when the outboxes are flushed."""
+    def stage_event(self, record: Record, origin: int, *, answers: bool = False) -> None:
+        """Stage an event for broadcast; it is sent when the outboxes are flushed.
+
+        `answers`: it also answers the `submit_event` of its origin (SUBMIT-06).
+        """
         payload = encode_event(
             record.committed_id,
             record.id,
@@ -68,7 +71,9 @@ class Replica:
             record.event,
             record.status_updated_at,
         )
-        self._out.stage_for_all(EventCommitted(record.committed_id, origin, record.partitions, payload))
+        self._out.stage_for_all(
+            EventCommitted(record.committed_id, origin, record.partitions, payload, answers)
+        )
 
     # -- other nodes ---------------------------------------------------------------------------------------
 

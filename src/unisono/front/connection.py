@@ -13,12 +13,12 @@ from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
 from unisono.front.heartbeats import PING_FRAME, missed, ping_every
 from unisono.front.hub import text_frame
-from unisono.front.intake import check_shape, named_partitions, prepare
+from unisono.front.intake import Intake, check_shape, named_partitions
 from unisono.front.services import ConnectionOwner, FrontServices, now_ms
 from unisono.front.sync_requests import SyncRequests
 from unisono.front.timers import Timer
 from unisono.front.websocket import WebSocket
-from unisono.ipc.messages import BatchOutcome, Candidate, SingleOutcome, Submit
+from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
 from unisono.protocol.messages import Connect, Heartbeat
@@ -69,6 +69,7 @@ class ClientConnection(WebSocket):
         self.wants_snapshots = False
         self.identity: Identity | None = None
         self.in_flight_items = 0
+        self._intake: Intake | None = None
         self._settings = settings
         self._in_flight_requests: deque[int] = deque()
         """Items of each request in flight, oldest first."""
@@ -271,10 +272,10 @@ class ClientConnection(WebSocket):
         if self.in_flight_items + count > settings.max_in_flight_drafts:
             raise RateLimited(f"more than {settings.max_in_flight_drafts} drafts in flight", RETRY_MS)
         services.requests.check_submit(identity.client_id, count, size)
-        items = tuple(
-            prepare(item, names, identity, services.access, settings.max_message_bytes)
-            for item, names in zip(submit.items, named, strict=True)
-        )
+        if self._intake is None:
+            self._intake = Intake(identity, services.access, settings.max_message_bytes)
+        prepare = self._intake.prepare
+        items = tuple([prepare(item, names) for item, names in zip(submit.items, named, strict=True)])
         written = sum(len(item.event) for item in items if isinstance(item, Candidate))
         if count > 1 and written > settings.max_message_bytes:
             raise BadRequest(
@@ -285,18 +286,15 @@ class ClientConnection(WebSocket):
         self.in_flight_items += count
         self._in_flight_requests.append(count)
         services.requests.submit(
-            Submit(self.number, identity.client_id, self.session.profile, submit.single, items), size
+            Submit(self.number, identity.client_id, self.session.profile, submit.single, items, written), size
         )
 
-    def answer(self, outcome: BatchOutcome | SingleOutcome) -> None:
+    def answer(self, kind: str, payload: bytes) -> None:
         """Answer the oldest request in flight with the authority's outcome."""
         if not self._in_flight_requests:
             return  # dropped when the connection began to close
         self.in_flight_items -= self._in_flight_requests.popleft()
-        if isinstance(outcome, BatchOutcome):
-            self.send_message("submit_events_result", encode_payload({"results": outcome.results}))
-        else:
-            self.send_message("event_committed" if outcome.committed else "event_rejected", outcome.payload)
+        self.send_message(kind, payload)
         self._finish_drain()
 
     def answer_sync(self, payload: bytes) -> None:
@@ -371,7 +369,7 @@ class ClientConnection(WebSocket):
             self._catchup.give_up()
         if self.identity is not None:
             self.services.requests.release(self.number)
-            self.identity = None
+            self.identity = self._intake = None
         self._in_flight_requests.clear()
         self.in_flight_items = 0
 

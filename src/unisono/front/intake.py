@@ -7,7 +7,8 @@ which is still sent to the authority, so that the answer has one entry per item,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +18,7 @@ from unisono.front.access import Access
 from unisono.front.auth.verify import Identity
 from unisono.ipc.messages import Candidate, RefusedItem
 from unisono.protocol.canonical import NotCanonical, canonical, canonical_text, content_hash
+from unisono.protocol.codec import encode_names
 from unisono.protocol.errors import BadRequest
 from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.messages import Item
@@ -26,6 +28,9 @@ from unisono.vocabulary import FieldError
 SPREAD_MAX = 2
 """Bound on an event's bytes times its partitions, in units of max_message_bytes. Every partition has the event in
 its state, its snapshots and its history: 1 MiB in 64 partitions is 64 MiB to store and to load, from one message."""
+
+REMEMBERED_NAMES_MAX = 4
+"""Names that a connection remembers from its last item. More are compared and normalised each time."""
 
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """The standard text form of a UUID (RFC 9562); with other spellings one UUID would be several ids."""
@@ -37,25 +42,28 @@ def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> N
         raise BadRequest("events must not be empty")
     if len(items) > settings.max_batch_size:
         raise BadRequest(f"{len(items)} events in one request, at most {settings.max_batch_size} allowed")
+    require_uuid = settings.require_uuid_ids
     seen: set[str] = set()
     for index, item in enumerate(items):
-        where = "" if single else f"events.{index}."
-        _check_id(item.id, where, settings)
-        if item.id in seen:
-            raise BadRequest(f"{where}id: {item.id!r} is given twice in this request")
+        if (wrong := _wrong_with(item, seen, require_uuid=require_uuid)) is not None:
+            raise BadRequest(wrong if single else f"events.{index}.{wrong}")
         seen.add(item.id)
-        if bytes(item.event)[:1] != b"{":
-            raise BadRequest(f"{where}event must be an object")
 
 
-def _check_id(id: str, where: str, settings: Settings) -> None:
+def _wrong_with(item: Item, seen: Container[str], *, require_uuid: bool) -> str | None:
+    id = item.id
     size = len(id) if id.isascii() else len(id.encode())
     if not size:
-        raise BadRequest(f"{where}id must not be empty")
+        return "id must not be empty"
     if size > EVENT_ID_BYTES_MAX:
-        raise BadRequest(f"{where}id has {size} bytes, at most {EVENT_ID_BYTES_MAX} allowed")
-    if settings.require_uuid_ids and not _UUID.fullmatch(id):
-        raise BadRequest(f"{where}id must be a UUID")
+        return f"id has {size} bytes, at most {EVENT_ID_BYTES_MAX} allowed"
+    if require_uuid and not _UUID.fullmatch(id):
+        return "id must be a UUID"
+    if id in seen:
+        return f"id: {id!r} is given twice in this request"
+    if not bytes(item.event).startswith(b"{"):
+        return "event must be an object"
+    return None
 
 
 def named_partitions(
@@ -85,38 +93,65 @@ def _same(partitions: list[str], partition: str) -> bool:
         return False
 
 
-def prepare(
-    item: Item, named: list[str], identity: Identity, access: Access, max_bytes: int
-) -> Candidate | RefusedItem:
-    """Check one item as far as possible without the log and the model."""
-    try:
-        partitions = normalise(named)
-    except PartitionError as error:
-        where = "partitions" if error.index is None else f"partitions.{error.index}"
-        shown = tuple(name for name in named[:ENTRIES_MAX] if can_be_sent(name))
-        return RefusedItem(item.id, shown, "validation_failed", (FieldError(where, str(error)),))
-    denied = access.denied(identity, partitions)
-    if denied:
-        errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
-        return RefusedItem(item.id, partitions, "forbidden", errors)
-    try:
-        event = canonical_text(bytes(item.event), max_bytes)
-    except NotCanonical as error:
-        where = f"event.{error.field}" if error.field else "event"
-        return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
-    if len(event) * len(partitions) > SPREAD_MAX * max_bytes:
-        says = (
-            f"the event has {len(event)} bytes and {len(partitions)} partitions, {len(event) * len(partitions)} bytes"
-            f" in all of them; at most {SPREAD_MAX * max_bytes} are allowed"
+class CheckedPartitions(msgspec.Struct, frozen=True):
+    """The partitions that an item names, as far as they can be judged without its event."""
+
+    named: list[str]
+    partitions: tuple[str, ...]
+    canonical_names: bytes = b""
+    reason: Literal["forbidden", "validation_failed"] | None = None
+    errors: tuple[FieldError, ...] = ()
+
+
+class Intake:
+    """Prepares the items of one connection. It remembers the partitions of its last item: the next names the same."""
+
+    __slots__ = ("_access", "_identity", "_last", "_max_bytes")
+
+    def __init__(self, identity: Identity, access: Access, max_bytes: int) -> None:
+        self._identity = identity
+        self._access = access
+        self._max_bytes = max_bytes
+        self._last = CheckedPartitions([], ())
+
+    def prepare(self, item: Item, named: list[str]) -> Candidate | RefusedItem:
+        """Check one item as far as possible without the log and the model."""
+        checked = self._last
+        if checked.named != named or not named:
+            checked = self._check(named)
+            if checked.reason is None and len(named) <= REMEMBERED_NAMES_MAX:
+                self._last = checked
+        partitions, max_bytes = checked.partitions, self._max_bytes
+        if checked.reason is not None:
+            return RefusedItem(item.id, partitions, checked.reason, checked.errors)
+        try:
+            event = canonical_text(bytes(item.event), max_bytes)
+        except NotCanonical as error:
+            where = f"event.{error.field}" if error.field else "event"
+            return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
+        spread = len(event) * len(partitions)
+        if spread > SPREAD_MAX * max_bytes:
+            says = (
+                f"the event has {len(event)} bytes and {len(partitions)} partitions, {spread} bytes"
+                f" in all of them; at most {SPREAD_MAX * max_bytes} are allowed"
+            )
+            return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
+        return Candidate(item.id, partitions, event, content_hash(event, checked.canonical_names))
+
+    def _check(self, named: list[str]) -> CheckedPartitions:
+        try:
+            partitions = normalise(named)
+        except PartitionError as error:
+            where = "partitions" if error.index is None else f"partitions.{error.index}"
+            shown = tuple(name for name in named[:ENTRIES_MAX] if can_be_sent(name))
+            return CheckedPartitions(
+                named, shown, reason="validation_failed", errors=(FieldError(where, str(error)),)
+            )
+        denied = self._access.denied(self._identity, partitions)
+        if denied:
+            errors = tuple(FieldError("partitions", f"not authorised for {name!r}") for name in denied)
+            return CheckedPartitions(named, partitions, reason="forbidden", errors=errors)
+        names = encode_names(partitions)
+        return CheckedPartitions(
+            named, partitions, names if b"\\" not in names else canonical(list(partitions))
         )
-        return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
-    names = _plain(partitions)
-    return Candidate(item.id, partitions, event, content_hash(event, names))
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def _plain(partitions: tuple[str, ...]) -> bytes:
-    text = _encode(partitions)
-    return text if b"\\" not in text else canonical(list(partitions))

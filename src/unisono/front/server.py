@@ -159,12 +159,14 @@ class Front:
     def _from_authority(self, message: Message) -> None:
         match message:
             case EventCommitted():
+                if message.answers:
+                    self._answer(message.origin, "event_committed", message.payload)
                 self._counters.add("broadcasts", self._hub.publish(message))
-            case BatchOutcome() | SingleOutcome():
-                self._requests.queued.answered(message.conn)
-                connection = self._connections.get(message.conn)
-                if connection is not None:
-                    connection.guard(partial(connection.answer, message))
+            case BatchOutcome():
+                self._answer(message.conn, "submit_events_result", message.payload)
+            case SingleOutcome():
+                kind = "event_committed" if message.committed else "event_rejected"
+                self._answer(message.conn, kind, message.payload)
             case Dropped():
                 self._requests.queued.answered(message.conn)
             case HeadAnswer():
@@ -194,6 +196,13 @@ class Front:
                     self._end_failed()
             case _:
                 self._unexpected(message, "authority")
+
+    def _answer(self, conn: int, kind: str, payload: bytes) -> None:
+        """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
+        self._requests.queued.answered(conn)
+        connection = self._connections.get(conn)
+        if connection is not None:
+            connection.guard(partial(connection.answer, kind, payload))
 
     def _model_changed(self, changed: ModelChanged) -> None:
         """MODEL-02: every active canonical connection is notified."""

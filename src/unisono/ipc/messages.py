@@ -61,6 +61,7 @@ class Submit(ChannelStruct, frozen=True):
     profile: str
     single: bool
     items: tuple[Candidate | RefusedItem, ...]
+    event_bytes: int
 
 
 class AskHead(ChannelStruct, frozen=True):
@@ -101,40 +102,30 @@ class Replaced(ChannelStruct, frozen=True):
 class EventCommitted(ChannelStruct, frozen=True):
     """One durable event. `payload` is its wire form, encoded once for all listeners.
 
-    `origin` is the connection that submitted it, 0 for one of another node.
+    `origin` is the connection that submitted it, 0 for one of another node. `answers`: it is also the answer to that
+    connection's `submit_event`.
     """
 
     committed_id: int
     origin: int
     partitions: tuple[str, ...]
     payload: bytes
-
-
-class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of a `submit_events_result`, with the field names of the wire (SUBMIT-04)."""
-
-    id: str
-    status: Literal["committed", "rejected"]
-    status_updated_at: int
-    committed_id: int | None = None
-    reason: str | None = None
-    errors: tuple[FieldError, ...] | None = None
+    answers: bool = False
 
 
 class BatchOutcome(ChannelStruct, frozen=True):
-    """The answer to one batch; sent after all its events are durable."""
+    """The answer to one batch, sent after all its events are durable: the payload of `submit_events_result`."""
 
     conn: int
-    results: tuple[ItemResult, ...]
+    payload: bytes
 
 
 class SingleOutcome(ChannelStruct, frozen=True):
-    """The answer to one `submit_event`: `payload` is that of `event_committed` or `event_rejected`."""
+    """The answer to a `submit_event` that is no new event: the payload of `event_committed` or `event_rejected`."""
 
     conn: int
     committed: bool
     payload: bytes
-    reason: str | None = None
 
 
 class Dropped(ChannelStruct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -19,6 +20,9 @@ from unisono.vocabulary import LogIdentity
 
 DEPTH_MAX: Final = 64
 """Nesting of one whole message (LIM-06)."""
+
+BATCH_BYTES: Final = 4096
+"""Longer messages are most likely batches, and are read as such first."""
 
 VERSION: Final = SUPPORTED_VERSIONS[0]
 
@@ -33,7 +37,23 @@ class Envelope(msgspec.Struct, frozen=True):
     protocol_version: str
 
 
+class PlainEnvelope(Envelope, frozen=True, forbid_unknown_fields=True):
+    """An envelope without further fields."""
+
+
+class PlainItem(Item, frozen=True, forbid_unknown_fields=True):
+    """An item without further fields."""
+
+
+class PlainSubmitEvents(SubmitEvents, frozen=True, forbid_unknown_fields=True):
+    """A batch in which nothing but the events can be nested."""
+
+    events: list[PlainItem]  # type: ignore[assignment]
+
+
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_plain_envelope = msgspec.json.Decoder(PlainEnvelope).decode
+_decode_plain_batch = msgspec.json.Decoder(PlainSubmitEvents).decode
 _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in MESSAGE_TYPES.items()
 }
@@ -48,6 +68,8 @@ _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 
 def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05)."""
+    if len(data) > BATCH_BYTES and (batch := _plain_batch(data, depth_max)) is not None:
+        return batch
     if deeper_than(data, depth_max):
         raise BadRequest(f"JSON is nested deeper than {depth_max} levels")
     try:
@@ -69,6 +91,22 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"{envelope.type}: payload: {error}") from None
     return message
+
+
+def _plain_batch(data: bytes, depth_max: int) -> SubmitEvents | None:
+    """A batch whose fields are all defined; None for anything else, and for what may be nested too deeply.
+
+    Its events stand four levels deep. Looking at the depth of each is much cheaper than at that of the whole text.
+    """
+    try:
+        envelope = _decode_plain_envelope(data)
+        if envelope.type != "submit_events" or envelope.protocol_version not in SUPPORTED_VERSIONS:
+            return None
+        batch = _decode_plain_batch(envelope.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    below = depth_max - 4
+    return None if any(deeper_than(bytes(item.event), below) for item in batch.events) else batch
 
 
 def _is_camel_case(data: bytes) -> bool:
@@ -143,11 +181,17 @@ def encode_payload(value: object) -> bytes:
     return _encode(value)
 
 
+@lru_cache(maxsize=512)
+def encode_names(partitions: tuple[str, ...]) -> bytes:
+    """JSON of the partitions of an event: the same few sets come again and again."""
+    return _encode(partitions)
+
+
 def encode_event(
     committed_id: int,
     id: str,
     client_id: str,
-    partitions: Sequence[str],
+    partitions: tuple[str, ...],
     event: bytes,
     status_updated_at: int,
 ) -> bytes:
@@ -155,7 +199,7 @@ def encode_event(
     return b'{"id":%b,"client_id":%b,"partitions":%b,"committed_id":%d,"event":%b,"status_updated_at":%d}' % (
         _encode(id),
         _encode(client_id),
-        _encode(partitions),
+        encode_names(partitions),
         committed_id,
         event,
         status_updated_at,

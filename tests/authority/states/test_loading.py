@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.authority.logs import CountingLog, grow
-from tests.authority.seat import Caller, candidate, push, put, seated, seated_on
+from tests.authority.seat import Caller, candidate, push, put, results_of, seated, seated_on
 from unisono.authority.states.replay import SLICE_EVENTS
 from unisono.ipc.messages import AskHead, BatchOutcome, Claim, Drain, Dropped, HeadAnswer, Release
 from unisono.store.sqlite.log import SqliteLog
@@ -72,8 +72,8 @@ def test_who_waits_keeps_its_order_and_who_need_not_goes_first(data: Path) -> No
         )
         order = [seat.front.of(BatchOutcome) for _ in range(6)]
         assert [outcome.conn for outcome in order[:2]] == [second.conn, last.conn]
-        results = [outcome.results[0] for outcome in order]
-        mine = [o.results[0] for o in order if o.conn == first.conn]
+        results = [results_of(outcome)[0] for outcome in order]
+        mine = [results_of(o)[0] for o in order if o.conn == first.conn]
         assert [result.id for result in mine] == [item.id for item in items]
         assert [r.committed_id for r in results] == [HEAD + n for n in range(1, 7)]
         assert seat.stats().gauges["parked_requests"] == 0
@@ -161,7 +161,7 @@ def test_others_that_are_loaded_again_and_again_do_not_keep_it_from_loading(data
             assert passed_by < 20 * TURNS
             caller, name = busy[outcome.conn]
             caller.send(candidate([name], push(f"new {passed_by}", "outline")))
-        assert outcome.results[0].status == "committed"
+        assert results_of(outcome)[0].status == "committed"
 
 
 @pytest.mark.req("CONN-05")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.authority.history import History
 from tests.authority.logs import FailingLog
-from tests.authority.seat import candidate, note, push, put, reading, seated, seated_on
+from tests.authority.seat import candidate, note, push, put, reading, results_of, seated, seated_on
 from tests.authority.states.random_history import check
 from unisono.authority.judge import Commit, Verdict, judge
 from unisono.authority.states.resident import States
@@ -50,8 +50,9 @@ class Bench:
         """Open a group and judge its items; it stays open."""
         self.states.reset_fold_budget()
         for item in group:
-            assert self.states.ready(profile(item), item.partitions)
-        known: dict[str, RememberedId] = {**self.log.begin([item.id for item in group]).known}
+            if self.states.stateful(profile(item)):
+                assert self.states.ready(item.partitions)
+        known: dict[str, RememberedId | Record] = {**self.log.begin([item.id for item in group]).known}
         return [judge(item, profile(item), known, self.states) for item in group]
 
     def commit(self, group: Group) -> list[Verdict]:
@@ -77,7 +78,7 @@ class Bench:
         """All states as text, the order of keys included; `weight` is checked on the way."""
         states = states or self.states
         states.reset_fold_budget()
-        assert states.ready(COMPATIBILITY, PARTITIONS)
+        assert states.ready(PARTITIONS)
         residents = states._resident
         assert states._weight == sum(resident.weight for resident in residents.values())
         drift = [resident.state.weight() - resident.weight for resident in residents.values()]
@@ -214,7 +215,7 @@ def test_when_the_log_fails_under_way_the_next_start_judges_without_that_group(t
                 if not isinstance(answer, BatchOutcome):
                     history.restore(kept)
                     break
-                for verdict, result in zip(batch, answer.results, strict=True):
+                for verdict, result in zip(batch, results_of(answer), strict=True):
                     verdict.check(result)
     with seated(data) as seat:
         check(seat, data, history)

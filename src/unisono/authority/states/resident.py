@@ -62,6 +62,7 @@ class States:
     ) -> None:
         """`running`: shared memory in which the node sees the rule being called, and for which event."""
         self.model = model
+        self._has_rules = model.canonical is not None and bool(model.canonical.rules.schemas)
         self._rule_timeout_s = rule_timeout_s
         self._running = running
         if model.canonical is not None and rule_timeout_s is not None:
@@ -103,11 +104,9 @@ class States:
             profiles[CANONICAL] = self.model.canonical.accepted_event_types
         return profiles
 
-    def _stateful(self, profile: str) -> bool:
+    def stateful(self, profile: str) -> bool:
         """Whether events of a profile change states; canonical ones do only if the model has rules for them."""
-        if profile == COMPATIBILITY:
-            return True
-        return self.model.canonical is not None and bool(self.model.canonical.rules.schemas)
+        return profile == COMPATIBILITY or self._has_rules
 
     # -- loading -------------------------------------------------------------------------------------------
 
@@ -115,10 +114,8 @@ class States:
         """Reset the budget for first slices; called before the requests of a pass are looked at."""
         self._loading.reset_budget()
 
-    def ready(self, profile: str, partitions: Iterable[str]) -> bool:
+    def ready(self, partitions: Iterable[str]) -> bool:
         """Whether all partitions are in memory; begins to load the first that is not."""
-        if not self._stateful(profile):
-            return True
         for partition in partitions:
             if partition in self._writing:
                 return False  # a thread reads it for a snapshot; it must not change meanwhile
@@ -167,7 +164,7 @@ class States:
         """Check the shape, then the preconditions in every partition; then change every partition, or none at all."""
         event: JsonObject = decode_event(candidate.event)
         errors = self.model.shape(profile, event)
-        if errors or not self._stateful(profile):
+        if errors or not self.stateful(profile):
             return tuple(errors)
         if self._running is not None:
             refusal = self._running.judge(candidate.id, candidate.hash, self.model.digest)

@@ -12,6 +12,7 @@ from typing import NoReturn, Self, TypeVar
 import apsw
 import msgspec
 
+from unisono.protocol.codec import encode_names
 from unisono.store.batching import in_batches
 from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import (
@@ -124,7 +125,7 @@ class SqliteLog(SqliteReader):
                 r.client_id,
                 r.status_updated_at,
                 r.hash,
-                _encode_names(r.partitions),
+                encode_names(r.partitions).decode(),
                 r.event,
             )
             for r in records
@@ -302,10 +303,6 @@ class SqliteLog(SqliteReader):
 def _require_numbered_from(first: int, records: Sequence[Record]) -> None:
     if [record.committed_id for record in records] != list(range(first, first + len(records))):
         raise StorageError(f"this group must be numbered from {first} without gaps")
-
-
-def _encode_names(partitions: Sequence[str]) -> str:
-    return msgspec.json.encode(partitions).decode()
 
 
 def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
