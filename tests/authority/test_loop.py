@@ -11,7 +11,7 @@ import pytest
 
 from tests.authority.logs import FailingLog, GatedLog
 from tests.authority.seat import FrontEnd, candidate, check_order, push, put, reading, seated, seated_on
-from tests.store.sqlite.faulty_disk import faulty_disk
+from tests.simulation.disk import no_fault, simulated_disk
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.ipc.messages import (
     AskHead,
@@ -142,7 +142,7 @@ def check_failed(front: FrontEnd, told_before: int) -> None:
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_when_the_disk_fails_nobody_is_told_anything_but_that(tmp_path: Path, operation: str) -> None:
     item = candidate(["p"], push("a"))
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         with seated(tmp_path / "data", fronts=2, fails=True) as seat:
             here, there = seat.fronts
             caller = here.connect()
@@ -159,7 +159,7 @@ def test_when_the_disk_fails_nobody_is_told_anything_but_that(tmp_path: Path, op
             assert isinstance(seat.failure, StorageError)
             check_failed(here, heard[0])
             check_failed(there, heard[1])
-        disk.fault = lambda _doing, _name: None
+        disk.fault = no_fault
         with seated(tmp_path / "data") as seat:
             head = seat.front.head()
             assert head in ({1} if operation == "write" else {1, 3}), "the group is there whole or not at all"

@@ -1,11 +1,13 @@
 """A disk that loses, tears and reorders what was not synced, fails on request, and is full at some size.
 
 SQLite writes through it to real files, so that everything else sees them. What is durable is kept in memory; a power
-failure rewrites the files to that, plus whatever of the rest happened to reach the disk.
+failure leaves that, plus whatever of the rest happened to reach the disk. `crash` rewrites the files in place;
+`image` and `restore` write them to another directory, for a power failure in the middle of a run that goes on.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,13 @@ from unisono.store.sqlite.wal import WalCheckpointer
 
 SECTOR_BYTES = 512
 """A torn write leaves whole sectors of it."""
+
+Fault = Callable[[str, str], None]
+"""Called with operation (`write`, `sync`, `truncate`) and file name before it happens; may raise."""
+
+
+def no_fault(_operation: str, _name: str) -> None:
+    """Let every operation succeed."""
 
 
 class UnsyncedWrite:
@@ -49,48 +58,91 @@ class UnsyncedWrite:
             content[place : place + len(part)] = part
 
 
+class FileImage:
+    """One file: its durable bytes, and the writes since its last sync."""
+
+    __slots__ = ("durable", "unsynced")
+
+    def __init__(self, durable: bytes, unsynced: list[UnsyncedWrite]) -> None:
+        self.durable = bytearray(durable)
+        self.unsynced = unsynced
+
+    def copy(self) -> FileImage:
+        return FileImage(self.durable, list(self.unsynced))
+
+    def settle(self, random: Random | None = None) -> None:
+        """Make the unsynced writes durable; with a random source only the parts that survive a power failure."""
+        for write in self.unsynced:
+            write.apply(self.durable, random)
+        self.unsynced = []
+
+
 class SimulatedDisk:
     """The files below one directory: one machine."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._durable: dict[Path, bytearray] = {}
-        self._unsynced: dict[Path, list[UnsyncedWrite]] = {}
+        self.files: dict[Path, FileImage] = {}
+        self.fault: Fault = no_fault
         self.calls = 0
         self.fail_at: int | None = None
         """The call of write or sync that fails, counted from 1."""
         self.full = False
         self.ignoring = False
         """While connections of a dead process are closed."""
+        self._changing = threading.Lock()
+        """An image is of one moment, although a checkpointer writes in its own thread."""
 
     def has(self, path: Path) -> bool:
         return path.is_relative_to(self.directory)
 
     def opened(self, path: Path) -> None:
-        if path not in self._durable:
-            self._durable[path] = bytearray(path.read_bytes() if path.exists() else b"")
-            self._unsynced[path] = []
+        if path not in self.files:
+            with self._changing:
+                self.files[path] = FileImage(path.read_bytes() if path.exists() else b"", [])
 
     def deleted(self, path: Path) -> None:
-        self._durable.pop(path, None)
-        self._unsynced.pop(path, None)
+        with self._changing:
+            self.files.pop(path, None)
 
-    def write(self, path: Path, offset: int, data: bytes | None) -> None:
-        self._call("write")
-        if self.full and data is not None:
+    def forget_sync(self, path: Path) -> None:
+        """Treat the content of a file as written but not synced, as a killed process may leave it."""
+        self.files[path] = FileImage(b"", [UnsyncedWrite(0, path.read_bytes())])
+
+    def write(self, path: Path, offset: int, data: bytes) -> None:
+        self._call("write", path)
+        if self.full:
             raise apsw.FullError("the simulated disk is full")
-        self._unsynced[path].append(UnsyncedWrite(offset, data))
+        with self._changing:
+            self.files[path].unsynced.append(UnsyncedWrite(offset, data))
+
+    def truncate(self, path: Path, size: int) -> None:
+        self._call("truncate", path)
+        with self._changing:
+            self.files[path].unsynced.append(UnsyncedWrite(size, None))
 
     def sync(self, path: Path) -> None:
-        unsynced, self._unsynced[path] = self._unsynced[path], []
-        self._call("sync")  # what a failed sync should have written is never written: the kernel forgets it
-        for write in unsynced:
-            write.apply(self._durable[path])
+        try:
+            self._call("sync", path)
+        except Exception:
+            with self._changing:
+                self.files[
+                    path
+                ].unsynced = []  # a failed sync loses its writes for good: the kernel forgets them
+            raise
+        with self._changing:
+            self.files[path].settle()
 
-    def _call(self, what: str) -> None:
+    def _call(self, operation: str, path: Path) -> None:
         self.calls += 1
+        self.fault(operation, path.name)
         if self.fail_at is not None and self.calls >= self.fail_at:
-            raise apsw.IOError(f"the simulated disk fails at its {what}")
+            raise apsw.IOError(f"the simulated disk fails at its {operation}")
+
+    def image(self) -> dict[str, FileImage]:
+        """Everything on the disk now by file name, for a power failure at this moment."""
+        with self._changing:
+            return {path.name: file.copy() for path, file in self.files.items()}
 
     def crash(self, close: Callable[[], None], random: Random | None) -> None:
         """The machine's processes are gone; what their connections do while they are closed never happened.
@@ -99,22 +151,29 @@ class SimulatedDisk:
         every file is what was synced, and parts of what was not, in any combination.
         """
         if random is None:
-            images = {path: bytearray(path.read_bytes()) for path in self._durable if path.exists()}
+            contents = {path: path.read_bytes() for path in self.files if path.exists()}
         else:
-            for path, content in self._durable.items():
-                for write in self._unsynced[path]:
-                    write.apply(content, random)
-            self._unsynced = {path: [] for path in self._durable}
-            images = {path: bytearray(content) for path, content in self._durable.items()}
+            for file in self.files.values():
+                file.settle(random)
+            contents = {path: bytes(file.durable) for path, file in self.files.items()}
         self.ignoring = True
         close()
         self.ignoring = False
         self.repair()
-        for path, content in images.items():
+        for path, content in contents.items():
             path.write_bytes(content)
 
     def repair(self) -> None:
-        self.fail_at, self.full, self.calls = None, False, 0
+        self.fault, self.fail_at, self.full, self.calls = no_fault, None, False, 0
+
+
+def restore(image: dict[str, FileImage], directory: Path, random: Random) -> None:
+    """Write what a machine finds after the power came back."""
+    directory.mkdir()
+    for name, file in image.items():
+        left = file.copy()
+        left.settle(random)
+        (directory / name).write_bytes(left.durable)
 
 
 class _File(apsw.VFSFile):
@@ -132,7 +191,7 @@ class _File(apsw.VFSFile):
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
         if self._disk.ignoring:
             return
-        self._disk.write(self._path, newsize, None)
+        self._disk.truncate(self._path, newsize)
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
@@ -178,6 +237,15 @@ def simulated_disks() -> Iterator[SimulatedVfs]:
         yield vfs
     finally:
         vfs.unregister()
+
+
+@contextmanager
+def simulated_disk(directory: Path) -> Iterator[SimulatedDisk]:
+    """Every database opened below the directory is on this one disk."""
+    with simulated_disks() as vfs:
+        disk = SimulatedDisk(directory)
+        vfs.disks.append(disk)
+        yield disk
 
 
 class InlineCheckpointer(WalCheckpointer):

@@ -10,11 +10,11 @@ import pytest
 
 from tests.behaviour.server.harness import Server
 from tests.client.running import WAIT_S, asynchronous, client, of, until
-from tests.store.sqlite.faulty_disk import FaultyDisk, faulty_disk
+from tests.simulation.disk import SimulatedDisk, no_fault, simulated_disk
 from unisono.client import ClientStopped, Phase, StoreFailed, StoreFull
 
 
-def failing(disk: FaultyDisk, on: str, error: type[apsw.Error]) -> None:
+def failing(disk: SimulatedDisk, on: str, error: type[apsw.Error]) -> None:
     def fault(operation: str, name: str) -> None:
         if operation == on and "lock" not in name:
             raise error("the disk says no")
@@ -22,14 +22,10 @@ def failing(disk: FaultyDisk, on: str, error: type[apsw.Error]) -> None:
     disk.fault = fault
 
 
-def healed(disk: FaultyDisk) -> None:
-    disk.fault = lambda _operation, _name: None
-
-
 @pytest.mark.req("CLIENT-01")
 @asynchronous
 async def test_a_full_disk_refuses_the_draft_and_the_client_goes_on(tmp_path: Path, who: str) -> None:
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         async with client("ws://127.0.0.1:9", who, "p", store=tmp_path / "c.db") as one:
             await one.set("a", 1)
             failing(disk, "write", apsw.FullError)
@@ -37,7 +33,7 @@ async def test_a_full_disk_refuses_the_draft_and_the_client_goes_on(tmp_path: Pa
                 await one.set("b", 2)
             assert one.view() == {"a": 1}
             assert one.status.pending == 1
-            healed(disk)
+            disk.fault = no_fault
             await one.set("c", 3)
             assert one.view() == {"a": 1, "c": 3}
 
@@ -47,7 +43,7 @@ async def test_a_full_disk_refuses_the_draft_and_the_client_goes_on(tmp_path: Pa
 async def test_a_sync_that_fails_stops_the_client(tmp_path: Path, who: str) -> None:
     """After it the kernel may have dropped what was written, so a later draft could not be promised."""
     path = tmp_path / "c.db"
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         async with client("ws://127.0.0.1:9", who, "p", store=path) as one:
             safe = await one.set("a", 1)
             waiting = asyncio.create_task(safe.settled())
@@ -55,7 +51,7 @@ async def test_a_sync_that_fails_stops_the_client(tmp_path: Path, who: str) -> N
             with pytest.raises(StoreFailed):
                 await one.set("b", 2)
             await until(lambda: one.status.stopped is not None)
-            healed(disk)
+            disk.fault = no_fault
             with pytest.raises(StoreFailed):
                 await one.set("c", 3)
             with pytest.raises(StoreFailed):
@@ -69,7 +65,7 @@ async def test_a_sync_that_fails_stops_the_client(tmp_path: Path, who: str) -> N
 async def test_a_page_that_cannot_be_stored_stops_the_client(
     server: Server, tmp_path: Path, part: str, who: str
 ) -> None:
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         async with (
             of(server, f"{who}-writer", part) as writer,
             of(server, who, part, store=tmp_path / "c.db") as one,
@@ -81,4 +77,4 @@ async def test_a_page_that_cannot_be_stored_stops_the_client(
             assert one.status.phase is Phase.OFFLINE
             with pytest.raises((StoreFailed, ClientStopped)):
                 await one.caught_up(WAIT_S)
-            healed(disk)
+            disk.fault = no_fault

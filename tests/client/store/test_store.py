@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.client.sync.driving import event
-from tests.store.sqlite.faulty_disk import faulty_disk
+from tests.simulation.disk import restore, simulated_disk
 from unisono.client.errors import StoreForeign, StoreInUse, StoreTooNew
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.statements import SCHEMA, SCHEMA_VERSION
@@ -450,7 +450,7 @@ def test_a_power_cut_loses_no_draft_and_no_event_below_the_cursor(tmp_path: Path
     """The disk forgets any part of what was not synced; what was acknowledged holds."""
     chance = random.Random(seed)
     directory = tmp_path / "disk"
-    with faulty_disk() as disk:
+    with simulated_disk(directory) as disk:
         store = opened(directory / "client.db")
         acknowledged: list[str] = []
         head = 0
@@ -464,10 +464,7 @@ def test_a_power_cut_loses_no_draft_and_no_event_below_the_cursor(tmp_path: Path
         image = disk.image()
         store.close()
     after = tmp_path / "after"
-    after.mkdir()
-    for name, file in image.items():
-        if "lock" not in name and not name.endswith("-shm"):
-            (after / name).write_bytes(file.after_power_loss(chance))
+    restore({name: file for name, file in image.items() if "lock" not in name}, after, chance)
     store = opened(after / "client.db")
     assert list(store.outbox.pending) == acknowledged
     cursor = store.followed["p"].cursor

@@ -15,8 +15,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.simulation.disk import FileImage, SimulatedDisk, no_fault, restore, simulated_disk
 from tests.store.records import append, append_many
-from tests.store.sqlite.faulty_disk import FaultyDisk, FileImage, faulty_disk, restore
 from tests.waiting import PATIENCE_S
 from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory
@@ -76,7 +76,7 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(
     chance = random.Random(3)
     losses: list[tuple[dict[str, FileImage], int]] = []
     acknowledged = 0
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         log = SqliteLog.open(tmp_path / "data")
 
         def maybe(operation: str, name: str) -> None:
@@ -112,7 +112,7 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
     chance = random.Random(6)
     losses: list[tuple[dict[str, FileImage], tuple[int, int]]] = []
     reached = (0, 0)
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         log = SqliteLog.open(tmp_path / "data")
         log.set_archive("file:///lake")
 
@@ -150,10 +150,10 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
 
 @pytest.mark.req("DUR-02")
 def test_commit_returns_after_the_sync_of_everything_it_wrote(tmp_path: Path) -> None:
-    with faulty_disk() as disk, closing(SqliteLog.open(tmp_path)) as log:
+    with simulated_disk(tmp_path) as disk, closing(SqliteLog.open(tmp_path)) as log:
         for _ in range(5):
             append(log, [["p"], ["q"]])
-            assert disk.files["log.db-wal"].pending == []
+            assert disk.files[tmp_path / "log.db-wal"].unsynced == []
 
 
 @pytest.mark.req("DUR-02", "DUR-03")
@@ -166,9 +166,9 @@ def test_what_recovery_finds_is_synced_before_anything_rests_on_it(tmp_path: Pat
         for name in ("log.db", "log.db-wal"):
             copy = subprocess.run(["cp", str(tmp_path / "old" / name), str(new)])
             assert copy.returncode == 0
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         for name in ("log.db", "log.db-wal"):
-            disk.files[name] = FileImage(bytearray(), [(0, (new / name).read_bytes())])
+            disk.forget_sync(new / name)
         with closing(SqliteLog.open(new)) as log:
             assert log.head() == 1
             restore(disk.image(), tmp_path / "after", random.Random(1))
@@ -188,12 +188,12 @@ def test_a_full_disk_is_the_end_of_the_log_and_harms_nothing(tmp_path: Path) -> 
         assert append(log, [["p"]])[0].committed_id == result["acknowledged"] + 1
 
 
-def fail_at(disk: FaultyDisk, operation: str, name: str) -> None:
+def fail_at(disk: SimulatedDisk, operation: str, name: str) -> None:
     """The next such operation fails, once, as a disk that recovers would."""
 
     def fault(what: str, where: str) -> None:
         if (what, where) == (operation, name):
-            disk.fault = lambda _what, _where: None
+            disk.fault = no_fault
             raise apsw.IOError("disk I/O error (made)")
 
     disk.fault = fault
@@ -202,7 +202,7 @@ def fail_at(disk: FaultyDisk, operation: str, name: str) -> None:
 @pytest.mark.req("DUR-04")
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_after_a_failed_write_or_sync_the_log_refuses_work(tmp_path: Path, operation: str) -> None:
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         log = SqliteLog.open(tmp_path / "data")
         append_many(log, 10)
         fail_at(disk, operation, "log.db-wal")
@@ -223,7 +223,7 @@ def test_after_a_failed_write_or_sync_the_log_refuses_work(tmp_path: Path, opera
 
 @pytest.mark.req("DUR-04")
 def test_readers_never_see_a_group_whose_commit_failed(tmp_path: Path) -> None:
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         log = SqliteLog.open(tmp_path)
         append_many(log, 10)
         fail_at(disk, "sync", "log.db-wal")
@@ -248,7 +248,7 @@ def test_a_failed_checkpoint_is_the_end_of_the_log(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sqlite_wal, "PASS_FRAMES", 50)
     monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 5)
     acknowledged = 0
-    with faulty_disk() as disk:
+    with simulated_disk(tmp_path) as disk:
         log = SqliteLog.open(tmp_path)
         fail_at(disk, "write", "log.db")
         with pytest.raises(StorageError, match="checkpointing failed"):  # noqa: PT012 - when is up to the thread
