@@ -6,7 +6,11 @@ import os
 
 import pytest
 from tests.model.test_tree_random import compare_with_the_oracle
-from tests.protocol.test_canonical import compare_damaged_text, compare_number_literals, compare_with_rfc8785
+from tests.protocol.test_canonical_random import (
+    compare_damaged_text,
+    compare_number_literals,
+    compare_with_rfc8785,
+)
 
 THOUSANDS = int(os.environ.get("SOAK_ROUNDS", "100"))
 SEEDS = min(THOUSANDS, 20)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.protocol.wire_messages import ITEM, PAYLOADS, message, refused, wire
 from unisono.protocol.codec import (
     DEPTH_MAX,
     decode,
@@ -32,18 +31,7 @@ from unisono.protocol.messages import (
     SubmitEvents,
     Sync,
 )
-from unisono.protocol.surrogates import mask_lone_surrogates
 from unisono.vocabulary import LogIdentity
-
-ITEM = {"id": "e1", "partitions": ["p"], "event": {"type": "set"}}
-PAYLOADS: dict[str, Any] = {
-    "connect": {"token": "t", "client_id": "c"},
-    "heartbeat": {},
-    "disconnect": {},
-    "submit_event": ITEM,
-    "submit_events": {"events": [ITEM]},
-    "sync": {"partitions": ["p"], "since_committed_id": 0},
-}
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -54,28 +42,6 @@ trees = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4),
     max_leaves=30,
 )
-
-
-def message(kind: str = "heartbeat", payload: Any = None, **changes: Any) -> dict[str, Any]:
-    """A good envelope; `...` leaves a field out."""
-    whole = {
-        "type": kind,
-        "msg_id": "m1",
-        "timestamp": 1738451200000,
-        "protocol_version": "1.0",
-        "payload": payload if payload is not None else PAYLOADS.get(kind, {}),
-    } | changes
-    return {name: value for name, value in whole.items() if value is not ...}
-
-
-def wire(kind: str = "heartbeat", payload: Any = None, **changes: Any) -> bytes:
-    return json.dumps(message(kind, payload, **changes)).encode()
-
-
-def refused(data: bytes) -> str:
-    with pytest.raises(BadRequest) as caught:
-        decode(data)
-    return caught.value.message
 
 
 # -- in ------------------------------------------------------------------------------------------------------
@@ -309,79 +275,6 @@ def test_the_limit_counts_every_level_of_the_message() -> None:
 )
 def test_a_malformed_message_costs_time_in_proportion_to_its_size(tail: bytes) -> None:
     refused(b"[" * 100 + tail)
-
-
-# -- lone surrogates -----------------------------------------------------------------------------------------
-
-
-def submit_raw(event: str, **changes: str) -> bytes:
-    item = {"id": '"e1"', "partitions": '["p"]', "event": event} | changes
-    inside = ",".join(f'"{name}":{text}' for name, text in item.items())
-    return (
-        '{"type":"submit_events","msg_id":"m","timestamp":1,"protocol_version":"1.0",'
-        f'"payload":{{"events":[{{"id":"e0","partitions":["p"],"event":{{}}}},{{{inside}}}]}}}}'
-    ).encode()
-
-
-@pytest.mark.req("ORD-07")
-@pytest.mark.parametrize("escape", [r"\ud800", r"\uDFFF", r"\ud83d\\ude00", r"\ud800\ud800", r"\udc00\ud800"])
-def test_a_lone_surrogate_in_an_event_stays_in_that_event(escape: str) -> None:
-    """So that the canonical form can refuse the item, and only it."""
-    batch = decode(submit_raw(f'{{"type":"set","payload":"x{escape}y"}}'))
-    assert isinstance(batch, SubmitEvents)
-    assert bytes(batch.events[0].event) == b"{}"
-    kept = bytes(batch.events[1].event)
-    assert re.search(rb"\\u[dD][89a-fA-F]", kept)
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(kept)
-
-
-@pytest.mark.req("ORD-07")
-def test_paired_surrogates_and_escaped_backslashes_are_no_lone_surrogates() -> None:
-    event = r'{"a":"\ud83d\ude00","b":"\\ud800"}'
-    batch = decode(submit_raw(event))
-    assert isinstance(batch, SubmitEvents)
-    assert bytes(batch.events[1].event) == event.encode()
-    assert mask_lone_surrogates(event.encode()) is None
-
-
-@pytest.mark.req("ORD-07", "ENV-02", "PART-02")
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [("id", r'"\ud800"'), ("partitions", r'["p","\udfff"]'), ("partition", r'"\ud800"')],
-)
-def test_a_lone_surrogate_outside_an_event_is_bad_request(field: str, text: str) -> None:
-    refused(submit_raw("{}", **{field: text}))
-    single = f'{{"id":"e","event":{{}},"{field}":{text}}}'
-    refused(wire("submit_event", {"here": 1}).replace(b'{"here": 1}', single.encode()))
-    refused(wire("sync").replace(b'["p"]', rb'["\ud800"]'))
-
-
-@pytest.mark.req("ORD-07")
-def test_a_noncharacter_in_the_text_is_never_taken_for_the_mask() -> None:
-    event = '{"a":"\ufdd0\\ufdd1","b":"\\ud800"}'
-    batch = decode(submit_raw(event, id='"\ufdd0"'))
-    assert isinstance(batch, SubmitEvents)
-    assert batch.events[1].id == "\ufdd0"
-    assert bytes(batch.events[1].event) == event.encode()
-    every = "".join(map(chr, range(0xFDD0, 0xFDF0)))
-    refused(submit_raw(json.dumps({"a": every}, ensure_ascii=False)[:-1] + r',"b":"\ud800"}'))
-
-
-@given(st.text(st.characters(codec=None, categories=["Cs", "L", "N", "P"]), max_size=20))
-def test_masking_and_restoring_changes_nothing_but_which_surrogate_it_was(text: str) -> None:
-    data = json.dumps(text).encode()
-    masked = mask_lone_surrogates(data)
-    try:
-        msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        assert masked is not None
-        plain = re.sub(r"[\ud800-\udfff]", masked.mask, json.loads(data))
-        assert msgspec.json.decode(masked.text) == plain
-        assert mask_lone_surrogates(masked.text) is None
-        assert len(masked.restored(masked.text)) == len(data)
-    else:
-        assert masked is None
 
 
 # -- out -----------------------------------------------------------------------------------------------------
