@@ -8,7 +8,7 @@ import pytest
 
 from tests.behaviour.nodes.cluster import cluster, expect_calm, records_of
 from tests.behaviour.server.harness import Server, item, new_id, set_event
-from tests.behaviour.server.test_limits import settled
+from tests.behaviour.server.pressure import settled
 
 ODD = ["\0", "a\0b", "\1", "a\1\0", "\x7f", "\ufeff", "\uffff", "\U0010ffff", "'; --", "é" * 40]
 

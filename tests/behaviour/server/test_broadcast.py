@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
@@ -17,40 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.behaviour.server.harness import Closed, Peer, Server, item, new_id, running, set_event, tree_event
+from tests.behaviour.server.pressure import passed_on, stopped
 from tests.waiting import PATIENCE_S
 
 EVENT = set_event("title", "Hello")
 SHAPE = {"id", "client_id", "partitions", "committed_id", "event", "status_updated_at"}
 _names = count(1)
-
-
-@pytest.fixture(scope="module")
-def two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    data = tmp_path_factory.mktemp("fronts") / "data"
-    with running(data, "--model", "open", "--access-default", "allow", "--fronts", "2") as started:
-        yield started
-
-
-@pytest.fixture(params=["one front", "two fronts"])
-def either(request: pytest.FixtureRequest, server: Server, two_fronts: Server) -> Server:
-    return server if request.param == "one front" else two_fronts
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process stands still; what is sent to it meanwhile waits."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def passed_on(peer: Peer) -> None:
-    """What was sent has left the front: two answers of its own came after it."""
-    for _ in range(2):
-        peer.send("heartbeat", {})
-        peer.expect("heartbeat_ack")
 
 
 def named_ids(message: dict[str, Any]) -> list[int]:

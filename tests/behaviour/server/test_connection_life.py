@@ -1,31 +1,18 @@
-"""A connection from its socket to its close code: 002's state table, takeover, timeouts, endings."""
+"""A connection from its socket to its close code: 002's state table, and requests sent without waiting."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.behaviour.server.harness import (
-    Closed,
-    Peer,
-    Server,
-    item,
-    running,
-    running_by_window,
-    set_event,
-    tree_event,
-)
-from tests.waiting import PATIENCE_S, in_a_window, until
+from tests.behaviour.server.harness import Peer, Server, item, running, set_event, tree_event
+from tests.behaviour.server.pressure import still_active
+from tests.waiting import until
 from unisono.samples import sample_model
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -36,27 +23,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@contextlib.contextmanager
-def standing_still(server: Server, role: int = 0) -> Iterator[None]:
-    """The authority (or another child) stopped, so that what waits for it waits."""
-    pid = list(server.children())[role]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-
 def send_late(peer: Peer, kind: str, payload: dict[str, Any]) -> None:
     """Send what comes behind the end of the connection, unless that has already been heard of."""
     with contextlib.suppress(ConnectionClosed):
         peer.send(kind, payload)
-
-
-def still_active(peer: Peer) -> None:
-    """It answers what only a connected client may ask."""
-    assert peer.sync(["nothing"])["events"] == []
 
 
 # -- the table of 002: await_connect -------------------------------------------------------------------------
@@ -318,216 +288,3 @@ def test_what_follows_a_refused_connect_has_no_effect(server: Server, who: str, 
         peer.expect_close(4001)
     with server.client(who) as peer:
         assert peer.history([part]) == []
-
-
-# -- takeover ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    data = tmp_path_factory.mktemp("two") / "data"
-    with running(data, "--model", "open", "--access-default", "allow", "--fronts", "2") as started:
-        yield started
-
-
-@pytest.fixture(params=["one front", "two fronts"])
-def node(request: pytest.FixtureRequest) -> Server:
-    """A node with one front, and one with two on the same port."""
-    name = "server" if request.param == "one front" else "two_fronts"
-    started: Server = request.getfixturevalue(name)
-    return started
-
-
-@pytest.mark.req("CONN-05", "CONN-08", "CONN-10")
-def test_a_newer_connection_closes_the_older_and_inherits_nothing(node: Server, who: str, part: str) -> None:
-    with node.client(who) as older, node.client(f"{who}-b") as other:
-        older.subscribe(part)
-        with node.client(who) as newer:
-            assert "newer" in older.expect_close(4003)
-            other.commit([part], tree_event("A"))
-            newer.expect_quiet()
-            assert newer.sync([part])["effective_subscriptions"] == []
-            newer.subscribe(part)
-            committed_id = other.commit([part], tree_event("B"))
-            assert newer.expect("event_broadcast")["committed_id"] == committed_id
-            newer.commit([part], tree_event("C"))
-
-
-@pytest.mark.req("CONN-05")
-def test_fifty_quick_takeovers_always_leave_the_newest(node: Server, who: str, part: str) -> None:
-    peers = [node.peer() for _ in range(50)]
-    token = node.token(who)
-    for number, peer in enumerate(peers):
-        peer.connect(who, token, supported_profiles=["compatibility"])
-        peer.send("submit_event", item([part], set_event("n", number)))
-    for peer in peers[:-1]:
-        answered = [message["type"] for message in until_closed(peer, 4003)]
-        assert answered in ([], ["event_committed"])  # dropped whole when it was replaced first
-    peers[-1].expect("event_committed")
-    still_active(peers[-1])
-    for peer in peers:
-        peer.close()
-    if node.arguments[-2:] == ("--fronts", "2"):
-        for process in ("front 0", "front 1"):
-            assert node.metric("unisono_connections_opened_total", process=process) > 0
-
-
-def until_closed(peer: Peer, code: int) -> list[dict[str, Any]]:
-    """Everything that comes before the close, which must have this code."""
-    messages: list[dict[str, Any]] = []
-    with pytest.raises(Closed) as closed:
-        messages.extend(iter(peer.receive, None))
-    assert closed.value.code == code, (closed.value, messages)
-    return messages
-
-
-@pytest.mark.req("CONN-05")
-def test_takeovers_that_race_leave_exactly_one(node: Server, who: str) -> None:
-    peers = [node.peer() for _ in range(20)]
-    token = node.token(who)
-    for peer in peers:
-        peer.send("connect", {"token": token, "client_id": who})
-    for peer in peers:
-        peer.expect("connected")
-
-    def alive() -> list[Peer]:
-        return [peer for peer in peers if peer.socket.protocol.close_code is None]
-
-    until(lambda: len(alive()) <= 1, "more than one is left")
-    (left,) = alive()
-    still_active(left)
-    for peer in peers:
-        if peer is not left:
-            peer.expect_close(4003)
-        peer.close()
-
-
-@pytest.mark.req("CONN-05")
-def test_what_an_older_connection_had_in_flight_is_answered_or_dropped_whole(
-    node: Server, who: str, part: str
-) -> None:
-    """Its successor retries, and the log then holds each draft once."""
-    drafts = [item([part], tree_event(f"n{n}"), f"{part}-{n}") for n in range(50)]
-    with node.client(who) as older, node.peer() as newer:
-        older.send("submit_events", {"events": drafts})
-        newer.connect(who, node.token(who), supported_profiles=["compatibility"])
-        until_closed(older, 4003)
-        results = newer.submit(*drafts)
-        assert {result["status"] for result in results} == {"committed"}
-        assert [event["id"] for event in newer.history([part])] == [draft["id"] for draft in drafts]
-
-
-# -- handshake window ----------------------------------------------------------------------------------------
-
-
-WINDOWS_S = (0.4, 3.0, 20.0)
-
-
-@pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Server]]:
-    place, options = tmp_path_factory.mktemp("hasty"), ("--handshake-timeout-s", "{}")
-    with running_by_window(place, "--model", "open", "--access-default", "allow", *options) as started:
-        yield started
-
-
-@pytest.mark.req("CONN-07", "CONN-10")
-def test_a_socket_that_does_not_connect_in_time_is_closed(hasty: Callable[[float], Server], who: str) -> None:
-    def in_time(window_s: float) -> None:
-        server = hasty(window_s)
-        with server.peer() as silent, server.client(who) as connected:
-            started = time.monotonic()
-            with server.peer() as busy:
-                while time.monotonic() < started + window_s / 2:
-                    busy.send("heartbeat", {})
-                    busy.expect("heartbeat_ack")
-                beat = time.monotonic()
-                assert busy.expect_close(4004) == "no connect"
-                assert time.monotonic() - started > window_s - 0.05
-                assert time.monotonic() - beat < window_s, "a heartbeat is no handshake"
-            assert silent.expect_close(4004) == "no connect"
-            time.sleep(window_s / 2)
-            still_active(connected)
-
-    in_a_window(in_time, *WINDOWS_S)
-
-
-@pytest.mark.req("CONN-07")
-def test_a_socket_that_never_becomes_a_websocket_is_closed(hasty: Callable[[float], Server]) -> None:
-    address = urlsplit(hasty(WINDOWS_S[0]).url)
-    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as silent:
-        silent.sendall(b"GET /sync HTTP/1.1\r\nHost: x\r\n")
-        assert silent.recv(100) == b""
-
-
-@pytest.mark.req("CONN-07")
-def test_a_connect_that_cannot_be_completed_in_time_is_closed(
-    hasty: Callable[[float], Server], who: str
-) -> None:
-    def in_time(window_s: float) -> None:
-        server = hasty(window_s)
-        with server.peer() as peer:
-            with standing_still(server):
-                peer.send("connect", {"token": server.token(who), "client_id": who})
-                assert peer.expect_close(4004) == "no connect"
-            with server.client(who) as again:
-                still_active(again)
-
-    in_a_window(in_time, *WINDOWS_S)
-
-
-# -- endings of the whole node -------------------------------------------------------------------------------
-
-
-@pytest.mark.req("CONN-10")
-def test_sigterm_finishes_what_is_queued_then_closes_with_1001(tmp_path: Path, who: str, part: str) -> None:
-    with running(tmp_path / "data", "--access-default", "allow") as server:
-        waiting, idle = server.peer(), server.client(f"{who}-idle")
-        busy, syncing = server.client(f"{who}-busy"), server.client(f"{who}-syncing")
-        with standing_still(server):
-            busy.send("submit_events", {"events": [item([part], tree_event("A"), f"{part}-1")]})
-            syncing.send("sync", {"partitions": [part], "since_committed_id": 0})
-            for peer in (busy, syncing):
-                peer.send("heartbeat", {})
-                peer.expect("heartbeat_ack")  # so what came before it is queued
-            server.process.send_signal(signal.SIGTERM)
-            assert idle.expect_close(1001) == "server going away"
-            waiting.expect_close(1001)
-            until(lambda: not server.accepts(), "new connections are accepted")
-            busy.send("submit_events", {"events": [item([part], tree_event("B"), f"{part}-2")]})
-            busy.expect_quiet()
-            syncing.expect_quiet()
-        (result,) = busy.expect("submit_events_result")["results"]
-        assert result["status"] == "committed"
-        busy.expect_close(1001)
-        syncing.expect("sync_response")
-        syncing.expect_close(1001)
-        assert server.stop() == 0
-        server.start()
-        with server.client(who) as peer:
-            assert [event["id"] for event in peer.history([part])] == [f"{part}-1"]
-
-
-@pytest.mark.req("CONN-10", "ERR-01", "DUR-04")
-def test_when_the_authority_dies_everybody_is_told_and_the_node_fails(
-    tmp_path: Path, who: str, part: str
-) -> None:
-    with running(tmp_path / "data", "--access-default", "allow") as server:
-        waiting, idle, busy = server.peer(), server.client(f"{who}-idle"), server.client(f"{who}-busy")
-        idle.subscribe(part)
-        with standing_still(server):
-            busy.send("submit_events", {"events": [item([part], tree_event("A"))]})
-            busy.send("heartbeat", {})
-            busy.expect("heartbeat_ack")
-            os.kill(next(iter(server.children())), signal.SIGKILL)
-        for peer in (waiting, idle, busy):
-            told = peer.expect_error("server_error")
-            assert told.keys() == {"code", "message"}
-            peer.expect_close(1011)
-        assert server.process.wait(timeout=PATIENCE_S) not in (0, None)
-
-
-@pytest.mark.req("CONN-10")
-def test_a_message_above_the_limit_is_closed_with_1009(server: Server, who: str) -> None:
-    with server.client(who) as peer:
-        peer.raw("x" * (1024 * 1024 + 1))
-        peer.expect_close(1009)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, running_by_window, set_event
-from tests.behaviour.server.test_limits import CLOSE, PING, TEXT, RawSocket
+from tests.behaviour.server.pressure import CLOSE, PING, TEXT, RawSocket
 from tests.waiting import in_a_window
 from unisono.front.heartbeats import missed
 

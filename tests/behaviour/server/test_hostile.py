@@ -17,7 +17,7 @@ import pytest
 
 from tests.behaviour.server.embedded import Embedded, connections_in_memory, nothing_collected
 from tests.behaviour.server.harness import SECRET, Peer, Server, item, running, set_event
-from tests.behaviour.server.test_limits import (
+from tests.behaviour.server.pressure import (
     BINARY,
     CONTINUATION,
     PING,

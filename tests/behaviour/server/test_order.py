@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +14,7 @@ import apsw
 import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, new_id, running, set_event, tree_event
+from tests.behaviour.server.pressure import passed_on, stopped
 from tests.waiting import PATIENCE_S
 from unisono.store.sqlite.files import LOG_FILE
 
@@ -29,29 +27,6 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of this module alone, whose whole log is known and whose processes may be stopped."""
     with running(tmp_path_factory.mktemp("busy") / "data", "--access-default", "allow") as started:
         yield started
-
-
-@pytest.fixture
-def peer(server: Server, who: str) -> Iterator[Peer]:
-    with server.client(who) as connected:
-        yield connected
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process stands still; what is sent to it meanwhile waits."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def passed_on(*peers: Peer) -> None:
-    """What these peers sent has left the front: two answers of its own came after it."""
-    for peer in peers * 2:
-        peer.send("heartbeat", {})
-        peer.expect("heartbeat_ack")
 
 
 def submit_text(peer: Peer, *items: tuple[str, str, str]) -> list[dict[str, Any]]:

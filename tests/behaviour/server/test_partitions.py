@@ -39,12 +39,6 @@ WRONG_SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def peer(server: Server, who: str) -> Iterator[Peer]:
-    with server.client(who) as connected:
-        yield connected
-
-
 @pytest.fixture(scope="module")
 def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The operator has turned the shim for `partition` on."""
