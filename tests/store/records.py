@@ -8,6 +8,7 @@ from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import CommitLog, Record
 
 START_MS = 1_700_000_000_000
+LAKE = "file:///lake"
 
 
 def make_record(
@@ -46,3 +47,10 @@ def append_many(log: CommitLog, count: int, partitions: Sequence[str] = ("p",), 
         append(log, [partitions] * min(group, count))
         log.maintain()
         count -= group
+
+
+def known(log: CommitLog, *ids: str) -> dict[str, int]:
+    """Which of the ids the log has, and their committed_ids."""
+    found = {id: what.committed_id for id, what in log.begin(ids).known.items()}
+    log.abandon()
+    return found

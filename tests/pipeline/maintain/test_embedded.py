@@ -12,7 +12,7 @@ import pytest
 from tests.behaviour.server.harness import Server, running, set_event
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many
-from tests.store.sqlite.test_maintenance import make_version_1
+from tests.store.sqlite.old_logs import make_version_1
 from unisono.pipeline.errors import NoSuchStore
 from unisono.pipeline.maintain import embedded
 from unisono.pipeline.maintain.embedded import LogMaintainer, MaintenanceFailed, open_maintainer

@@ -11,7 +11,7 @@ import pytest
 
 from tests.commands import unisono
 from tests.store.records import append
-from tests.store.sqlite.test_maintenance import make_version_1
+from tests.store.sqlite.old_logs import make_version_1
 from unisono.store.check import check_directory
 from unisono.store.copy import CopyRefused, copy_log
 from unisono.store.port import Snapshot

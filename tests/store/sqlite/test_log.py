@@ -42,12 +42,6 @@ class TestSqliteLog(LogContract):
             yield Directory(tmp_path / "data", stack)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqliteLog]:
-    with closing(SqliteLog.open(tmp_path)) as log:
-        yield log
-
-
 @contextmanager
 def direct(directory: Path) -> Iterator[apsw.Connection]:
     with closing(apsw.Connection(str(directory / "log.db"))) as connection:
