@@ -6,7 +6,10 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, ParamSpec
+
+import apsw
 
 from tests.behaviour.server.harness import Server
 from tests.waiting import PATIENCE_S
@@ -16,7 +19,13 @@ P = ParamSpec("P")
 
 WAIT_S = PATIENCE_S
 
+NOWHERE = "ws://127.0.0.1:9/sync"
+"""A port where nobody listens."""
+
 QUICK = Options(backoff_base_s=0.02, backoff_cap_s=0.2, heartbeat_interval_s=1.0, dead_after_s=2 * PATIENCE_S)
+
+WHOLE = Options(backoff_base_s=0.02, backoff_cap_s=0.2, snapshots=False)
+"""Every history from its first event."""
 
 
 def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -62,3 +71,12 @@ async def until(condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         await asyncio.sleep(0.005)
+
+
+def rows(path: Path, table: str) -> list[tuple[object, ...]]:
+    """What a client's file has in a table."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return [tuple(row) for row in connection.execute(f"SELECT * FROM {table}")]
+    finally:
+        connection.close()

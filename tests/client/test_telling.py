@@ -11,11 +11,8 @@ import pytest
 
 from tests.behaviour.server.harness import Server
 from tests.client.peers import Line, playing
-from tests.client.running import QUICK, WAIT_S, Gate, asynchronous, client, of, until
+from tests.client.running import NOWHERE, QUICK, WAIT_S, Gate, asynchronous, client, of, until
 from unisono.client import ClientStopped, Committed, Options, Phase, Rejected, connect
-
-NOWHERE = "ws://127.0.0.1:9/sync"
-"""A port where nobody listens."""
 
 
 def live(line: Line) -> None:

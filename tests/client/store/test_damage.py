@@ -12,14 +12,13 @@ import apsw
 import msgspec
 import pytest
 
+from tests.client.running import NOWHERE
 from unisono.client import Options, StoreDamaged, StoreError, connect
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store
 from unisono.client.sync.inputs_effects import DraftRejected, StartState
 from unisono.protocol.client_codec import CommittedEvent
 from unisono.vocabulary import FieldError
-
-NOWHERE = "ws://127.0.0.1:9/sync"
 
 FLIPS = 30
 
