@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,11 +19,10 @@ from urllib.request import Request, urlopen
 
 import apsw
 import click
-import jwt
 import pytest
-from click.testing import Result
 
-from tests.behaviour.server.harness import SECRET, Server, new_id, running
+from tests.behaviour.server.harness import Server, new_id
+from tests.cli.against_server import at, committed
 from tests.commands import unisono
 from tests.waiting import PATIENCE_S, until
 from unisono import __version__
@@ -33,35 +31,6 @@ from unisono.samples import sample_model
 from unisono.store.sqlite.files import LOG_FILE
 
 UNISONO = Path(sys.executable).parent / "unisono"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The sample model in a copy of its own, access allowed, logs in JSON."""
-    place = tmp_path_factory.mktemp("commands")
-    model = shutil.copytree(sample_model(), place / "model")
-    with running(
-        place / "data",
-        "--model", str(model),
-        "--access-default", "allow",
-        "--log-format", "json",
-    ) as started:  # fmt: skip
-        yield started
-
-
-@pytest.fixture
-def part() -> str:
-    return new_id("part")
-
-
-def at(server: Server, part: str, client_id: str = "carol") -> list[str]:
-    return ["--url", server.url, "--token", server.token(client_id), "--partition", part]
-
-
-def committed(result: Result) -> list[int]:
-    """The committed_ids that `submit` told."""
-    assert result.exit_code == 0, result.output
-    return [int(line.split()[1]) for line in result.output.splitlines() if line.startswith("committed ")]
 
 
 def commands(
@@ -199,188 +168,6 @@ def test_a_newcomer_can_paste_what_serve_dev_prints(tmp_path: Path) -> None:
         assert [json.loads(line)["committed_id"] for line in shown.stdout.splitlines()] == [1]
     finally:
         assert again.end() == 0
-
-
-# -- token -----------------------------------------------------------------------------------------------------
-
-
-def test_a_token_says_what_it_was_asked_to(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET + b"\n")
-    base = ["token", "--jwt-secret-file", str(secret), "--client-id", "carol"]
-    made = unisono(
-        *base, "--partition", "a", "--partition", "b", "--prefix", "team/", "--ttl", "60",
-        "--algorithm", "HS512", "--issuer", "me", "--audience", "you",
-    )  # fmt: skip
-    assert made.exit_code == 0
-    claims = jwt.decode(made.output.strip(), SECRET, algorithms=["HS512"], audience="you", issuer="me")
-    assert claims["client_id"] == "carol"
-    assert claims["allowed_partitions"] == ["a", "b"]
-    assert claims["allowed_partition_prefixes"] == ["team/"]
-    assert abs(claims["exp"] - 60 - time.time()) < 30
-
-    silent = jwt.decode(unisono(*base).output.strip(), SECRET, algorithms=["HS256"])
-    assert set(silent) == {"client_id", "iat", "exp"}
-    assert silent["exp"] - silent["iat"] == 3600
-
-
-def test_a_token_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
-    secret, short = tmp_path / "secret", tmp_path / "short"
-    secret.write_bytes(SECRET)
-    short.write_text("too short")
-    base = ["token", "--client-id", "carol", "--jwt-secret-file"]
-    cases: list[tuple[list[str], int, str]] = [
-        ([*base, str(short)], 1, "32"),
-        ([*base, str(tmp_path / "none")], 2, str(tmp_path / "none")),
-        ([*base, str(secret), "--ttl", "0"], 2, "--ttl"),
-        ([*base, str(secret), "--algorithm", "none"], 1, "none"),
-        (
-            [*base, str(secret), "--partition", "x" * 129],
-            2,
-            "--partition: a partition's name has at most 128",
-        ),
-        (
-            [*base, str(secret), "--prefix", "\u0300" * 3000],
-            2,
-            "--prefix: a partition's name has at most 128",
-        ),
-        (["token", "--jwt-secret-file", str(secret), "--client-id", ""], 2, "--client-id"),
-        (["token", "--jwt-secret-file", str(secret), "--client-id", "x" * 257], 2, "more than 256 bytes"),
-        (["token", "--jwt-secret-file", str(secret)], 2, "--client-id"),
-    ]
-    for arguments, code, words in cases:
-        refused = unisono(*arguments)
-        assert refused.exit_code == code, refused.output
-        assert words in refused.output
-        assert SECRET.decode() not in refused.output
-
-
-@pytest.mark.req("AUTHZ-01")
-def test_a_token_of_the_command_opens_the_server(server: Server, part: str) -> None:
-    made = unisono(
-        "token", "--jwt-secret-file", str(server.secret_file), "--client-id", "dan", "--prefix", part
-    )
-    token = made.output.strip()
-    told = unisono(
-        "submit", "--url", server.url, "--token", token, "--partition", f"{part}/1", "--set", "settings.a=1"
-    )
-    assert committed(told)
-    refused = unisono("tail", "--url", server.url, "--token", token, "--partition", "elsewhere", "--once")
-    assert refused.exit_code == 1
-    assert "forbidden" in refused.output
-
-
-# -- submit and tail -------------------------------------------------------------------------------------------
-
-
-def test_submit_takes_an_event_in_each_of_its_forms(server: Server, part: str) -> None:
-    where = at(server, part)
-    push = {"type": "treePush", "payload": {"target": "outline", "value": {"id": "n1", "title": "Hello"}}}
-    lines = "".join(
-        json.dumps(push | {"payload": {"target": "explorer", "value": {"id": f"f{n}"}}}) + "\n\n"
-        for n in range(150)
-    )
-    ids = committed(unisono("submit", *where, "--set", "settings.theme=dark"))
-    ids += committed(unisono("submit", *where, "--set", 'settings.size={"w": 1}'))
-    note = ["--schema", "note.added", "--data", '{"id": "n1", "text": "Hi"}']
-    ids += committed(unisono("submit", *where, *note))
-    ids += committed(unisono("submit", *where, "--event", json.dumps(push)))
-    ids += committed(unisono("submit", *where, "--event", "-", input=lines))
-    assert len(ids) == 154
-    assert ids == sorted(ids)
-
-    shown = unisono("tail", *at(server, part, "watcher"), "--once", "--json")
-    assert shown.exit_code == 0
-    events = [json.loads(line) for line in shown.output.splitlines()]
-    assert [event["committed_id"] for event in events] == ids
-    payloads = [event["event"]["payload"] for event in events]
-    assert payloads[0]["value"] == "dark"
-    assert payloads[1]["value"] == {"w": 1}
-    assert payloads[2] == {"schema": "note.added", "data": {"id": "n1", "text": "Hi"}}
-    assert events[3]["event"] == push
-
-    later = unisono("tail", *at(server, part, "watcher"), "--once", "--since", str(ids[2]))
-    lines_shown = later.output.splitlines()
-    assert len(lines_shown) == 151
-    assert re.match(rf" +{ids[3]}  \d\d:\d\d:\d\d  carol  \[{part}\]  treePush  {{", lines_shown[0])
-
-
-@pytest.mark.req("ORD-03", "ORD-04")
-def test_submit_with_the_same_id_is_a_retry(server: Server, part: str) -> None:
-    retry = ["submit", *at(server, part), "--id", f"{part}-1", "--set", "settings.theme=dark"]
-    first = unisono(*retry)
-    assert committed(first)
-    assert unisono(*retry).output == first.output
-    other = unisono(*retry[:-1], "settings.theme=light")
-    assert other.exit_code == 1
-    assert "different payload" in other.output
-
-
-def test_submit_tells_of_a_rejection_by_word_and_exit_code(server: Server, part: str) -> None:
-    good, bad = "settings.theme=dark", "nowhere.theme=dark"
-    refused = unisono("submit", *at(server, part), "--set", bad)
-    assert refused.exit_code == 1
-    assert refused.output.startswith("rejected  validation_failed  ")
-    assert "event.payload.target: " in refused.output
-    events = [
-        {"type": "set", "payload": {"target": text.partition("=")[0], "value": 1}}
-        for text in (good, bad, good)
-    ]
-    mixed = unisono("submit", *at(server, part), "--event", "-", input="\n".join(map(json.dumps, events)))
-    assert mixed.exit_code == 1
-    assert [line.split()[0] for line in mixed.output.splitlines() if line[0] != " "] == [
-        "committed", "rejected", "committed",
-    ]  # fmt: skip
-    note = unisono("submit", *at(server, part), "--schema", "note.added", "--data", '{"id": "n1"}')
-    assert note.exit_code == 1
-    assert "event.payload.data" in note.output
-
-
-def test_submit_and_tail_explain_what_they_cannot_do(server: Server, part: str, tmp_path: Path) -> None:
-    where = at(server, part)
-    for arguments in (
-        ["submit", *where],
-        ["submit", *where, "--set", "a=1", "--schema", "s"],
-        ["submit", *where, "--set", "a"],
-        ["submit", *where, "--event", "{"],
-        ["submit", *where, "--event", "[]"],
-        ["submit", *where, "--schema", "s", "--data", "{"],
-        ["submit", *where[:-2], "--set", "a=1"],
-        ["submit", "--partition", "p", "--set", "a=1"],
-        ["tail", "--partition", "p"],
-        ["tail", *where, "--since", "yesterday"],
-    ):
-        refused = unisono(*arguments, env={"UNISONO_TOKEN": ""})
-        assert refused.exit_code == 2, (arguments, refused.output)
-        assert "Usage: " in refused.output
-        assert "Error: " in refused.output
-    many = unisono("submit", *where, "--id", "x", "--event", "-", input='{"type":"a"}\n{"type":"b"}')
-    assert many.exit_code == 2
-    for arguments, words in (
-        (["tail", "--url", server.url, "--token", "no token", "--partition", "p"], "not a token"),
-        (["tail", "--url", server.url, "--token", forged(), "--partition", "p"], "auth_failed"),
-        (["tail", "--url", "ws://127.0.0.1:1/sync", "--token", forged(), "--partition", "p"], "127.0.0.1:1"),
-        (["tail", "--url", server.url, "--token", f"@{tmp_path}/none", "--partition", "p"], "none"),
-    ):
-        refused = unisono(*arguments)
-        assert refused.exit_code == 1, (arguments, refused.output)
-        assert words in refused.output
-        assert refused.output.startswith("Error: ")
-        assert forged() not in refused.output
-
-
-def forged() -> str:
-    claims = {"client_id": "carol", "exp": 2**31}
-    return jwt.encode(claims, "another secret of at least thirty-two bytes", algorithm="HS256")
-
-
-def test_the_token_can_come_from_a_file_or_the_environment(server: Server, part: str, tmp_path: Path) -> None:
-    token = server.token("carol")
-    file = tmp_path / "carol.jwt"
-    file.write_text(token + "\n")
-    where = ["--url", server.url, "--partition", part]
-    assert committed(unisono("submit", *where, "--token", f"@{file}", "--set", "settings.a=1"))
-    assert committed(unisono("submit", *where, "--set", "settings.a=2", env={"UNISONO_TOKEN": token}))
 
 
 # -- check -----------------------------------------------------------------------------------------------------

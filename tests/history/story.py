@@ -12,6 +12,8 @@ from unisono.history.check import check_history
 from unisono.history.findings import Verdict
 from unisono.history.records import (
     AccessScope,
+    ClientCursor,
+    ClientStore,
     ConnectionOpened,
     Frame,
     HistoryEvent,
@@ -22,6 +24,7 @@ from unisono.history.records import (
     Located,
     LogEvent,
     LogRead,
+    SnapshotRead,
 )
 from unisono.protocol.canonical import canonical, content_hash
 
@@ -172,3 +175,35 @@ class Story:
     def broken(self) -> set[str]:
         """The invariants that are."""
         return {finding.invariant for finding in self.verdict().findings()}
+
+
+def sound() -> Story:
+    """Two clients that submit, get results and catch up; in the end everything is in log and lake."""
+    story = Story()
+    story.connect("a1", "a", scope=AccessScope(("p", "q")), expires_at=500.0)
+    story.connect("b1", "b", scope=AccessScope((), ("p",)))
+    story.sync("b1", subscribe=True)
+    story.page("b1", [], 0, subscriptions=["p"])
+    story.submit("a1", "e1", "e2", "e3")
+    story.result("a1", {"e1": 1, "e2": None, "e3": 2})
+    story.broadcast("b1", 1)
+    story.broadcast("b1", 2)
+    story.commit("a1", "e4", 3, ["q"])
+    story.commit("b1", "e5", 4)
+    story.commit("a1", "e6", 5, ["p", "q"])
+    story.broadcast("b1", 5)
+    story.connect("a2", "a")
+    story.sync("a2", 1, ["p", "q"])
+    story.page("a2", [2, 3], 5, next_since=3)
+    story.sync("a2", 3, ["p", "q"])
+    story.page("a2", [4, 5], 5)
+    story.add(ClientCursor(story.tick(), "b", 4))
+    story.add(ClientCursor(story.tick(), "b", 5))
+    story.log()
+    story.lake([1, 2, 3], 3)
+    story.add(SnapshotRead("p", 2, "same", "same"))
+    for client in ("b", "c"):
+        story.add(
+            ClientStore(client, ("p",), 5, ((1, "e1"), (2, "e3"), (4, "e5"), (5, "e6")), ("e9",), state="s")
+        )
+    return story

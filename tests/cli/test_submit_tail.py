@@ -1,0 +1,124 @@
+"""`unisono submit` and `unisono tail` against a server, and the tokens they take."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jwt
+import pytest
+
+from tests.behaviour.server.harness import Server
+from tests.cli.against_server import at, committed
+from tests.commands import unisono
+
+
+def test_submit_takes_an_event_in_each_of_its_forms(server: Server, part: str) -> None:
+    where = at(server, part)
+    push = {"type": "treePush", "payload": {"target": "outline", "value": {"id": "n1", "title": "Hello"}}}
+    lines = "".join(
+        json.dumps(push | {"payload": {"target": "explorer", "value": {"id": f"f{n}"}}}) + "\n\n"
+        for n in range(150)
+    )
+    ids = committed(unisono("submit", *where, "--set", "settings.theme=dark"))
+    ids += committed(unisono("submit", *where, "--set", 'settings.size={"w": 1}'))
+    note = ["--schema", "note.added", "--data", '{"id": "n1", "text": "Hi"}']
+    ids += committed(unisono("submit", *where, *note))
+    ids += committed(unisono("submit", *where, "--event", json.dumps(push)))
+    ids += committed(unisono("submit", *where, "--event", "-", input=lines))
+    assert len(ids) == 154
+    assert ids == sorted(ids)
+
+    shown = unisono("tail", *at(server, part, "watcher"), "--once", "--json")
+    assert shown.exit_code == 0
+    events = [json.loads(line) for line in shown.output.splitlines()]
+    assert [event["committed_id"] for event in events] == ids
+    payloads = [event["event"]["payload"] for event in events]
+    assert payloads[0]["value"] == "dark"
+    assert payloads[1]["value"] == {"w": 1}
+    assert payloads[2] == {"schema": "note.added", "data": {"id": "n1", "text": "Hi"}}
+    assert events[3]["event"] == push
+
+    later = unisono("tail", *at(server, part, "watcher"), "--once", "--since", str(ids[2]))
+    lines_shown = later.output.splitlines()
+    assert len(lines_shown) == 151
+    assert re.match(rf" +{ids[3]}  \d\d:\d\d:\d\d  carol  \[{part}\]  treePush  {{", lines_shown[0])
+
+
+@pytest.mark.req("ORD-03", "ORD-04")
+def test_submit_with_the_same_id_is_a_retry(server: Server, part: str) -> None:
+    retry = ["submit", *at(server, part), "--id", f"{part}-1", "--set", "settings.theme=dark"]
+    first = unisono(*retry)
+    assert committed(first)
+    assert unisono(*retry).output == first.output
+    other = unisono(*retry[:-1], "settings.theme=light")
+    assert other.exit_code == 1
+    assert "different payload" in other.output
+
+
+def test_submit_tells_of_a_rejection_by_word_and_exit_code(server: Server, part: str) -> None:
+    good, bad = "settings.theme=dark", "nowhere.theme=dark"
+    refused = unisono("submit", *at(server, part), "--set", bad)
+    assert refused.exit_code == 1
+    assert refused.output.startswith("rejected  validation_failed  ")
+    assert "event.payload.target: " in refused.output
+    events = [
+        {"type": "set", "payload": {"target": text.partition("=")[0], "value": 1}}
+        for text in (good, bad, good)
+    ]
+    mixed = unisono("submit", *at(server, part), "--event", "-", input="\n".join(map(json.dumps, events)))
+    assert mixed.exit_code == 1
+    assert [line.split()[0] for line in mixed.output.splitlines() if line[0] != " "] == [
+        "committed", "rejected", "committed",
+    ]  # fmt: skip
+    note = unisono("submit", *at(server, part), "--schema", "note.added", "--data", '{"id": "n1"}')
+    assert note.exit_code == 1
+    assert "event.payload.data" in note.output
+
+
+def test_submit_and_tail_explain_what_they_cannot_do(server: Server, part: str, tmp_path: Path) -> None:
+    where = at(server, part)
+    for arguments in (
+        ["submit", *where],
+        ["submit", *where, "--set", "a=1", "--schema", "s"],
+        ["submit", *where, "--set", "a"],
+        ["submit", *where, "--event", "{"],
+        ["submit", *where, "--event", "[]"],
+        ["submit", *where, "--schema", "s", "--data", "{"],
+        ["submit", *where[:-2], "--set", "a=1"],
+        ["submit", "--partition", "p", "--set", "a=1"],
+        ["tail", "--partition", "p"],
+        ["tail", *where, "--since", "yesterday"],
+    ):
+        refused = unisono(*arguments, env={"UNISONO_TOKEN": ""})
+        assert refused.exit_code == 2, (arguments, refused.output)
+        assert "Usage: " in refused.output
+        assert "Error: " in refused.output
+    many = unisono("submit", *where, "--id", "x", "--event", "-", input='{"type":"a"}\n{"type":"b"}')
+    assert many.exit_code == 2
+    for arguments, words in (
+        (["tail", "--url", server.url, "--token", "no token", "--partition", "p"], "not a token"),
+        (["tail", "--url", server.url, "--token", forged(), "--partition", "p"], "auth_failed"),
+        (["tail", "--url", "ws://127.0.0.1:1/sync", "--token", forged(), "--partition", "p"], "127.0.0.1:1"),
+        (["tail", "--url", server.url, "--token", f"@{tmp_path}/none", "--partition", "p"], "none"),
+    ):
+        refused = unisono(*arguments)
+        assert refused.exit_code == 1, (arguments, refused.output)
+        assert words in refused.output
+        assert refused.output.startswith("Error: ")
+        assert forged() not in refused.output
+
+
+def forged() -> str:
+    claims = {"client_id": "carol", "exp": 2**31}
+    return jwt.encode(claims, "another secret of at least thirty-two bytes", algorithm="HS256")
+
+
+def test_the_token_can_come_from_a_file_or_the_environment(server: Server, part: str, tmp_path: Path) -> None:
+    token = server.token("carol")
+    file = tmp_path / "carol.jwt"
+    file.write_text(token + "\n")
+    where = ["--url", server.url, "--partition", part]
+    assert committed(unisono("submit", *where, "--token", f"@{file}", "--set", "settings.a=1"))
+    assert committed(unisono("submit", *where, "--set", "settings.a=2", env={"UNISONO_TOKEN": token}))
