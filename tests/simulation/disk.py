@@ -63,7 +63,7 @@ class FileImage:
 
     __slots__ = ("durable", "unsynced")
 
-    def __init__(self, durable: bytes, unsynced: list[UnsyncedWrite]) -> None:
+    def __init__(self, durable: bytes | bytearray, unsynced: list[UnsyncedWrite]) -> None:
         self.durable = bytearray(durable)
         self.unsynced = unsynced
 
