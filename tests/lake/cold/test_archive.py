@@ -3,77 +3,37 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lake.cold.shapes import (
+    ASKABLE,
+    CACHE,
+    EVENTS,
+    ROOMS,
+    Pruning,
+    Shape,
+    fresh,
+    joined,
+    mixed,
+    question,
+    same,
+    spread,
+    walk,
+)
 from tests.lake.lakes import compact, export_to, vacuum
 from tests.lake.s3 import object_store
-from tests.pipeline.history import NAMES, append, make_store
-from tests.store.postgres.server import database, postgres
+from tests.pipeline.history import append
 from tests.store.records import make_record
 from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
-from unisono.lake.cold.pages import REFRESH_S, LakePages
+from unisono.lake.cold.pages import LakePages
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
-from unisono.store.port import LogExtent, Page, Record, StoreUnusable
+from unisono.store.port import LogExtent, Record, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
-
-__all__ = ["database", "postgres"]
-
-EVENTS = 4_000
-CACHE = 64 << 20
-ROOMS = tuple(f"room-{number:03d}" for number in range(50))
-ASKABLE = (*ROOMS, *NAMES, "never used", "", "~", "room-", "room-0000")
-
-Shape = Callable[[Lake, Path], None]
-
-
-def fresh(lake: Lake, data: Path) -> None:
-    """Many small runs, each one file with all partitions."""
-    export_to(lake, data, *range(700, EVENTS, 700), EVENTS)
-
-
-def spread(lake: Lake, data: Path) -> None:
-    """Runs in buckets, and fresh ones after them."""
-    _spread_runs(lake, data, (1_500, 3_000))
-    export_to(lake, data, 3_400, EVENTS)
-
-
-def joined(lake: Lake, data: Path) -> None:
-    """Compacted into files of few rows, so that partitions go on from one file to the next."""
-    fresh(lake, data)
-    compact(lake, rows_per_file=100)
-
-
-def mixed(lake: Lake, data: Path) -> None:
-    """Compacted runs, and fresh ones after them."""
-    export_to(lake, data, *range(500, 2_500, 500))
-    compact(lake)
-    export_to(lake, data, 2_600, 3_500, EVENTS)
-
-
-def _spread_runs(lake: Lake, data: Path, heads: tuple[int, ...]) -> None:
-    from unisono.lake import write as runs
-
-    whole = runs.UNBUCKETED_ROWS_MAX
-    runs.UNBUCKETED_ROWS_MAX = 0  # type: ignore[misc]
-    try:
-        export_to(lake, data, *heads)
-    finally:
-        runs.UNBUCKETED_ROWS_MAX = whole  # type: ignore[misc]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of which nothing has left; nobody writes to it."""
-    data = tmp_path_factory.mktemp("whole") / "data"
-    make_store(data, EVENTS)
-    return data
 
 
 @pytest.fixture
@@ -89,20 +49,6 @@ def lake(request: pytest.FixtureRequest, whole: Path, tmp_path_factory: pytest.T
     shape: Shape = request.param
     shape(made, whole)
     return made
-
-
-def question(chance: random.Random, head: int) -> tuple[Any, ...]:
-    """Some partitions, a range, and bounds of a page: ordinary ones and those at the edges."""
-    names = chance.choices(ASKABLE, k=chance.choice((1, 1, 2, 5, len(ASKABLE))))
-    since = chance.choice((0, chance.randrange(head + 1)))
-    upto = chance.choice((head, chance.randrange(since, head + 1), since, since + 1))
-    limit = chance.choice((1, 2, 50, 500, 1_000_000))
-    bytes_max = chance.choice((0, 1, 150, 5_000, 1 << 20, 1 << 40))
-    return names, since, min(upto, head), limit, bytes_max
-
-
-def same(page: Page, expected: Page) -> bool:
-    return list(page.records) == list(expected.records) and page.has_more == expected.has_more
 
 
 # -- the lake --------------------------------------------------------------------------------------------------
@@ -193,16 +139,6 @@ def test_a_page_opens_only_the_files_it_needs(whole: Path, tmp_path: Path) -> No
         pages.close()
 
 
-def walk(pages: LakePages, names: tuple[str, ...], limit: int) -> list[Record]:
-    records: list[Record] = []
-    while True:
-        since = records[-1].committed_id if records else 0
-        page = pages.page(names, since, EVENTS, limit=limit, bytes_max=1 << 20)
-        records += page.records
-        if not page.has_more:
-            return records
-
-
 def test_what_is_kept_and_what_is_open_stays_within_bounds(lake: Lake, reader: SqliteReader) -> None:
     pages, chance = LakePages(lake, 300_000), random.Random("bounds")
     for _ in range(60):
@@ -275,71 +211,6 @@ def test_compaction_and_vacuum_while_paging(
     pages.close()
 
 
-def test_a_newer_version_is_looked_for_now_and_then(whole: Path, tmp_path: Path) -> None:
-    lake = Lake.at(str(tmp_path / "lake"))
-    export_to(lake, whole, *range(500, EVENTS, 500), EVENTS)
-    now = 0.0
-    pages = LakePages(lake, CACHE, lambda: now)
-    pages.page(["plain"], 0, EVENTS, limit=1_000, bytes_max=1 << 20)
-    before = {key[:2] for key in pages._files._kept._items}
-    compact(lake)
-    pages.page(["plain"], 0, EVENTS, limit=1_000, bytes_max=1 << 20)
-    assert {key[:2] for key in pages._files._kept._items} == before, "not at every page"
-    now = REFRESH_S + 1
-    pages.page(["plain"], 0, EVENTS, limit=1_000, bytes_max=1 << 20)
-    assert not before & {key[:2] for key in pages._files._kept._items}, "nothing is kept of replaced files"
-    assert not before & set(pages._files._open)
-    pages.close()
-
-
-def test_a_damaged_file_is_an_error_and_no_hole(whole: Path, tmp_path: Path) -> None:
-    lake = Lake.at(str(tmp_path / "lake"))
-    export_to(lake, whole)
-    pages = LakePages(lake, CACHE)
-    for file in lake.view().partition_files:
-        path = Path(lake.storage.uri(file.table, file.path))
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2 - 3_000 : len(content) // 2 + 3_000] = bytes(6_000)
-        path.write_bytes(content)
-    with pytest.raises(LakeUnusable):
-        pages.page([*ROOMS, *NAMES], 0, EVENTS, limit=1 << 40, bytes_max=1 << 40)
-    pages.close()
-
-
-@pytest.mark.req("DUR-06")
-def test_a_bit_that_flipped_is_an_error_and_no_other_text(whole: Path, tmp_path: Path) -> None:
-    lake = Lake.at(str(tmp_path / "lake"))
-    export_to(lake, whole)
-    names = [*ROOMS, *NAMES]
-
-    def read() -> Page:
-        with closing(LakePages(lake, CACHE)) as pages:
-            return pages.page(names, 0, EVENTS, limit=1 << 40, bytes_max=1 << 40)
-
-    sound, failures, chance = read(), 0, random.Random("bits")
-    (file,) = lake.view().partition_files
-    path = Path(lake.storage.uri(file.table, file.path))
-    content = path.read_bytes()
-    for _ in range(12):
-        damaged = bytearray(content)
-        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-        path.write_bytes(damaged)
-        try:
-            assert same(read(), sound)
-        except LakeUnusable:
-            failures += 1
-    assert failures > 6, "nearly all of a file is what events said"
-
-
-def test_a_table_that_does_not_say_what_its_files_hold(whole: Path, tmp_path: Path) -> None:
-    lake = Lake.at(str(tmp_path / "lake"))
-    export_to(lake, whole)
-    commit = tmp_path / "lake" / "by_partition" / "_delta_log" / f"{1:020d}.json"
-    commit.write_text(commit.read_text().replace("minValues", "minValuez"))
-    with pytest.raises(LakeUnusable, match=r"another program wrote .*/bucket=.*, or changed its statistics"):
-        LakePages(lake, CACHE)
-
-
 @pytest.mark.req("DUR-06")
 def test_a_lake_in_an_object_store(whole: Path, reader: SqliteReader) -> None:
     with object_store() as options:
@@ -362,26 +233,6 @@ def test_a_lake_in_an_object_store(whole: Path, reader: SqliteReader) -> None:
 
 
 # -- lake and log ----------------------------------------------------------------------------------------------
-
-
-class Pruning:
-    """A log whose beginning leaves it bit by bit, and a reader that spans it and the lake."""
-
-    def __init__(self, whole: Path, lake: Lake, folder: Path) -> None:
-        shutil.copytree(whole, folder / "data")
-        self.log = SqliteLog.open(folder / "data")
-        self.log.set_archive(lake.storage.location)
-        self.hot = SqliteReader.open(folder / "data")
-        self.reader = ArchivedReader(self.hot, Archive())
-
-    def prune(self, upto: int) -> None:
-        while self.log.prune_batch(upto):
-            pass
-        assert self.log.extent().pruned_to == upto
-
-    def close(self) -> None:
-        self.reader.close()
-        self.log.close()
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pyspark import SparkContext
 
 from tests.commands import unisono
 from tests.lake.lakes import spreading
-from tests.pipeline.corruptions import BUCKETS, GROUPS, HALF, SPREAD_TO, Found, at_random
+from tests.pipeline.corruptions import GROUPS, at_random
+from tests.pipeline.lake_corruptions import BUCKETS, HALF, SPREAD_TO, Found
 from tests.pipeline.planting import Planter
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.pipeline.jobs.erase.erasing import prepare
 from tests.pipeline.jobs.erase.prepared import Prepared
-from tests.pipeline.jobs.erase.test_erase import prepare
 from unisono.lake.lake import Lake
 
 

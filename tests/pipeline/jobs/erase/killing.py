@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from tests.pipeline.canaries import CULPRIT
-from tests.pipeline.jobs.erase.test_erase import prepare, require_erased, require_states, run
+from tests.pipeline.jobs.erase.erasing import prepare, require_erased, require_states, run
 from tests.pipeline.processes import kill, start, wait_until
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG

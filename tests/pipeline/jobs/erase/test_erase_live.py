@@ -13,9 +13,9 @@ from tests.commands import unisono
 from tests.lake.lakes import HERE
 from tests.pipeline.canaries import CULPRIT, canary, holders, planted
 from tests.pipeline.history import require_exact
+from tests.pipeline.jobs.erase.erasing import expected, require_states, run
 from tests.pipeline.jobs.erase.killing import require_whole
 from tests.pipeline.jobs.erase.prepared import Prepared
-from tests.pipeline.jobs.erase.test_erase import expected, require_states, run
 from tests.pipeline.processes import kill, start
 from tests.waiting import PATIENCE_S
 from unisono.client import connect
