@@ -33,7 +33,7 @@ from tests.behaviour.nodes.cluster import (
 from tests.behaviour.nodes.proxy import proxied
 from tests.behaviour.server.harness import Peer, Server, item, running, tree_event
 from tests.behaviour.server.killing import Gone, until_gone
-from tests.behaviour.server.test_model_reload import post
+from tests.behaviour.server.reloading import post
 from tests.store.postgres.server import Postgres
 from tests.waiting import PATIENCE_S, until
 from unisono.ipc.files import ADMIN_FILE

@@ -12,7 +12,7 @@ import pytest
 
 from tests.behaviour.nodes.cluster import SERVE, cluster, node
 from tests.behaviour.server.harness import Server, item, set_event
-from tests.behaviour.server.test_model_reload import Modelled, note, told_version, write_model
+from tests.behaviour.server.reloading import Modelled, announced_version, note, write_model
 from tests.store.postgres.server import shared_server
 from tests.waiting import PATIENCE_S, until
 from unisono.model.load import load_model
@@ -45,7 +45,7 @@ class Cluster:
 
 def expect_version(server: Server, version: int) -> None:
     until(
-        lambda: told_version(server, "waiting") == version,
+        lambda: announced_version(server, "waiting") == version,
         f"{server.data.name} does not take over version {version}",
     )
 
@@ -212,7 +212,7 @@ def test_what_a_starting_node_brings(modelled: Cluster, part: str, tmp_path: Pat
         refused = starting[2].exception(timeout=PATIENCE_S)
     try:
         for server in (older, none):
-            assert told_version(server, f"{part}-x") == present
+            assert announced_version(server, f"{part}-x") == present
             with server.client(f"{part}-x", "canonical") as peer:
                 good, bad = peer.submit(item([part], note("x" * 40)), item([part], note("x" * 41)))
                 assert (good["status"], bad["status"]) == ("committed", "rejected")
@@ -222,7 +222,7 @@ def test_what_a_starting_node_brings(modelled: Cluster, part: str, tmp_path: Pat
     assert f"model version {present} is not newer than {present}" in str(refused)
     assert load_model(tmp_path / "different").digest[:12] in str(refused), "it says which content is which"
     assert different.process.returncode == 2
-    assert told_version(modelled.a.server, f"{part}-x") == present
+    assert announced_version(modelled.a.server, f"{part}-x") == present
 
     write_model(tmp_path / "newer", present + 1, longest=8)
     with modelled.a.client(f"{part}-a") as first, modelled.b.client(f"{part}-b") as second:
@@ -251,7 +251,7 @@ def test_a_node_that_restarts_alone_keeps_the_model_in_force(database: str, tmp_
         assert a.stop() == 0
         write_model(tmp_path / "model", 1, longest=100)
         a.start()
-        assert told_version(a, "x") == 2
+        assert announced_version(a, "x") == 2
         with a.client("x", "canonical") as peer:
             (result,) = peer.submit(item(["p"], note("x" * 11)))
             assert result["status"] == "rejected"

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tests.behaviour.server.harness import Server, item, running, set_event, tree_event
-from tests.behaviour.server.test_model_reload import run_reload, write_model
+from tests.behaviour.server.reloading import run_reload, write_model
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
 from unisono.ipc.files import ADMIN_FILE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import Server, running
-from tests.behaviour.server.test_model_reload import run_reload
+from tests.behaviour.server.reloading import run_reload
 from tests.forking import run
 from unisono.model.load import load_model
 

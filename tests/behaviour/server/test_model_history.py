@@ -17,7 +17,7 @@ import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, running, tree_event
 from tests.behaviour.server.planting import history, plant
-from tests.behaviour.server.test_model_reload import post, run_reload, told_version
+from tests.behaviour.server.reloading import announced_version, post, run_reload
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
 from unisono.config import Settings
@@ -102,7 +102,7 @@ def test_what_no_longer_applies_is_told_before_the_switch(server: Server, peer: 
     strict = run_reload(server.data, "--strict")
     assert strict.returncode == 1
     assert "3 committed events no longer apply" in strict.stderr
-    assert told_version(server, "b") == 1
+    assert announced_version(server, "b") == 1
     done = run_reload(server.data)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -125,7 +125,7 @@ def test_the_admin_port_and_sighup_tell_the_same(server: Server, peer: Peer, tmp
     assert (status, told["history"]["no_longer"], told["history"]["upto"]) == (200, 3, 11)
     status, told = order(server, "?strict=true")
     assert (status, told["history"]["no_longer"]) == (409, 3)
-    assert told_version(server, "b") == 1
+    assert announced_version(server, "b") == 1
     server.process.send_signal(signal.SIGHUP)
     assert peer.expect("version_changed")["new_model_version"] == 2
     until(lambda: "reload done" in server.log.read_text(), "the reload is not logged")
@@ -155,7 +155,7 @@ def test_a_rule_that_does_not_return_is_named_and_never_gets_into_force(
     assert "the rule note/kept did not return within 10 s on event 8 in 'p'" in said
     assert commits > 10
     peer.expect_quiet(0.05)
-    assert told_version(server, "b") == 1
+    assert announced_version(server, "b") == 1
 
 
 @pytest.mark.req("MODEL-02")
@@ -172,7 +172,7 @@ def test_files_that_change_meanwhile_are_not_put_into_force(
     ((status, told),) = answers
     assert status == 409
     assert "changed" in told["error"]
-    assert told_version(server, "b") == 1
+    assert announced_version(server, "b") == 1
 
 
 @pytest.mark.req("MODEL-02")
