@@ -56,6 +56,7 @@ bench: setup-dev
 
 soak: setup-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 soak
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 -m soak tests
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,6 +18,7 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.errors import brief
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_from_end_to_end(context: SparkContext, tmp_path: Path) -> None:
     """One process, where no quick start is prepared; then commands that find Spark running.

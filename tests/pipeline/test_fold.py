@@ -35,7 +35,9 @@ BUCKETS = 4
 
 
 @pytest.mark.req("TREE-11")
-@pytest.mark.parametrize("skewed", [False, True], ids=["uniform", "skewed"])
+@pytest.mark.parametrize(
+    "skewed", [pytest.param(False, marks=pytest.mark.soak), True], ids=["uniform", "skewed"]
+)
 def test_spark_the_authority_and_the_client_have_one_state(
     context: SparkContext, tmp_path: Path, skewed: bool
 ) -> None:

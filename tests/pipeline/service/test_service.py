@@ -247,6 +247,7 @@ def test_all_stages_and_a_second_service(spark: SparkSession, tmp_path: Path) ->
     assert "works on the lake" in refused.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.req("DUR-05", "DUR-06")
 @pytest.mark.timeout(300)
 def test_beside_a_server_under_load(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_every_session_of_ours_verifies(spark: SparkSession) -> None:
 
 
 @pytest.mark.req("DUR-06")
-@pytest.mark.parametrize("table", [LOG, BY_PARTITION])
+@pytest.mark.parametrize("table", [LOG, pytest.param(BY_PARTITION, marks=pytest.mark.soak)])
 def test_read_through_spark(
     spark: SparkSession, ready: tuple[Lake, list[Record]], table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +116,7 @@ def _rows(read: Callable[..., object], spark: SparkSession, lake: Lake) -> list[
     return sorted(rows, key=_key)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_report(spark: SparkSession, ready: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     lake, _ = ready

@@ -34,6 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_the_package_travels_with_spark_submit_while_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path

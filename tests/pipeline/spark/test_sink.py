@@ -118,6 +118,7 @@ class Killer(threading.Thread):
         self.join()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_workers_killed_while_writing(spark: SparkSession, context: SparkContext, server: Server) -> None:
     killer = Killer(java_process(context).pid, server.data, 4)

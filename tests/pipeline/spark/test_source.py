@@ -264,6 +264,7 @@ class Writer:
         self._log.close()
 
 
+@pytest.mark.soak
 @pytest.mark.req("ORD-02")
 def test_never_a_gap_beside_a_racing_writer(
     spark: SparkSession, collect: Callable[..., list[list[int]]], tmp_path: Path

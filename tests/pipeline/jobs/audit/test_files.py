@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pyarrow.fs as pa_fs
+import pytest
 from deltalake.fs import DeltaStorageHandler
 from pyspark import SparkContext
 
@@ -59,6 +60,7 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
     assert "secret" not in report.text()
 
 
+@pytest.mark.soak
 def test_a_lake_in_an_object_store(context: SparkContext, store: str) -> None:
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)

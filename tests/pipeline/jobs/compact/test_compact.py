@@ -142,6 +142,7 @@ def test_vacuum_leaves_what_the_lake_names(records: list[Record], lake: Lake) ->
     assert kept == {file.path for file in lake.view().log_files}
 
 
+@pytest.mark.soak
 def test_compaction_beside_readers_exports_and_another_compaction(
     context: SparkContext, tmp_path: Path
 ) -> None:

@@ -302,6 +302,7 @@ def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tm
     assert load_unproved(lake.storage) is None
 
 
+@pytest.mark.soak
 def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
@@ -333,6 +334,7 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
     assert run_on(context, database, lake).intact == 0
 
 
+@pytest.mark.soak
 def test_a_lake_in_an_object_store(context: SparkContext, tmp_path: Path) -> None:
     with closing(SqliteLog.open(tmp_path / "data")) as log:
         records = append(log, 120)

@@ -98,7 +98,9 @@ STEPS = (
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [step if step == STEPS[1] else pytest.param(step, marks=pytest.mark.soak) for step in STEPS]
+)
 def test_the_next_erasure_finishes_one_that_was_killed(
     context: SparkContext, prepared: Prepared, tmp_path: Path, step: str
 ) -> None:

@@ -25,6 +25,7 @@ def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
     kill_drivers(tmp_path, DRIVER_KILLS, time.time_ns())
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_workers_killed_anywhere(
     context: SparkContext, store: str, records: list[Record], tmp_path: Path

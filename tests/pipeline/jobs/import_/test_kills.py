@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.import_killing import kill_and_complete
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_killed_while_reading_deciding_and_loading(spark: SparkSession, tmp_path: Path) -> None:
     """Many more kills while loading: soak/test_imports.py."""

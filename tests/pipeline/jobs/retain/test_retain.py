@@ -253,6 +253,7 @@ def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     )
 
 
+@pytest.mark.soak
 def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_path: Path) -> None:
     """Ten times the events over the same settings: what grows is what deduplication remembers, and no more."""
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
@@ -317,6 +318,7 @@ def kill_and_complete(place: Place, keeping: Sequence[int], seed: int) -> None:
     assert "give what to keep" in refused.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
     """More kills: soak/test_retention.py."""

@@ -115,6 +115,7 @@ def test_the_same_model_is_compatible(
     assert not list(out.rglob(".*"))
 
 
+@pytest.mark.soak
 def test_how_the_work_is_cut_changes_nothing(
     context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ DRIVER_KILLS = 3
 WORKER_KILLS = 4
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
     seed = time.time_ns()
@@ -31,6 +32,7 @@ def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
     assert tally.left_over, f"some were killed between writing files and naming them ({seed})"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_workers_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
     records = make_outlines(tmp_path / "data", 2_500, 60)

@@ -350,6 +350,7 @@ def test_growing_logs(lake: Lake, tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.soak
 def test_in_an_object_store(
     context: SparkContext, spark: SparkSession, outlines: tuple[str, list[Record]]
 ) -> None:
