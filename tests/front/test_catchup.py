@@ -74,9 +74,9 @@ def test_what_syncs_take_is_counted_until_they_are_answered_or_given_up() -> Non
     large = host.bytes
     assert large > 128_000
     catchup.start(Sync(0, ["p"]))
-    host.page(PageResult(1, (), 0, False))
+    host.page(PageResult(1, b"", 0, 0, False))
     assert 0 < host.bytes < 1_000, "one is answered"
-    host.page(PageResult(2, (), 0, False))
+    host.page(PageResult(2, b"", 0, 0, False))
     assert host.bytes == 0
     for _ in range(3):
         catchup.start(Sync(0, names))
@@ -97,7 +97,7 @@ def test_snapshots_of_another_content_than_the_one_in_force_are_not_sent() -> No
     catchup = CatchUp(host, Settings())
     catchup.start(Sync(0, ["p"]))
     host.digest = "edited"
-    host.page(PageResult(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, b"", 0, 0, False, (SNAPSHOT,), {"p": 40}))
     assert not host.answers
     assert len(host.asked) == 1
 
@@ -110,11 +110,11 @@ def test_snapshots_of_a_model_that_is_no_longer_in_force_are_not_sent() -> None:
     ((_, upto, snapshot_starts, _),) = host.asked
     assert (upto, snapshot_starts) == (100, None)
     host.version = 2
-    host.page(PageResult(1, (), 0, False, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, b"", 0, 0, False, (SNAPSHOT,), {"p": 40}))
     assert not host.answers
     ((_, upto, snapshot_starts, _),) = host.asked
     assert (upto, snapshot_starts) == (100, None), "the same watermark, snapshots of the model in force"
-    host.page(PageResult(2, (b"7",), 60, True))
+    host.page(PageResult(2, b"7", 1, 60, True))
     (answer,) = host.answers
     assert (answer["snapshots"], answer["events"], answer["model_version"]) == ([], [7], 2)
     assert (answer["log_id"], answer["log_epoch"], answer["model_digest"]) == ("a" * 32, 5, "content")
@@ -127,18 +127,18 @@ def test_floors_belong_to_their_cycle() -> None:
     host = Host()
     catchup = CatchUp(host, Settings())
     catchup.start(Sync(0, ["p", "q"]))
-    host.page(PageResult(1, (b"7",), 60, True, (SNAPSHOT,), {"p": 40}))
+    host.page(PageResult(1, b"7", 1, 60, True, (SNAPSHOT,), {"p": 40}))
     assert host.answers[-1]["snapshots"] == [msgspec.json.decode(SNAPSHOT)]
     catchup.start(Sync(60, ["p", "q"]))
     assert host.asked[0][2] == {"p": 40}
-    host.page(PageResult(2, (b"8",), 70, True, (), {"p": 40}))
+    host.page(PageResult(2, b"8", 1, 70, True, (), {"p": 40}))
     assert "snapshots" not in host.answers[-1]
     catchup.start(Sync(70, ["q", "p"]))
     assert host.asked[0][2] == {"p": 40}, "the third page as well"
-    host.page(PageResult(3, (b"9",), 80, True, (), {"p": 40}))
+    host.page(PageResult(3, b"9", 1, 80, True, (), {"p": 40}))
     catchup.start(Sync(80, ["p"]))
     assert host.asked[0][2] == {}, "other partitions are another cycle"
-    host.page(PageResult(4, (), 80, False))
+    host.page(PageResult(4, b"", 0, 80, False))
     catchup.start(Sync(80, ["p", "q"]))
     assert host.asked[0][2] == {}, "a cycle that ended is not continued"
 
@@ -159,5 +159,5 @@ def test_who_gets_the_whole_history(wants: bool, sync: Sync) -> None:
     catchup = CatchUp(host, Settings())
     catchup.start(sync)
     assert host.asked[0][2] == {}
-    host.page(PageResult(1, (b"7",), 60, False))
+    host.page(PageResult(1, b"7", 1, 60, False))
     assert "snapshots" not in host.answers[-1]

@@ -86,9 +86,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     LogFailed: st.builds(LogFailed, texts, st.booleans()),
     AskPage: st.builds(AskPage, numbers, names, numbers, numbers, numbers, numbers),
     CancelPage: st.builds(CancelPage, numbers),
-    PageResult: st.builds(
-        PageResult, numbers, st.lists(blobs, max_size=3).map(tuple), numbers, st.booleans()
-    ),
+    PageResult: st.builds(PageResult, numbers, blobs, numbers, numbers, st.booleans()),
     PageFailed: st.builds(PageFailed, numbers),
     AskStats: st.builds(AskStats, numbers),
     Stats: st.builds(Stats, numbers, blobs),

@@ -318,7 +318,7 @@ def test_an_encoded_page_splices_its_events(model_version: int | None, events: l
     data = encode_sync_response(
         partitions=("a", "é"),
         subscriptions=("b",),
-        events=events,
+        events=b",".join(events),
         next_since=5,
         sync_to=7,
         has_more=len(events) == 2,

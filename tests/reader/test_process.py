@@ -40,7 +40,7 @@ def test_a_log_that_ends_before_the_watermark_gives_no_last_page(tmp_path: Path)
 
     whole = ask(1, 30, 50)
     assert isinstance(whole, PageResult)
-    assert (len(whole.events), whole.last, whole.has_more) == (30, 30, False)
+    assert (whole.count, whole.last, whole.has_more) == (30, 30, False)
     part = ask(2, 40, 10)
     assert isinstance(part, PageResult)
     assert part.has_more
@@ -143,18 +143,18 @@ def test_pages_from_the_log_do_not_wait_for_pages_from_the_archive(served: Serve
     front.send([AskPage(4, ("hot",), 0, 60, 50, 1_000_000)])
     hot = _next(front)
     assert isinstance(hot, PageResult)
-    assert (hot.ticket, len(hot.events), hot.has_more) == (4, 30, False)
+    assert (hot.ticket, hot.count, hot.has_more) == (4, 30, False)
     other.close()  # its page finds nobody
     served.archive.let_go.set()
     first, second = _heard(front, 2)
     assert isinstance(first, PageResult)
     assert isinstance(second, PageResult)
-    assert (first.ticket, len(first.events), first.last, first.has_more) == (1, 20, 20, True)
-    assert (second.ticket, len(second.events), second.has_more) == (2, 50, True)
+    assert (first.ticket, first.count, first.last, first.has_more) == (1, 20, 20, True)
+    assert (second.ticket, second.count, second.has_more) == (2, 50, True)
     front.send([cold_page(5, since=20)])
     last = _next(front)
     assert isinstance(last, PageResult)
-    assert (len(last.events), last.last, last.has_more) == (10, 30, False)
+    assert (last.count, last.last, last.has_more) == (10, 30, False)
 
 
 @pytest.mark.req("LIM-05")

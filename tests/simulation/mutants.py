@@ -24,7 +24,7 @@ from unisono.front.sync_requests import SyncRequests
 from unisono.ipc.messages import Candidate, EventCommitted
 from unisono.reader import process as reader_module
 from unisono.reader import read_page as read_page_module
-from unisono.store.port import Page, StorageError
+from unisono.store.port import StorageError, WirePage
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.sqlite.reader import SqliteReader
 
@@ -282,29 +282,35 @@ def subscribes_after_the_page() -> Patches:
     return [around(CatchUp, "_set_subscriptions", setting), around(CatchUp, "_answer", answering)]
 
 
-def paging(change: Callable[[Page], Page]) -> Patches:
+def paging(change: Callable[[WirePage], slice | None]) -> Patches:
+    """Of some pages only a part is sent."""
+
     def make(original: Any) -> Any:
-        def page(self: SqliteReader, *asked: Any, **more: Any) -> Page:
-            return change(original(self, *asked, **more))
+        def wire_page(self: SqliteReader, *asked: Any, **more: Any) -> WirePage:
+            page: WirePage = original(self, *asked, **more)
+            part = change(page)
+            if part is None:
+                return page
+            return WirePage(page.committed_ids[part], page.events[part], page.has_more)
 
-        return page
+        return wire_page
 
-    return [around(SqliteReader, "page", make)]
+    return [around(SqliteReader, "wire_page", make)]
 
 
 @mutant("H6")
 def the_last_page_is_one_short() -> Patches:
-    return paging(lambda page: page if page.has_more else Page(page.records[:-1], has_more=False))
+    return paging(lambda page: None if page.has_more else slice(-1))
 
 
 @mutant("H6")
 def a_page_skips_its_first_event() -> Patches:
-    return paging(lambda page: Page(page.records[1:], page.has_more) if len(page.records) > 1 else page)
+    return paging(lambda page: slice(1, None) if len(page.events) > 1 else None)
 
 
 @mutant("H6")
 def a_page_is_in_the_wrong_order() -> Patches:
-    return paging(lambda page: Page(page.records[::-1], page.has_more))
+    return paging(lambda _: slice(None, None, -1))
 
 
 @mutant("H6")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 import pytest
 
 from tests.store.records import append, append_many, make_record
-from unisono.store.port import CommitLog, LogReader, Page, Record, Snapshot, StorageError
+from unisono.protocol.codec import encode_event
+from unisono.store.port import CommitLog, LogReader, Page, Record, Snapshot, StorageError, WirePage
 
 NO_LIMIT: dict[str, Any] = {"limit": 1_000_000, "bytes_max": 1 << 40}
 
@@ -22,6 +25,20 @@ class Place(Protocol):
     def writer(self) -> CommitLog: ...
 
     def reader(self) -> LogReader: ...
+
+
+def sent(page: WirePage) -> list[Any]:
+    """The events of a page, as a client reads them."""
+    return [json.loads(event) for event in page.events]
+
+
+def in_wire_form(records: Sequence[Record]) -> list[Any]:
+    return [
+        json.loads(
+            encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
+        )
+        for r in records
+    ]
 
 
 class LogContract:
@@ -183,6 +200,10 @@ class LogContract:
         assert list(reader.scan(0, 10, limit=10)) == records
         assert list(reader.page([odd], 0, 10, **NO_LIMIT).records) == records[:1]
         assert list(reader.page(["1"], 0, 10, **NO_LIMIT).records) == records[1:2]
+        for source in (log, reader):
+            assert sent(source.wire_page([odd, "01"], 0, 10, **NO_LIMIT)) == in_wire_form(
+                [records[0], *records[2:]]
+            )
         assert set(log.begin([record.id for record in records]).known) == {record.id for record in records}
         log.abandon()
 
@@ -257,6 +278,10 @@ class LogContract:
                 assert size <= bytes_max or len(page.records) == 1
                 if page.has_more and len(page.records) < limit:
                     assert size + len(due[len(page.records)].event) > bytes_max
+                wired = source.wire_page(asked, since, upto, limit=limit, bytes_max=bytes_max)
+                assert sent(wired) == in_wire_form(page.records)
+                assert wired.committed_ids == [record.committed_id for record in page.records]
+                assert wired.has_more == page.has_more
 
     @pytest.mark.req("SYNC-01", "SYNC-03")
     def test_following_the_pages_gives_everything_once(self, place: Place) -> None:

@@ -231,7 +231,7 @@ class CatchUp:
         self._set_subscriptions(ask)
         if ask.since >= head:
             # SYNC-07: a cursor ahead of the log gets the real head, and no events.
-            self._answer(ask, head, PageResult(0, (), head, False))
+            self._answer(ask, head, PageResult(0, b"", 0, head, False))
         else:
             self._ask_first(ask, head)
 

@@ -198,13 +198,15 @@ class CancelPage(ChannelStruct, frozen=True):
 
 
 class PageResult(ChannelStruct, frozen=True):
-    """Events in wire form, ascending; `last` is the last one's committed_id, or `since` when empty.
+    """`count` events in wire form, ascending, with commas between them; `last` is the last one's committed_id, or
+    `since` when empty.
 
     `snapshots`, in wire form too, are where the history starts; the next AskPage repeats `snapshot_starts`.
     """
 
     ticket: int
-    events: tuple[bytes, ...]
+    events: bytes
+    count: int
     last: int
     has_more: bool
     snapshots: tuple[bytes, ...] = ()

@@ -229,7 +229,7 @@ def encode_sync_response(
     *,
     partitions: Sequence[str],
     subscriptions: Sequence[str],
-    events: Sequence[bytes],
+    events: bytes,
     next_since: int,
     sync_to: int,
     has_more: bool,
@@ -238,7 +238,7 @@ def encode_sync_response(
     log: LogIdentity | None = None,
     snapshots: Sequence[bytes] | None = None,
 ) -> bytes:
-    """The payload of a `sync_response`; `events` and `snapshots` are already in the wire's shape."""
+    """The payload of a `sync_response`; `snapshots` and `events`, with commas between them, are in wire form."""
     model = b"" if model_version is None else b"," + _model_fields(model_version, model_digest)
     past = b"" if log is None else b',"log_id":%b,"log_epoch":%d' % (_encode(log.log_id), log.log_epoch)
     started = b"" if snapshots is None else b',"snapshots":[%b]' % b",".join(snapshots)
@@ -248,7 +248,7 @@ def encode_sync_response(
     ) % (
         _encode(partitions),
         _encode(subscriptions),
-        b",".join(events),
+        events,
         next_since,
         sync_to,
         b"true" if has_more else b"false",

@@ -145,7 +145,7 @@ class Reader:
     def _send_page(self, channel: Channel, page: PageResult | PageFailed) -> None:
         if isinstance(page, PageResult):
             self._counters.add("sync_pages")
-            self._counters.add("sync_page_events", len(page.events))
+            self._counters.add("sync_page_events", page.count)
             if page.snapshots:
                 self._counters.add("sync_snapshots", len(page.snapshots))
                 self._counters.add("sync_snapshot_bytes", sum(map(len, page.snapshots)))

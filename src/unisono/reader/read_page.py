@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from unisono.ipc.messages import AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ArchiveFailed
-from unisono.protocol.codec import encode_event, encode_snapshot
+from unisono.protocol.codec import encode_snapshot
 from unisono.reader.snapshot_start import starting_snapshots
 from unisono.store.cluster import StoreLost
 from unisono.store.maintenance import NO_MODEL_VERSION
@@ -34,7 +34,7 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
             for each in snapshots
         )
         bytes_max = max(1, min(bytes_max, start.bytes_max - sum(map(len, encoded))))
-    page = log.page(
+    page = log.wire_page(
         ask.partitions,
         ask.since,
         ask.upto,
@@ -42,12 +42,10 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
         bytes_max=bytes_max,
         snapshot_starts=snapshot_starts,
     )
-    events = tuple(
-        encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
-        for r in page.records
+    last = page.committed_ids[-1] if page.committed_ids else ask.since
+    return PageResult(
+        ask.ticket, b",".join(page.events), len(page.events), last, page.has_more, encoded, snapshot_starts
     )
-    last = page.records[-1].committed_id if page.records else ask.since
-    return PageResult(ask.ticket, events, last, page.has_more, encoded, snapshot_starts)
 
 
 def answer_page(log: LogReader, ask: AskPage) -> PageResult | PageFailed:

@@ -117,6 +117,14 @@ class Page(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class WirePage(msgspec.Struct, frozen=True):
+    """A page as it is sent to clients: the same records, each in the wire's form (BCAST-05)."""
+
+    committed_ids: Sequence[int]
+    events: Sequence[bytes]
+    has_more: bool
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """Committed state of one partition up to and including `committed_id` (DUR-07).
 
@@ -164,6 +172,19 @@ class LogReader(Protocol):
         Raises Pruned when `since < pruned_to` and a record that counts has left the log, however the read and the
         pruning race. A partition without such a record is read as usual.
         """
+        ...
+
+    def wire_page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+    ) -> WirePage:
+        """As `page`, in the form in which clients get it."""
         ...
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:

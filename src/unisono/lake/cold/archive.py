@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from unisono.store.encoded_pages import EncodedPages
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
     Behind,
@@ -189,7 +190,7 @@ class ColdWatermarks:
         return self._upto.get(names, 0)
 
 
-class ArchivedReader:
+class ArchivedReader(EncodedPages):
     """A reader of the whole history: the log, and the archive for pruned events.
 
     Invariant: everything up to `_extent.pruned_to` is pruned; more may have been pruned since.

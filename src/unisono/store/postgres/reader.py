@@ -9,6 +9,7 @@ import msgspec
 import psycopg
 
 from unisono.store.cluster import ModelBundle, StoreLost
+from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
@@ -44,7 +45,7 @@ SNAPSHOTS_READ_MAX: Final = 64
 """Snapshots fetched at a time when all of them are read."""
 
 
-class PostgresReader:
+class PostgresReader(EncodedPages):
     """Pages, scans and snapshots of a log, each read by one statement and so consistent.
 
     `pruned_to` is read by the next statement of the same round trip: it only grows, so records that are present then

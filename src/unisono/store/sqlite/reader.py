@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import apsw
 import msgspec
 
 from unisono.store.cluster import ModelBundle
+from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
@@ -21,6 +22,7 @@ from unisono.store.port import (
     Snapshot,
     StorageError,
     StoreUnusable,
+    WirePage,
 )
 from unisono.store.sqlite import files
 from unisono.store.statements import load_queries
@@ -46,7 +48,10 @@ _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_files = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-class SqliteReader:
+T = TypeVar("T")
+
+
+class SqliteReader(EncodedPages):
     """Pages, scans and snapshots of a log, each read in one snapshot that ends before it returns.
 
     Invariant: `_numbers` holds only partitions that exist; a number never changes, so it needs no refreshing.
@@ -121,16 +126,46 @@ class SqliteReader:
             names = dict.fromkeys(partitions)
             if snapshot_starts or len(names) > UNION_TERMS_MAX:
                 return self._merged_page(tuple(names), snapshot_starts, since, upto, limit, bytes_max)
-            numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
-            if len(numbers) == len(names):
-                page = self._union_page(numbers, since, upto, limit, bytes_max)
-            else:
-                with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
-                    numbers = list(self._look_up(names).values())
-                    page = self._union_page(numbers, since, upto, limit, bytes_max)
-            self._raise_if_pruned(since, dict.fromkeys(numbers, since))
+            return self._union(
+                names, since, lambda numbers: self._union_page(numbers, since, upto, limit, bytes_max)
+            )
         except READ_ERRORS as error:
             self._fail("reading a page", error)
+
+    def wire_page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+    ) -> WirePage:
+        """As `page`; SQLite itself writes the wire's form, from the stored text."""
+        if snapshot_starts or len(partitions) > UNION_TERMS_MAX or since >= upto or limit < 1:
+            return super().wire_page(
+                partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+            )
+        self._check()
+        names = dict.fromkeys(partitions)
+        try:
+            return self._union(
+                names, since, lambda numbers: self._union_wire_page(numbers, since, upto, limit, bytes_max)
+            )
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+
+    def _union(self, names: Mapping[str, None], since: int, read: Callable[[Sequence[int]], T]) -> T:
+        """What `read` makes of the partitions' numbers; Pruned when some of it has left the log."""
+        numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
+        if len(numbers) == len(names):
+            page = read(numbers)
+        else:
+            with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
+                numbers = list(self._look_up(names).values())
+                page = read(numbers)
+        self._raise_if_pruned(since, dict.fromkeys(numbers, since))
         return page
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
@@ -266,6 +301,25 @@ class SqliteReader:
         finally:
             rows.close()
 
+    def _union_wire_page(
+        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int
+    ) -> WirePage:
+        ids: list[int] = []
+        events: list[bytes] = []
+        if not numbers:
+            return WirePage(ids, events, has_more=False)
+        rows = self._connection.execute(_wire_page_sql(len(numbers)), (since, upto, limit + 1, *numbers))
+        try:
+            for committed_id, size, event in rows:
+                bytes_max -= size
+                if ids and (len(ids) == limit or bytes_max < 0):
+                    return WirePage(ids, events, has_more=True)
+                ids.append(committed_id)
+                events.append(event)
+        finally:
+            rows.close()
+        return WirePage(ids, events, has_more=False)
+
     def _merged_page(
         self,
         names: tuple[str, ...],
@@ -365,6 +419,11 @@ def _ids_sql(terms: int) -> str:
 @lru_cache(maxsize=UNION_TERMS_MAX)
 def _page_sql(terms: int) -> str:
     return _SQL["page"].replace("{ids}", _ids_sql(terms))
+
+
+@lru_cache(maxsize=UNION_TERMS_MAX)
+def _wire_page_sql(terms: int) -> str:
+    return _SQL["wire_page"].replace("{ids}", _ids_sql(terms))
 
 
 def unusable(directory: Path, error: Exception) -> StoreUnusable:

@@ -76,6 +76,16 @@ SELECT events.committed_id, events.id, events.client_id, events.partitions, even
        events.status_updated_at
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
+-- name: wire_page
+-- As `page`, with each event in the form of the wire (BCAST-05).
+WITH ids (committed_id) AS ({ids})
+SELECT events.committed_id, length(events.event),
+       CAST('{"id":' || json_quote(events.id) || ',"client_id":' || json_quote(events.client_id)
+            || ',"partitions":' || events.partitions || ',"committed_id":' || events.committed_id
+            || ',"event":' || CAST(events.event AS TEXT) || ',"status_updated_at":' || events.status_updated_at
+            || '}' AS BLOB)
+FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
+
 -- name: events_by_id
 -- ?1: JSON array of ids, ascending.
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,

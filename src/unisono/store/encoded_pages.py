@@ -1,0 +1,47 @@
+"""Pages in wire form, for log readers that encode the records of a page one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from unisono.protocol.codec import encode_event
+from unisono.store.port import NO_SNAPSHOT_STARTS, Page, WirePage
+
+
+class EncodedPages(ABC):
+    """`wire_page` of a log reader, from its `page`."""
+
+    @abstractmethod
+    def page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+    ) -> Page: ...
+
+    def wire_page(
+        self,
+        partitions: Sequence[str],
+        since: int,
+        upto: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+    ) -> WirePage:
+        page = self.page(
+            partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+        )
+        return WirePage(
+            [record.committed_id for record in page.records],
+            [
+                encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
+                for r in page.records
+            ],
+            page.has_more,
+        )
