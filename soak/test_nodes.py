@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.behaviour.nodes.cluster import SERVER_ERROR, client_again, cluster, records_of
-from tests.behaviour.nodes.killing import kill_nodes, restart_database
 from tests.behaviour.nodes.proxy import proxied
 from tests.behaviour.server.harness import Server, item, tree_event
+from tests.faults.nodes import kill_nodes, restart_database
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.waiting import until
 

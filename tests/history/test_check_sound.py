@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tests.history.story import Story, event_of, sound
-from unisono.history.records import HistoryUnreadable, LogEvent, LogRead, Operation
+from unisono.history.check import check_history
+from unisono.history.records import HistoryUnreadable, Located, LogEvent, LogRead, Operation
 
 
 def finish(story: Story) -> None:
@@ -152,3 +153,23 @@ def test_an_error_may_overtake_the_answer_to_an_earlier_sync() -> None:
     story.frame("a2", "received", "error", {"code": "bad_request", "message": "…"})
     story.page("a2", [1, 2, 4, 5], 5)
     assert story.broken() == set()
+
+
+def test_a_sync_that_a_failing_server_did_not_answer_may_have_set_its_subscriptions() -> None:
+    story = sound()
+    story.connect("c9", "c")
+    story.sync("c9", 5, subscribe=True)
+    story.commit("a2", "e7", 6)
+    story.broadcast("c9", 6)
+    story.frame("c9", "received", "error", {"code": "server_error", "message": "…"})
+    finish(story)
+    assert story.broken() == set()
+
+
+def test_epochs_are_one_history_where_the_past_is_the_same() -> None:
+    story = sound()
+    story.connect("c9", "c", epoch=2)
+    with pytest.raises(HistoryUnreadable):
+        story.verdict()
+    located = [Located(str(number), record) for number, record in enumerate(story.records)]
+    assert check_history(located, same_past=True).sound

@@ -20,10 +20,14 @@ from unisono.history.records import HistoryEvent, HistoryUnreadable, Located
 from unisono.history.timeline import Timeline, build
 
 
-def check_history(records: Iterable[Located]) -> Verdict:
-    """Check a history; HistoryUnreadable when it is of several logs, where nothing could be concluded."""
+def check_history(records: Iterable[Located], *, same_past: bool = False) -> Verdict:
+    """Check a history; HistoryUnreadable when it is of several logs, where nothing could be concluded.
+
+    `same_past`: epochs of one log are one history, as after a failover that must not lose anything.
+    """
     timeline = build(records)
-    if len(timeline.logs) > 1:
+    logs = {log_id for log_id, _ in timeline.logs} if same_past else timeline.logs
+    if len(logs) > 1:
         raise HistoryUnreadable("the history is of several logs, or epochs of a log: check each by itself")
     known = _known(timeline)
     checks = {invariant: InvariantCheck(invariant) for invariant in INVARIANTS}

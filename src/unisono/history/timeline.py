@@ -65,6 +65,10 @@ class RejectedEvent(msgspec.Struct, frozen=True):
     id: str
 
 
+class ErrorMessage(msgspec.Struct, frozen=True):
+    code: str = ""
+
+
 class Timeline:
     """A history as facts, in the order of time."""
 
@@ -198,12 +202,17 @@ class Timeline:
             case "sync_response":
                 self._page(connection, _decode_page(envelope.payload), at, where)
             case "error":
-                self._error(connection)
+                self._error(connection, _decode_error(envelope.payload))
 
-    def _error(self, connection: TimelineConnection) -> None:
-        """The answer to the one request that waits for one, or to any of several."""
+    def _error(self, connection: TimelineConnection, error: ErrorMessage) -> None:
+        """The answer to the one request that waits for one, or to any of several.
+
+        `server_error` answers none: a sync may have set its subscriptions before.
+        """
         submits = [*connection.requests, *chain.from_iterable(connection.singles.values())]
         only = len(submits) + len(connection.syncs) == 1
+        if error.code == "server_error":
+            _note_unanswered_subscription(connection)
         connection.syncs.clear()
         if only:
             connection.requests.clear()
@@ -370,4 +379,5 @@ _decode_connected = msgspec.json.Decoder(Connected).decode
 _decode_result = msgspec.json.Decoder(SubmitResult).decode
 _decode_committed = msgspec.json.Decoder(CommittedEvent).decode
 _decode_rejected = msgspec.json.Decoder(RejectedEvent).decode
+_decode_error = msgspec.json.Decoder(ErrorMessage).decode
 _decode_page = msgspec.json.Decoder(PageResponse).decode

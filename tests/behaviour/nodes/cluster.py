@@ -94,10 +94,7 @@ def client_again(server: Server, client_id: str, profile: str = "compatibility")
         peer = server.peer()
         with contextlib.suppress(Gone):
             with until_gone():
-                token = server.token(client_id)
-                peer.send(
-                    "connect", {"client_id": client_id, "token": token, "supported_profiles": [profile]}
-                )
+                peer.send_connect(client_id, server.token(client_id), supported_profiles=[profile])
             answer(peer, "connected")
             return peer
         peer.close()

@@ -10,9 +10,9 @@ import pytest
 
 from tests.behaviour.nodes.cluster import client_again, cluster, expect_let_go, expect_serving, node
 from tests.behaviour.nodes.proxy import proxied
-from tests.behaviour.nodes.roaming import load
 from tests.behaviour.server.harness import tree_event
 from tests.behaviour.server.killing import expect_nothing_left
+from tests.faults.workload import load
 from tests.store.postgres.server import Postgres
 from tests.waiting import PATIENCE_S
 
@@ -52,7 +52,7 @@ def test_nodes_follow_a_promoted_standby(
                 work.expect_progress()
             for server in nodes:
                 expect_serving(server)
-            tally = work.settle(standby.dsn(name), nodes)
+            tally = work.settle(standby.dsn(name), nodes, same_past=True)
     assert tally.drafts > 0
     assert tally.ends["server_error"] > 0
 

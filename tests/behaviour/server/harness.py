@@ -149,9 +149,12 @@ class Peer:
 
     # -- the ordinary conversation -------------------------------------------------------------------------
 
-    def connect(self, client_id: str, token: str, **more: Any) -> dict[str, Any]:
+    def send_connect(self, client_id: str, token: str, **more: Any) -> None:
         self._recorder.opened(self._name, client_id)
         self.send("connect", {"token": token, "client_id": client_id, **more})
+
+    def connect(self, client_id: str, token: str, **more: Any) -> dict[str, Any]:
+        self.send_connect(client_id, token, **more)
         return self.expect("connected")
 
     def submit(self, *items: dict[str, Any]) -> list[dict[str, Any]]:

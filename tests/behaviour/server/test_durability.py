@@ -11,29 +11,15 @@ import apsw
 import pytest
 
 from tests.behaviour.server.harness import Peer, Server, item, running, set_event, tree_event
-from tests.behaviour.server.killing import TARGETS, expect_nothing_left, run_rounds
+from tests.behaviour.server.killing import expect_nothing_left
 from tests.waiting import PATIENCE_S
 from unisono.store.check import check_directory
 from unisono.store.sqlite.files import LOG_FILE
 from unisono.store.sqlite.log import SqliteReader
 from unisono.store.statements import load_queries
 
-ROUNDS = 10
-"""Each part of a server twice. `soak/test_killing.py` kills for longer."""
-
 FILE_BYTES_MAX = 256 * 1024
 """Room for the schema and some dozens of commits."""
-
-
-@pytest.mark.req("DUR-02", "DUR-03", "ORD-01", "ORD-02", "ORD-03", "ORD-05", "BCAST-03")
-@pytest.mark.timeout(600)
-def test_kill_minus_nine_in_a_loop_under_eight_writers(tmp_path: Path) -> None:
-    tally = run_rounds(tmp_path / "data", ROUNDS, seed=1)
-    assert min(tally.kills[target] for target in TARGETS) == ROUNDS // len(TARGETS)
-    assert tally.drafts > ROUNDS * 8
-    assert tally.recovered > 0, (
-        "no kill fell between persist and reply: the load is too light to show anything"
-    )
 
 
 def limit_file_size() -> None:

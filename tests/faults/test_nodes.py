@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.nodes.killing import kill_nodes, restart_database
+from tests.faults.nodes import kill_nodes, restart_database
 from tests.store.postgres.server import Postgres
 
 KILLS = 10

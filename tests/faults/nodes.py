@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from tests.behaviour.nodes.cluster import cluster, expect_serving
-from tests.behaviour.nodes.roaming import Tally, load
 from tests.behaviour.server.harness import Server
 from tests.behaviour.server.killing import TARGETS, kill
+from tests.faults.workload import Tally, load
 from tests.store.postgres.server import Postgres
 from tests.waiting import PATIENCE_S, until
 
@@ -35,6 +35,7 @@ def kill_nodes(directory: Path, dsn: str, rounds: int, seed: int) -> Tally:
             if number in starting:
                 work.places.open(starting.pop(number).result(timeout=PATIENCE_S))
             work.places.close(nodes[number])
+            work.fault(f"kill -9 of the {TARGETS[turn % len(TARGETS)]} of node {number}")
             kill(nodes[number], TARGETS[turn % len(TARGETS)])
             starting[number] = starters.submit(nodes[number].start)
             for other in [other for other, future in starting.items() if future.done()]:
@@ -56,10 +57,13 @@ def restart_database(directory: Path, postgres: Postgres, dsn: str, rounds: int,
             work.expect_progress()
             time.sleep(dice.uniform(*LOAD_S))
             if turn % 4 == 3:
+                work.fault("kill -9 of the database")
                 postgres.kill()
                 start_again(postgres)
             else:
-                postgres.restart("immediate" if turn % 3 == 2 else "fast")
+                mode = "immediate" if turn % 3 == 2 else "fast"
+                work.fault(f"{mode} restart of the database")
+                postgres.restart(mode)
         work.expect_progress()
         for server in nodes:
             expect_serving(server)

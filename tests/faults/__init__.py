@@ -1,0 +1,1 @@
+"""Faults on real processes under recorded load; `unisono.history` judges every run. `soak/` runs them longer."""

@@ -1,0 +1,96 @@
+"""The disk reports an error: system calls of the authority fail, by strace, while clients write."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.server.harness import Server
+from tests.behaviour.server.killing import SERVE, expect_nothing_left
+from tests.faults.workload import Load, Tally, load
+from tests.waiting import PATIENCE_S, until
+
+CLIENTS = {"writers": 4, "followers": 1, "browsers": 1}
+EXIT_FAILED = 1
+
+
+@cache
+def why_not() -> str:
+    """Why calls cannot be made to fail here; empty when they can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    tried = subprocess.run(
+        ["strace", "-e", "inject=fdatasync:error=EIO", "true"], capture_output=True, text=True, check=False
+    )
+    return "" if tried.returncode == 0 else f"strace cannot trace here: {tried.stderr.strip()[-200:]}"
+
+
+def require_strace() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@contextmanager
+def failing(pid: int, call: str, when: int, report: Path) -> Iterator[None]:
+    """The `when`th `call` of a process, counted from now, fails with EIO; the others do what they do."""
+    with report.open("w") as told:
+        strace = subprocess.Popen(
+            [
+                "strace",
+                "-f",
+                "-p",
+                str(pid),
+                "-e",
+                f"trace={call}",
+                "-e",
+                f"inject={call}:error=EIO:when={when}",
+            ],
+            stderr=told,
+        )
+    try:
+        until(lambda: "attached" in report.read_text(), lambda: f"not attached: {report.read_text()}")
+        yield
+    finally:
+        strace.send_signal(signal.SIGINT)
+        strace.wait(PATIENCE_S)
+
+
+def fail_calls(data: Path, calls: Sequence[tuple[str, int]], seed: int) -> Tally:
+    """For each (call, number) a life of the server that ends when that call fails; one history of all of them."""
+    server = Server(data, *SERVE).start()
+    try:
+        with load([server], seed=seed, **CLIENTS) as work:
+            for call, when in calls:
+                _fail(server, work, call, when)
+                work.places.open(server.start())
+            work.expect_progress()
+            tally = work.settle(data, [server])
+            assert server.stop() == 0
+            return tally
+    finally:
+        server.kill()
+
+
+def _fail(server: Server, work: Load, call: str, when: int) -> None:
+    """Documented as fail-stop: nothing of the group is acknowledged, the server ends with 1 and says why."""
+    authority, *_ = server.children()
+    report = server.data.parent / "strace.txt"
+    said = len(server.log.read_text())
+    work.fault(f"EIO from {call} {when}")
+    with failing(authority, call, when, report):
+        code = server.process.wait(timeout=PATIENCE_S)
+        work.places.close(server)
+    assert "EIO (Input/output error) (INJECTED)" in report.read_text()
+    assert code == EXIT_FAILED, f"{call} {when}: the server ended with {code}"
+    expect_nothing_left(server)
+    log = server.log.read_text()[said:]
+    assert "log failed, stopping" in log, log
+    assert "Traceback" not in log, log
+    server.kill()
