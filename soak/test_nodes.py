@@ -1,6 +1,6 @@
-"""Several nodes on one database, for long: takeovers across them, kills, restarts of the database.
+"""Several nodes on one database, for long: takeovers across them, kills, freezes, restarts and failovers.
 
-SOAK_ROUNDS shortens or lengthens all three.
+SOAK_ROUNDS shortens or lengthens each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tests.behaviour.nodes.cluster import SERVER_ERROR, client_again, cluster, records_of
 from tests.behaviour.nodes.proxy import proxied
 from tests.behaviour.server.harness import Server, item, tree_event
-from tests.faults.nodes import kill_nodes, restart_database
+from tests.faults.nodes import fail_over, freeze_nodes, kill_nodes, restart_database
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.waiting import until
 
@@ -26,6 +26,8 @@ ROUNDS = os.environ.get("SOAK_ROUNDS")
 TAKEOVERS = int(ROUNDS or 1000)
 KILLS = int(ROUNDS or 300)
 RESTARTS = int(ROUNDS or 100)
+FREEZES = int(ROUNDS or 40)
+FAILOVERS = int(ROUNDS or 20)
 
 
 class Traveller(Device):
@@ -80,6 +82,22 @@ def test_nodes_killed_however_often(tmp_path: Path, database: str) -> None:
 def test_database_restarted_however_often(tmp_path: Path, postgres: Postgres, database: str) -> None:
     tally = restart_database(tmp_path, postgres, database, RESTARTS, seed=RESTARTS)
     assert tally.drafts > RESTARTS * 6
+    assert tally.ends["server_error"] > 0
+
+
+@pytest.mark.req("CONN-05", "DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-02", "ORD-05")
+@pytest.mark.timeout(120 + 30 * FREEZES)
+def test_nodes_frozen_however_often(tmp_path: Path, database: str) -> None:
+    tally = freeze_nodes(tmp_path, database, FREEZES, seed=FREEZES)
+    assert tally.drafts > FREEZES * 6
+    assert tally.ends["server_error"] > 0
+
+
+@pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05", "SYNC-06")
+@pytest.mark.timeout(120 + 60 * FAILOVERS)
+def test_one_failover_after_the_other(tmp_path: Path) -> None:
+    tally = fail_over(tmp_path, FAILOVERS, seed=FAILOVERS)
+    assert tally.drafts > FAILOVERS * 6
     assert tally.ends["server_error"] > 0
 
 

@@ -34,6 +34,9 @@ BACK_S = 0.05
 PACE_S = 0.01
 """Between two submissions of a writer: nodes that start need their share of a small machine."""
 
+STAY_MAX = 60
+"""Submissions of a writer before it connects anew by itself."""
+
 RECORDED_BYTES_MAX = 2 << 30
 QUIET_S = 0.05
 
@@ -72,23 +75,32 @@ def partitions_of(writers: int) -> list[str]:
 
 
 class Roamer(Writer):
-    """A writer that reconnects elsewhere and sends again what was not answered."""
+    """A writer that reconnects elsewhere, now and then and when it has to, and sends again what was not answered."""
 
     def __init__(self, number: int, ledger: Ledger, seed: int) -> None:
         super().__init__(number, ledger, seed)
         self.ends: Counter[str] = Counter()
         """How its connections ended."""
+        self.at: Server | None = None
 
     def roam(self, places: Places, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                with session(places.pick(self._random, stop), self._client_id) as (peer, head):
-                    self._retry(peer, head)
-                    while not stop.wait(PACE_S):
-                        self._submit(peer)
+                self._visit(places.pick(self._random, stop), stop)
             except Gone as gone:
                 self.ends[str(gone)] += 1
                 time.sleep(BACK_S)
+            finally:
+                self.at = None
+
+    def _visit(self, server: Server, stop: threading.Event) -> None:
+        with session(server, self._client_id) as (peer, head):
+            self._retry(peer, head)
+            self.at = server
+            for _ in range(self._random.randint(1, STAY_MAX)):
+                if stop.wait(PACE_S):
+                    return
+                self._submit(peer)
 
 
 class Follower:

@@ -15,8 +15,9 @@ import psycopg
 from tests.behaviour.server.harness import Peer, Server
 from tests.behaviour.server.killing import Gone, answer, until_gone
 from tests.waiting import PATIENCE_S, until
+from unisono.history.records import HistoryUnreadable
 from unisono.store.check import check_database
-from unisono.store.port import Record
+from unisono.store.port import Record, StorageError, StoreUnusable
 from unisono.store.postgres.log import PostgresReader
 
 SERVE = ("--access-default", "allow")
@@ -32,8 +33,14 @@ def node(directory: Path, dsn: str, name: str, *arguments: str) -> Server:
 
 @contextlib.contextmanager
 def cluster(directory: Path, dsn: str, names: str = "ab", *arguments: str) -> Iterator[list[Server]]:
-    """A node for each letter, started side by side and ended with the test; nothing unexpected is in their logs."""
+    """A node for each letter, started side by side and ended with the test; nothing unexpected is in their logs.
+
+    What the peers of all of them saw is checked then, as one history.
+    """
     nodes = [node(directory, dsn, name, *arguments) for name in names]
+    recorder = nodes[0].recorder
+    for server in nodes:
+        server.recorder = recorder
     try:
         with ThreadPoolExecutor(len(nodes)) as pool:
             list(pool.map(Server.start, nodes))
@@ -44,6 +51,15 @@ def cluster(directory: Path, dsn: str, names: str = "ab", *arguments: str) -> It
                 server.kill()
     for server in nodes:
         expect_calm(server)
+    if not any(server.tampered or server.recorder is not recorder for server in nodes):
+        with contextlib.suppress(HistoryUnreadable):  # another epoch of the log
+            try:
+                reader = PostgresReader.open(dsn)
+            except (StoreUnusable, StorageError):
+                recorder.judge(None)
+            else:
+                with closing(reader):
+                    recorder.judge(reader)
 
 
 def expect_calm(server: Server) -> None:
