@@ -8,20 +8,48 @@ from pathlib import Path
 
 import pytest
 from tests.faults.errors import fail_calls, require_strace
+from tests.faults.slow import broadcast
+from tests.faults.space import fill_the_disk
 
 ROUNDS = os.environ.get("SOAK_ROUNDS")
 CALLS = int(ROUNDS or 60)
+CYCLES = int(ROUNDS or 20)
+BROADCAST_BYTES = 1_000_000 * int(ROUNDS or 200)
+HEALTHY = 100
+
+Note = Callable[[str, object], None]
+"""Of pytest: what a run came to, for `--junitxml`."""
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05")
 @pytest.mark.timeout(120 + 30 * CALLS)
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
-def test_every_call_fails_once(
-    tmp_path: Path, call: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_every_call_fails_once(tmp_path: Path, call: str, record_property: Note) -> None:
     require_strace()
     calls = [(call, when) for when in range(1, CALLS + 1)]
     tally = fail_calls(tmp_path / "data", calls, seed=CALLS)
     assert tally.faults.total() == CALLS
     assert tally.drafts > CALLS * 4
     record_property("tally", str(tally))
+
+
+@pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-03", "ORD-05")
+@pytest.mark.timeout(120 + 30 * CYCLES)
+def test_a_disk_that_fills_again_and_again(tmp_path: Path, record_property: Note) -> None:
+    tally = fill_the_disk(tmp_path, CYCLES, seed=CYCLES)
+    assert tally.faults["disk full"] == CYCLES
+    record_property("tally", str(tally))
+
+
+@pytest.mark.req("BCAST-01", "BCAST-03", "BCAST-04", "LIM-05")
+@pytest.mark.timeout(1_800)
+def test_one_subscriber_of_many_stops_reading(tmp_path: Path, record_property: Note) -> None:
+    """The others' delays beside those of a run in which everybody reads are reported, not judged."""
+    amount = {"total_bytes": BROADCAST_BYTES, "healthy": HEALTHY}
+    without = broadcast(tmp_path / "without", stopped=False, **amount)
+    outcome = broadcast(tmp_path / "data", stopped=True, **amount)
+    record_property("without", str(without))
+    record_property("with", str(outcome))
+    assert outcome.closed_after_s is not None
+    assert outcome.closed_after_s <= 10
+    assert outcome.held_bytes <= 8 << 20

@@ -26,6 +26,7 @@ from unisono.history.records import (
     Located,
 )
 from unisono.store.port import LogReader, StorageError, StoreUnusable
+from unisono.store.postgres.log import PostgresReader
 from unisono.store.sqlite.reader import SqliteReader
 
 BYTES_MAX: Final = 32 << 20
@@ -81,13 +82,13 @@ class Recorder:
         with self._lock:
             self._records.append(record)
 
-    def check(self, directory: Path) -> None:
-        """Fail when the server broke a promise; where the log cannot be read, by what the clients saw alone."""
+    def check(self, store: Path | str) -> None:
+        """Fail when a promise was broken; where the log cannot be read, by what the clients saw alone."""
         if self._bytes > self._bytes_max:
             return
         with contextlib.suppress(HistoryUnreadable):  # another epoch of the log
             try:
-                reader = SqliteReader.open(directory)
+                reader = SqliteReader.open(store) if isinstance(store, Path) else PostgresReader.open(store)
             except (StoreUnusable, StorageError):
                 self.judge(None)
                 return

@@ -68,6 +68,7 @@ def test_a_standby_that_lacks_what_was_acknowledged_is_not_followed(
         with proxied(postgres.port) as proxy:
             dsn = postgres.dsn(name, port=proxy.port)
             with cluster(tmp_path, dsn, "a") as (a,):
+                a.tampered = True
                 peer = a.client("x")
                 peer.commit(["p"], tree_event("A"))
                 standby.stop()
