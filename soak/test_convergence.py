@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.behaviour.server.harness import Server, running
 from tests.client.convergence import run
+from tests.history.recorder import Recorder
 
 SEEDS = range(1000, 1200)
 
@@ -21,6 +22,7 @@ SEEDS = range(1000, 1200)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data: Path = tmp_path_factory.mktemp("soak") / "data"
     with running(data, "--model", "open", "--access-default", "allow") as started:
+        started.recorder = Recorder(complete=True, bytes_max=2 << 30)
         yield started
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.errors import fail_calls, require_strace
+from tests.faults.network import bad_lines, clients_over_bad_lines
 from tests.faults.slow import broadcast
 from tests.faults.space import fill_the_disk
 
@@ -16,6 +17,8 @@ CALLS = int(ROUNDS or 60)
 CYCLES = int(ROUNDS or 20)
 BROADCAST_BYTES = 1_000_000 * int(ROUNDS or 200)
 HEALTHY = 100
+MISHAPS = int(ROUNDS or 2_000)
+CLIENT_RUNS = int(ROUNDS or 60)
 
 Note = Callable[[str, object], None]
 """Of pytest: what a run came to, for `--junitxml`."""
@@ -53,3 +56,21 @@ def test_one_subscriber_of_many_stops_reading(tmp_path: Path, record_property: N
     assert outcome.closed_after_s is not None
     assert outcome.closed_after_s <= 10
     assert outcome.held_bytes <= 8 << 20
+
+
+@pytest.mark.req("DUR-03", "ORD-01", "ORD-03", "ORD-05", "SYNC-01", "SYNC-06", "BCAST-03")
+@pytest.mark.timeout(300 + MISHAPS)
+def test_a_line_with_ever_more_mishaps(tmp_path: Path, record_property: Note) -> None:
+    tally = bad_lines(tmp_path / "data", MISHAPS, seed=MISHAPS)
+    assert tally.faults.total() == MISHAPS
+    assert tally.drafts > MISHAPS
+    record_property("tally", str(tally))
+
+
+@pytest.mark.req("CLIENT-03", "CLIENT-04", "CLIENT-08", "CLIENT-13", "DUR-03", "ORD-03")
+@pytest.mark.timeout(300 + 60 * CLIENT_RUNS)
+def test_clients_of_the_library_over_lines_with_mishaps(tmp_path: Path, record_property: Note) -> None:
+    outcome = clients_over_bad_lines(tmp_path, CLIENT_RUNS, seed=20_000)
+    assert outcome.cuts > CLIENT_RUNS
+    assert outcome.kills > 0
+    record_property("outcome", str(outcome))

@@ -1,8 +1,8 @@
 """Five clients edit the same partitions over bad lines, some are killed; in the end all see the same.
 
-Three live in this process, each behind a proxy of its own that delays, splits and cuts; two are processes that are
-killed with -9 and started again. One seed decides who edits what and which mishap comes next; the interleaving is
-the machine's.
+Three live in this process, each behind a proxy of its own that delays, splits, trickles, goes deaf and cuts; two are
+processes that are killed with -9 and started again. One seed decides who edits what and which mishap comes next; the
+interleaving is the machine's. What all of them say, hear and have stored in the end goes into the server's history.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.client.proxy import Proxy
 from tests.client.running import WAIT_S, of, until
 from tests.client.workers import Ending, Worker, job
 from unisono.client import InvalidEvent, SyncClient
+from unisono.history.records import ClientStore
 from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
 
@@ -51,7 +52,7 @@ class Member:
         self.drafts: list[str] = []
         self.cuts = 0
         self._server = server
-        self.proxy = Proxy(server.url, seed)
+        self.proxy = Proxy(server.url, seed, server.recorder)
         self.client: SyncClient
 
     async def open(self) -> None:
@@ -74,6 +75,7 @@ class Member:
         chance = self.random.random()
         self.proxy.chop = self.random.random() < 0.3
         self.proxy.delay_s = self.random.choice([0, 0, 0.02])
+        self.proxy.trickle_s = self.random.choice([0, 0, 0, 0.0005])
         if chance < 0.12:
             self.proxy.cut()
             self.cuts += 1
@@ -92,10 +94,17 @@ class Member:
             await self.client.pause()
             await asyncio.sleep(self.random.uniform(0, 0.1))
             await self.client.resume()
+        elif chance < 0.45:
+            self.proxy.deaf = True
+            await asyncio.sleep(self.random.uniform(0, 0.1))
+            if self.random.random() < 0.5:
+                self.proxy.cut()
+                self.cuts += 1
+            self.proxy.deaf = False
 
     def heal(self) -> None:
         self.proxy.chop = False
-        self.proxy.delay_s = 0.0
+        self.proxy.delay_s = self.proxy.trickle_s = 0.0
         self.proxy.cut_down_after = None
         self.proxy.cut_after_next_up = False
         self.proxy.refusing = False
@@ -109,20 +118,21 @@ async def run(seed: int, server: Server, directory: Path, *, seconds: float = 0.
         Member(server, f"conv-{seed}-m{n}", directory, partitions, random.randrange(2**32)) for n in range(3)
     ]
     workers = []
-    for n in range(2):
-        name = f"conv-{seed}-w{n}"
-        path = directory / f"{name}.db"
-        task = job(
-            server.url,
-            server.token(name),
-            name,
-            path,
-            *partitions,
-            seed=random.randrange(2**32),
-            pause_s=0.05,
-        )
-        workers.append(Worker(task))
     with contextlib.ExitStack() as stack:
+        line = stack.enter_context(Proxy(server.url, recorder=server.recorder))
+        for n in range(2):
+            name = f"conv-{seed}-w{n}"
+            path = directory / f"{name}.db"
+            task = job(
+                line.url,
+                server.token(name),
+                name,
+                path,
+                *partitions,
+                seed=random.randrange(2**32),
+                pause_s=0.05,
+            )
+            workers.append(Worker(task))
         for worker in workers:
             stack.callback(worker.dismiss)
             worker.start()
@@ -183,7 +193,11 @@ async def _settle(
     assert not lost, f"seed {seed}: drafts were lost: {lost}"
     assert not rejected & set(committed), f"seed {seed}: rejected and committed"
     for path in [member.path for member in members] + [Path(worker.job.store) for worker in workers]:
-        assert _stored(path) == [event["committed_id"] for event in history], f"seed {seed}: {path.name}"
+        stored = _stored(path)
+        assert [number for number, _ in stored] == [event["committed_id"] for event in history], (
+            f"seed {seed}: {path.name}"
+        )
+        server.recorder.add(ClientStore(path.stem, partitions, head, tuple(stored)))
     return Outcome(
         seed,
         len(history),
@@ -207,9 +221,9 @@ def _fold(history: list[dict[str, Any]], partition: str) -> Any:
     return state.tree.dump()
 
 
-def _stored(path: Path) -> list[int]:
+def _stored(path: Path) -> list[tuple[int, str]]:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        return [number for (number,) in connection.execute("SELECT committed_id FROM events ORDER BY 1")]
+        return connection.execute("SELECT committed_id, id FROM events ORDER BY 1").fetchall()
     finally:
         connection.close()

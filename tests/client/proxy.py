@@ -1,7 +1,7 @@
 """A TCP proxy that makes a connection as bad as connections get, between a client and a server that are real.
 
-It delays, splits and merges what passes, cuts at a chosen byte, cuts right after something was sent, goes deaf
-with the sockets still open, and refuses. What passes is never changed.
+It delays, splits and merges what passes, lets it trickle, cuts at a chosen byte, cuts right after something was sent,
+goes deaf with the sockets still open, and refuses. What passes is never changed. With a recorder the history has it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import threading
 from random import Random
 from urllib.parse import urlsplit
 
+from tests.history.recorder import Recorder
+from tests.history.wiretap import Wiretap
+
 
 class Proxy:
     """Listens on a port of its own from `with` on; every knob may be turned at any time, from any thread."""
 
-    def __init__(self, url: str, seed: int = 0) -> None:
+    def __init__(self, url: str, seed: int = 0, recorder: Recorder | None = None) -> None:
         self.aim(url)
+        self._recorder = recorder
         self.random = Random(seed)
         self.delay_s = 0.0
         self.chop = False
+        self.trickle_s = 0.0
         self.deaf = False
         self.refusing = False
         self.cut_down_after: int | None = None
@@ -82,8 +87,9 @@ class Proxy:
             return
         pair = (writer, up_writer)
         self._writers.update(pair)
+        tap = None if self._recorder is None else Wiretap(self._recorder)
         for source, sink, up in ((reader, up_writer, True), (up_reader, writer, False)):
-            task = self._loop.create_task(self._pump(source, sink, up, pair))
+            task = self._loop.create_task(self._pump(source, sink, up, pair, tap))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -93,10 +99,13 @@ class Proxy:
         sink: asyncio.StreamWriter,
         up: bool,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        tap: Wiretap | None,
     ) -> None:
         passed = 0
         with contextlib.suppress(ConnectionError, OSError):
             while data := await source.read(65536):
+                if tap is not None:
+                    tap.feed("sent" if up else "received", data)
                 while self.deaf:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 if self.delay_s:
@@ -116,12 +125,14 @@ class Proxy:
         for writer in pair:
             writer.transport.abort()
             self._writers.discard(writer)
+        if tap is not None and not up:
+            tap.closed()
 
     async def _forward(self, sink: asyncio.StreamWriter, data: bytes) -> None:
         while data:
-            size = self.random.randint(1, 40) if self.chop else len(data)
+            size = self.random.randint(1, 40) if self.chop or self.trickle_s else len(data)
             piece, data = data[:size], data[size:]
             sink.write(piece)
             await sink.drain()
-            if self.chop:
-                await asyncio.sleep(0)
+            if self.chop or self.trickle_s:
+                await asyncio.sleep(self.trickle_s)
