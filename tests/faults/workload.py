@@ -77,8 +77,9 @@ def partitions_of(writers: int) -> list[str]:
 class Roamer(Writer):
     """A writer that reconnects elsewhere, now and then and when it has to, and sends again what was not answered."""
 
-    def __init__(self, number: int, ledger: Ledger, seed: int) -> None:
+    def __init__(self, number: int, ledger: Ledger, seed: int, pace_s: float) -> None:
         super().__init__(number, ledger, seed)
+        self._pace_s = pace_s
         self.ends: Counter[str] = Counter()
         """How its connections ended."""
         self.at: Server | None = None
@@ -98,7 +99,7 @@ class Roamer(Writer):
             self._retry(peer, head)
             self.at = server
             for _ in range(self._random.randint(1, STAY_MAX)):
-                if stop.wait(PACE_S):
+                if stop.wait(self._pace_s):
                     return
                 self._submit(peer)
 
@@ -246,13 +247,14 @@ class Load:
         followers: int,
         browsers: int,
         seed: int,
+        pace_s: float,
     ) -> None:
         self.recorder = Recorder(complete=True, bytes_max=RECORDED_BYTES_MAX)
         for server in servers:
             server.recorder = self.recorder
         self.ledger = Ledger()
         self.places = Places(servers)
-        self.writers = [Roamer(number, self.ledger, seed) for number in range(writers)]
+        self.writers = [Roamer(number, self.ledger, seed, pace_s) for number in range(writers)]
         self.followers = [Follower(number, writers, self.ledger) for number in range(followers)]
         self.browsers = [Browser(number, writers, seed) for number in range(browsers)]
         self._writing, self._following = threading.Event(), threading.Event()
@@ -350,11 +352,25 @@ def expect_one_history(nodes: Sequence[Server], follower: Follower, log: Sequenc
 
 @contextmanager
 def load(
-    servers: Sequence[Server], *, writers: int = 6, followers: int = 3, browsers: int = 1, seed: int = 1
+    servers: Sequence[Server],
+    *,
+    writers: int = 6,
+    followers: int = 3,
+    browsers: int = 1,
+    seed: int = 1,
+    pace_s: float = PACE_S,
 ) -> Iterator[Load]:
     """Work on `servers`, whose log is empty, from the first line to `settle`."""
     with ThreadPoolExecutor(writers + followers + browsers) as pool:
-        work = Load(pool, servers, writers=writers, followers=followers, browsers=browsers, seed=seed)
+        work = Load(
+            pool,
+            servers,
+            writers=writers,
+            followers=followers,
+            browsers=browsers,
+            seed=seed,
+            pace_s=pace_s,
+        )
         try:
             yield work
         finally:

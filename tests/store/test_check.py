@@ -70,6 +70,17 @@ PRUNED_DAMAGE = {
 }
 
 
+@pytest.mark.req("ENV-07")
+def test_a_log_whose_clock_was_set_right_is_sound(directory: Path) -> None:
+    """The authority goes back by more than CLOCK_SKEW_MAX_MS when the newest event has the time of a wrong clock."""
+    plant(
+        directory,
+        "UPDATE events SET status_updated_at = status_updated_at + 3600000 WHERE committed_id <= 20",
+    )
+    report = check_directory(directory)
+    assert report.ok, report.text()
+
+
 @pytest.mark.req("ORD-05")
 @pytest.mark.parametrize("damage", PRUNED_DAMAGE)
 def test_damage_to_what_is_remembered_is_found(directory: Path, damage: str) -> None:

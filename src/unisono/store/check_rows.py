@@ -12,7 +12,7 @@ from unisono.protocol.canonical import NotCanonical, canonical, content_hash, pa
 from unisono.protocol.identities import EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import normalise
 from unisono.protocol.tombstones import is_tombstone
-from unisono.store.port import LogFinding
+from unisono.store.port import CLOCK_SKEW_MAX_MS, LogFinding
 
 Row = tuple[Any, ...]
 
@@ -45,10 +45,13 @@ def record_findings(row: Row) -> Iterator[LogFinding]:
 
 
 def time_findings(committed_id: int, time: int, before: int) -> Iterator[LogFinding]:
-    """Defects of an event's time; `before` is that of the previous event."""
+    """Defects of an event's time; `before` is that of the previous event.
+
+    Time goes back by more than CLOCK_SKEW_MAX_MS where a clock was set right, which is no defect.
+    """
     if not 0 < time <= TIME_MAX_MS:
         yield LogFinding("time", f"{time} is not a time in milliseconds", committed_id)
-    elif time < before:
+    elif 0 < before - time <= CLOCK_SKEW_MAX_MS:
         yield LogFinding("time", f"{time} is before {before}, the time of the event before it", committed_id)
 
 
