@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,39 +20,39 @@ HEALTHY = 100
 MISHAPS = int(ROUNDS or 2_000)
 CLIENT_RUNS = int(ROUNDS or 60)
 
-Note = Callable[[str, object], None]
-"""Of pytest: what a run came to, for `--junitxml`."""
+log = logging.getLogger("soak")
+"""What a run came to: shown with `-o log_cli=true --log-cli-level=INFO`."""
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05")
 @pytest.mark.timeout(120 + 30 * CALLS)
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
-def test_every_call_fails_once(tmp_path: Path, call: str, record_property: Note) -> None:
+def test_every_call_fails_once(tmp_path: Path, call: str) -> None:
     require_strace()
     calls = [(call, when) for when in range(1, CALLS + 1)]
     tally = fail_calls(tmp_path / "data", calls, seed=CALLS)
     assert tally.faults.total() == CALLS
     assert tally.drafts > CALLS * 4
-    record_property("tally", str(tally))
+    log.info("tally: %s", tally)
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-03", "ORD-05")
 @pytest.mark.timeout(120 + 30 * CYCLES)
-def test_a_disk_that_fills_again_and_again(tmp_path: Path, record_property: Note) -> None:
+def test_a_disk_that_fills_again_and_again(tmp_path: Path) -> None:
     tally = fill_the_disk(tmp_path, CYCLES, seed=CYCLES)
     assert tally.faults["disk full"] == CYCLES
-    record_property("tally", str(tally))
+    log.info("tally: %s", tally)
 
 
 @pytest.mark.req("BCAST-01", "BCAST-03", "BCAST-04", "LIM-05")
 @pytest.mark.timeout(1_800)
-def test_one_subscriber_of_many_stops_reading(tmp_path: Path, record_property: Note) -> None:
+def test_one_subscriber_of_many_stops_reading(tmp_path: Path) -> None:
     """The others' delays beside those of a run in which everybody reads are reported, not judged."""
     amount = {"total_bytes": BROADCAST_BYTES, "healthy": HEALTHY}
     without = broadcast(tmp_path / "without", stopped=False, **amount)
     outcome = broadcast(tmp_path / "data", stopped=True, **amount)
-    record_property("without", str(without))
-    record_property("with", str(outcome))
+    log.info("without: %s", without)
+    log.info("with: %s", outcome)
     assert outcome.closed_after_s is not None
     assert outcome.closed_after_s <= 10
     assert outcome.held_bytes <= 8 << 20
@@ -60,17 +60,17 @@ def test_one_subscriber_of_many_stops_reading(tmp_path: Path, record_property: N
 
 @pytest.mark.req("DUR-03", "ORD-01", "ORD-03", "ORD-05", "SYNC-01", "SYNC-06", "BCAST-03")
 @pytest.mark.timeout(300 + MISHAPS)
-def test_a_line_with_ever_more_mishaps(tmp_path: Path, record_property: Note) -> None:
+def test_a_line_with_ever_more_mishaps(tmp_path: Path) -> None:
     tally = bad_lines(tmp_path / "data", MISHAPS, seed=MISHAPS)
     assert tally.faults.total() == MISHAPS
     assert tally.drafts > MISHAPS
-    record_property("tally", str(tally))
+    log.info("tally: %s", tally)
 
 
 @pytest.mark.req("CLIENT-03", "CLIENT-04", "CLIENT-08", "CLIENT-13", "DUR-03", "ORD-03")
 @pytest.mark.timeout(300 + 60 * CLIENT_RUNS)
-def test_clients_of_the_library_over_lines_with_mishaps(tmp_path: Path, record_property: Note) -> None:
+def test_clients_of_the_library_over_lines_with_mishaps(tmp_path: Path) -> None:
     outcome = clients_over_bad_lines(tmp_path, CLIENT_RUNS, seed=20_000)
     assert outcome.cuts > CLIENT_RUNS
     assert outcome.kills > 0
-    record_property("outcome", str(outcome))
+    log.info("outcome: %s", outcome)

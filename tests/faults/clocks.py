@@ -44,6 +44,9 @@ HEARTBEAT_S = 2.0
 EARLY_S = 0.5
 """Between the silent one's last message and the moment from which on it is timed."""
 
+TIMERS = (
+    "--heartbeat-timeout-s", str(HEARTBEAT_S), "--heartbeat-any-message", "--close-grace-s", "0.2",
+)  # fmt: skip
 NEAR_S = 300.0
 """Far less than a jump, and more than any machine stands still."""
 
@@ -79,10 +82,10 @@ def require_faketime() -> None:
 def jump_clock(data: Path, jumps: int, seed: int) -> Tally:
     """Set the clock again and again; connections live on, and those whose tokens end do not."""
     dice = random.Random(seed)
-    server = JumpingServer(data, *SERVE, "--heartbeat-timeout-s", str(HEARTBEAT_S), "--heartbeat-any-message")
+    server = JumpingServer(data, *SERVE, *TIMERS)
     server.start()
     try:
-        with load([server], writers=2, followers=1, seed=seed, pace_s=0.1) as work:
+        with load([server], writers=2, followers=1, seed=seed, pace_s=0.2) as work:
             for number in range(jumps):
                 jump_s = JUMPS_S[number] if number < len(JUMPS_S) else dice.choice(JUMPS_S)
                 _jump(server, work, jump_s)

@@ -8,8 +8,10 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+
+import psycopg
 
 from tests.behaviour.nodes.cluster import cluster, expect_serving, query
 from tests.behaviour.nodes.proxy import proxied
@@ -30,6 +32,9 @@ HOLD_S = 2.0
 
 FROZEN_S = 1.5 * HOLD_S
 IN_GROUP_TRIES = 500
+STILL_S, RUNNING_S = 0.02, 0.1
+"""While it is tried, the node runs for most of the time."""
+
 IDLE_IN_GROUP = """
 SELECT pid, xact_start::text FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'unisono' AND state = 'idle in transaction'
@@ -120,22 +125,27 @@ def _frozen_in_group(server: Server, other: Server, dsn: str, work: Load) -> Ite
     It is tried until it is so.
     """
     group = server.process.pid
-    try:
-        for _ in range(IN_GROUP_TRIES):
-            os.killpg(group, signal.SIGSTOP)
-            work.places.close(server)
-            held = query(dsn, IDLE_IN_GROUP)
-            time.sleep(0.05)
-            if set(held) & set(query(dsn, IDLE_IN_GROUP)) and any(each.at is other for each in work.writers):
-                break
-            work.places.open(server)
+    with closing(psycopg.connect(dsn, autocommit=True)) as connection:
+
+        def in_group() -> set[tuple[object, ...]]:
+            return set(connection.execute(IDLE_IN_GROUP).fetchall())
+
+        try:
+            for _ in range(IN_GROUP_TRIES):
+                os.killpg(group, signal.SIGSTOP)
+                work.places.close(server)
+                held = in_group()
+                time.sleep(STILL_S)
+                if held & in_group() and any(each.at is other for each in work.writers):
+                    break
+                work.places.open(server)
+                os.killpg(group, signal.SIGCONT)
+                time.sleep(RUNNING_S)
+            else:
+                raise AssertionError("the node was never stopped in the middle of a group")
+            yield
+        finally:
             os.killpg(group, signal.SIGCONT)
-            time.sleep(0.003)
-        else:
-            raise AssertionError("the node was never stopped in the middle of a group")
-        yield
-    finally:
-        os.killpg(group, signal.SIGCONT)
 
 
 def fail_over(directory: Path, rounds: int, seed: int) -> Tally:

@@ -54,6 +54,11 @@ def test_a_service_that_was_killed_is_not_running(tmp_path: Path) -> None:
     assert "unisono_pipeline_running 0.0\n" in metrics(tmp_path)
 
 
+def test_a_service_that_was_killed_is_not_running_once_the_clock_is_set_back(tmp_path: Path) -> None:
+    write(tmp_path, now_ms() + 3_600_000)
+    assert "unisono_pipeline_running 0.0\n" in metrics(tmp_path)
+
+
 def test_no_file_or_one_that_is_something_else(tmp_path: Path) -> None:
     assert metrics(tmp_path) == ""
     for content in (b"", b"[]", b'{"stages": 5}', b" " * (STATUS_BYTES_MAX + 1)):

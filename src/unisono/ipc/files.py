@@ -123,5 +123,8 @@ def read_pipeline_status(path: Path) -> PipelineStatus | None:
 
 
 def is_running(status: PipelineStatus) -> bool:
-    """Whether the service that wrote the status still runs, as far as the file tells."""
-    return status.running and time.time() * 1_000 - status.updated_ms <= SILENT_MS
+    """Whether the service that wrote the status still runs, as far as the file tells.
+
+    A status from the future is no newer than others: the clock was set back since.
+    """
+    return status.running and abs(time.time() * 1_000 - status.updated_ms) <= SILENT_MS

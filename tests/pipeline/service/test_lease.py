@@ -171,6 +171,20 @@ def test_without_waiting_the_clocks_are_compared(place: Storage, monkeypatch: py
     own.release()
 
 
+@pytest.mark.parametrize("jump_s", [3_600, -3_600, 86_400, -86_400])
+def test_on_one_machine_a_clock_that_is_set_ends_no_lease(
+    place: Storage, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    held, other = Lease(place), Lease(place)
+    held.acquire()
+    monkeypatch.setattr(leases, "now_ms", lambda: now_ms() + 1_000 * jump_s)
+    with pytest.raises(LeaseTaken):
+        other.acquire()
+    held.release()
+    other.acquire()
+    other.release()
+
+
 def test_a_lease_that_cannot_be_renewed_is_lost_and_says_why(tmp_path: Path) -> None:
     held, other = (Lease(Storage.at(str(tmp_path / "lake")), lease_s=0.3) for _ in range(2))
     held.acquire()
@@ -204,7 +218,7 @@ def test_who_slept_too_long_finds_out(place: Storage, monkeypatch: pytest.Monkey
     assert holder is not None
     other = Lease(place, lease_s=600.0)
     monkeypatch.setattr(
-        leases, "_holder", lambda table, real=leases._holder: msgspec.structs.replace(real(table), until_ms=1)
+        leases, "_holder", lambda table, real=leases._holder: msgspec.structs.replace(real(table), until_uptime_ms=1)
         if real(table).name == holder.name
         else real(table),
     )  # fmt: skip

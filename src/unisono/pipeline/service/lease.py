@@ -64,6 +64,7 @@ class Holder(msgspec.Struct, frozen=True):
     """The process that has the lease, and its expiry by its own clock; 0 when it was released.
 
     `machine` and `began` identify the process beside its pid, since pids are reused, in a container at once.
+    `until_uptime_ms` is the expiry by the machine's monotonic clock, which nobody sets.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Holder(msgspec.Struct, frozen=True):
     lease_s: float = LEASE_S
     machine: str = ""
     began: str = ""
+    until_uptime_ms: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -83,7 +85,9 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def is_expired(self) -> bool:
-        """Whether the lease is expired, assuming both clocks agree."""
+        """Whether the lease is expired: on its own machine by the monotonic clock, else assuming both clocks agree."""
+        if self.until_uptime_ms and self.machine and self.machine == _machine():
+            return self.until_uptime_ms <= _uptime_ms()
         return self.until_ms + SKEW_S * 1_000 <= now_ms()
 
     def text(self) -> str:
@@ -203,7 +207,14 @@ class Lease:
         """Commit this process as the holder; False when another commit came first."""
         pid = os.getpid()
         holder = Holder(
-            self._name, socket.gethostname(), pid, until_ms, self._lease_s, _machine(), _began(pid)
+            self._name,
+            socket.gethostname(),
+            pid,
+            until_ms,
+            self._lease_s,
+            _machine(),
+            _began(pid),
+            _uptime_ms() + int(self._lease_s * 1_000),
         )
         count = table.transaction_version(TRANSACTION) or 0
         try:
@@ -238,6 +249,10 @@ def _machine() -> str:
         return f"{socket.gethostname()} {boot_id()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
+
+
+def _uptime_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _began(pid: int) -> str:
