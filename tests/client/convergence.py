@@ -224,6 +224,7 @@ def _fold(history: list[dict[str, Any]], partition: str) -> Any:
 def _stored(path: Path) -> list[tuple[int, str]]:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        return connection.execute("SELECT committed_id, id FROM events ORDER BY 1").fetchall()
+        rows = connection.execute("SELECT committed_id, id FROM events ORDER BY 1")
+        return [(int(number), str(id)) for number, id in rows]
     finally:
         connection.close()

@@ -60,8 +60,8 @@ def broadcast(data: Path, *, total_bytes: int, healthy: int, stopped: bool) -> O
             cwd=ROOT,
             stdout=subprocess.PIPE,
         )
+        assert drain.stdout is not None
         try:
-            assert drain.stdout is not None
             assert drain.stdout.readline() == b"ready\n"
             sent, closed_after_s, held = _write(server, batches, stopped=stopped)
             arrivals = array("d")
