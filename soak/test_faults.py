@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.faults.errors import fail_calls, require_strace
+from tests.faults.errors import fail_calls, fail_starts, require_strace
 from tests.faults.network import bad_lines, clients_over_bad_lines
 from tests.faults.slow import broadcast
 from tests.faults.space import fill_the_disk
@@ -34,6 +34,16 @@ def test_every_call_fails_once(tmp_path: Path, call: str) -> None:
     assert tally.faults.total() == CALLS
     assert tally.drafts > CALLS * 4
     log.info("tally: %s", tally)
+
+
+@pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05")
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+def test_every_call_of_a_start_fails_once(tmp_path: Path, call: str) -> None:
+    require_strace()
+    calls = fail_starts(tmp_path / "data", call, seed=9)
+    assert calls > 0
+    log.info("%s: %d calls", call, calls)
 
 
 @pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-03", "ORD-05")

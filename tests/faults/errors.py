@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from tests.behaviour.server.killing import SERVE, expect_nothing_left
 from tests.faults.workload import Load, Tally, load
 from tests.waiting import PATIENCE_S, until
 
+STARTED, CALLS_AT_START_MAX = "unisono ready", 200
 CLIENTS = {"writers": 4, "followers": 1, "browsers": 1}
-EXIT_FAILED = 1
+EXIT_FAILED, EXIT_UNUSABLE = 1, 2
 
 
 @cache
@@ -94,3 +97,64 @@ def _fail(server: Server, work: Load, call: str, when: int) -> None:
     assert "log failed, stopping" in log, log
     assert "Traceback" not in log, log
     server.kill()
+
+
+def fail_starts(data: Path, call: str, seed: int) -> int:
+    """Each `call` of a start after a crash fails once: the server does not start and says why, and later it does.
+
+    Returns how many there are.
+    """
+    server = Server(data, *SERVE).start()
+    try:
+        with load([server], seed=seed, **CLIENTS) as work:
+            work.expect_progress()
+            for when in range(1, CALLS_AT_START_MAX):
+                work.places.close(server)
+                work.fault(f"EIO from {call} {when} of a start")
+                server.kill()
+                started = _starts(server, call, when)
+                work.places.open(server.start())
+                work.expect_progress()
+                if started:
+                    break
+            else:
+                raise AssertionError(f"a start makes more than {CALLS_AT_START_MAX} calls of {call}")
+            work.settle(data, [server])
+            assert server.stop() == 0
+            return when - 1
+    finally:
+        server.kill()
+
+
+def _starts(server: Server, call: str, when: int) -> bool:
+    """Whether the server starts because it makes fewer of these calls.
+
+    It also starts when the directory cannot be synced by SQLite, which takes no notice of that; the server itself
+    syncs it later.
+    """
+    said = len(server.log.read_text())
+    report = server.data.parent / "strace.txt"
+    inject = ("-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={when}")
+    with server.log.open("a") as log:
+        process = subprocess.Popen(
+            ["strace", "-f", "-y", "-o", str(report), *inject, sys.executable, "-m", "unisono", *server.command()],
+            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        ready = process.stdout.readline().startswith(STARTED)
+        failed = [line for line in report.read_text().splitlines() if "INJECTED" in line]
+        if ready:
+            assert all(f"<{server.data}>" in line for line in failed), failed
+            return not failed
+        assert process.wait(PATIENCE_S) in (EXIT_FAILED, EXIT_UNUSABLE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        process.stdout.close()
+    assert failed
+    told = server.log.read_text()[said:]
+    assert "I/O error" in told or "Input/output error" in told, told
+    assert "Traceback" not in told, told
+    return False

@@ -218,11 +218,15 @@ class Server:
         self.tampered = False
         """The test changes the log by itself: what clients saw need not be there in the end."""
 
-    def start(self) -> Server:
-        command = [
+    def command(self) -> list[str]:
+        """The arguments of `unisono`."""
+        return [
             "serve", "--data", str(self.data), "--port", "0", "--admin-port", "0",
             "--jwt-secret-file", str(self.secret_file), *PATIENT, *self.arguments,
         ]  # fmt: skip
+
+    def start(self) -> Server:
+        command = self.command()
         with self.log.open("a") as log:
             if "preexec_fn" in self.popen:
                 self.process = subprocess.Popen(

@@ -85,7 +85,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def is_expired(self) -> bool:
-        """Whether the lease is expired, by the monotonic clock of its machine, elsewhere assuming both clocks agree."""
+        """Whether the lease is expired, by its machine's monotonic clock, elsewhere assuming both clocks agree."""
         if self.until_uptime_ms and self.machine and self.machine == _machine():
             return self.until_uptime_ms <= _uptime_ms()
         return self.until_ms + SKEW_S * 1_000 <= now_ms()
