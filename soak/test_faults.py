@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.faults.clocks import jump_clock, require_faketime
 from tests.faults.errors import fail_calls, fail_starts, require_strace
 from tests.faults.network import bad_lines, clients_over_bad_lines
 from tests.faults.slow import broadcast
@@ -19,6 +20,7 @@ BROADCAST_BYTES = 1_000_000 * int(ROUNDS or 200)
 HEALTHY = 100
 MISHAPS = int(ROUNDS or 2_000)
 CLIENT_RUNS = int(ROUNDS or 60)
+JUMPS = int(ROUNDS or 40)
 
 log = logging.getLogger("soak")
 """What a run came to: shown with `-o log_cli=true --log-cli-level=INFO`."""
@@ -84,3 +86,12 @@ def test_clients_of_the_library_over_lines_with_mishaps(tmp_path: Path) -> None:
     assert outcome.cuts > CLIENT_RUNS
     assert outcome.kills > 0
     log.info("outcome: %s", outcome)
+
+
+@pytest.mark.req("AUTH-04", "HB-02", "ENV-07", "DUR-02", "ORD-01", "SYNC-06", "BCAST-03")
+@pytest.mark.timeout(300 + 30 * JUMPS)
+def test_the_clock_of_a_server_jumps_again_and_again(tmp_path: Path) -> None:
+    require_faketime()
+    tally = jump_clock(tmp_path / "data", JUMPS, seed=JUMPS)
+    assert tally.faults.total() == 2 * JUMPS
+    log.info("tally: %s", tally)
