@@ -137,7 +137,7 @@ def _starts(server: Server, call: str, when: int) -> bool:
     inject = ("-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={when}")
     with server.log.open("a") as log:
         process = subprocess.Popen(
-            ["strace", "-f", "-y", "-o", str(report), *inject, sys.executable, "-m", "unisono", *server.command()],
+            ["strace", "-f", "-y", "-o", str(report), *inject, sys.executable, "-m", "unisono", *server.serve_arguments()],
             stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None

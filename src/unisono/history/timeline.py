@@ -65,7 +65,7 @@ class RejectedEvent(msgspec.Struct, frozen=True):
     id: str
 
 
-class ErrorMessage(msgspec.Struct, frozen=True):
+class ReceivedError(msgspec.Struct, frozen=True):
     code: str = ""
 
 
@@ -204,7 +204,7 @@ class Timeline:
             case "error":
                 self._error(connection, _decode_error(envelope.payload))
 
-    def _error(self, connection: TimelineConnection, error: ErrorMessage) -> None:
+    def _error(self, connection: TimelineConnection, error: ReceivedError) -> None:
         """The answer to the one request that waits for one, or to any of several.
 
         `server_error` answers none: a sync may have set its subscriptions before.
@@ -379,5 +379,5 @@ _decode_connected = msgspec.json.Decoder(Connected).decode
 _decode_result = msgspec.json.Decoder(SubmitResult).decode
 _decode_committed = msgspec.json.Decoder(CommittedEvent).decode
 _decode_rejected = msgspec.json.Decoder(RejectedEvent).decode
-_decode_error = msgspec.json.Decoder(ErrorMessage).decode
+_decode_error = msgspec.json.Decoder(ReceivedError).decode
 _decode_page = msgspec.json.Decoder(PageResponse).decode

@@ -218,7 +218,7 @@ class Server:
         self.tampered = False
         """The test changes the log by itself: what clients saw need not be there in the end."""
 
-    def command(self) -> list[str]:
+    def serve_arguments(self) -> list[str]:
         """The arguments of `unisono`."""
         return [
             "serve", "--data", str(self.data), "--port", "0", "--admin-port", "0",
@@ -226,7 +226,7 @@ class Server:
         ]  # fmt: skip
 
     def start(self) -> Server:
-        command = self.command()
+        command = self.serve_arguments()
         with self.log.open("a") as log:
             if "preexec_fn" in self.popen:
                 self.process = subprocess.Popen(
