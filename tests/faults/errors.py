@@ -135,9 +135,10 @@ def _starts(server: Server, call: str, when: int) -> bool:
     said = len(server.log.read_text())
     report = server.data.parent / "strace.txt"
     inject = ("-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={when}")
+    command = [sys.executable, "-m", "unisono", *server.serve_arguments()]
     with server.log.open("a") as log:
         process = subprocess.Popen(
-            ["strace", "-f", "-y", "-o", str(report), *inject, sys.executable, "-m", "unisono", *server.serve_arguments()],
+            ["strace", "-f", "-y", "-o", str(report), *inject, *command],
             stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None

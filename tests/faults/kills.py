@@ -10,10 +10,10 @@ from tests.behaviour.server.harness import Server
 from tests.behaviour.server.killing import SERVE, TARGETS, kill
 from tests.faults.workload import Tally, load
 
-LOAD_S = (0.02, 0.25)
+LOAD_S = (0.02, 0.15)
 """From the first new acknowledgement to the kill, at random: it falls anywhere in the life of a group."""
 
-CLIENTS = {"writers": 5, "followers": 2, "browsers": 1}
+CLIENTS = {"writers": 4, "followers": 2, "browsers": 1}
 
 
 def kill_parts(data: Path, kills: int, seed: int, *arguments: str) -> Tally:
