@@ -130,6 +130,10 @@ async def answering(answer: bytes) -> tuple[asyncio.Server, str]:
         (b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n", "answers with HTTP status 502"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "answers, but not as a WebSocket server"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "answers, but not as a WebSocket server"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n",
+            "/sync closed the connection in the middle of its answer",
+        ),
         (b"", "closed the connection before it was open: does it need wss://?"),
     ],
 )

@@ -64,6 +64,8 @@ def unreachable(url: str, error: Exception, timeout_s: float) -> str:
             return f"{where} gave no answer within {timeout_s:g} s{doubt}"
         case aiohttp.ClientConnectorError():
             return f"{where} cannot be reached: {error.os_error}"
+        case aiohttp.ServerDisconnectedError() if not isinstance(error.message, str):
+            return f"{where} closed the connection in the middle of its answer"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
             return f"{where} closed the connection before it was open: does it need wss://? ({error})"
     return f"{where} cannot be connected to: {type(error).__name__}: {error}"
