@@ -29,10 +29,14 @@ def why_not() -> str:
     """Why calls cannot be made to fail here; empty when they can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
-    tried = subprocess.run(
-        ["strace", "-e", "inject=fdatasync:error=EIO", "true"], capture_output=True, text=True, check=False
-    )
-    return "" if tried.returncode == 0 else f"strace cannot trace here: {tried.stderr.strip()[-200:]}"
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        tracing = ["strace", "-p", str(victim.pid), "-e", "inject=fdatasync:error=EIO"]
+        with subprocess.Popen(tracing, stderr=subprocess.PIPE, text=True) as strace:
+            assert strace.stderr is not None
+            told = strace.stderr.readline().strip()
+            strace.send_signal(signal.SIGINT)
+        victim.kill()
+    return "" if "attached" in told else f"strace cannot trace here: {told}"
 
 
 def require_strace() -> None:
