@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from unisono.web_origins import normal_origin
+
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400 * 366)]
@@ -114,6 +116,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         about("Access", "What a client may touch when neither token nor ACL says anything."),
     ] = "deny"
     acl: Annotated[str | None, about("Access", "ACL file (TOML or JSON).")] = None
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        about(
+            "Access",
+            "Web origins whose pages may connect, https://app.example.com; empty: any. Only browsers send one.",
+        ),
+    ] = ()
 
     rule_timeout_s: Annotated[
         float,
@@ -227,7 +236,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = 200
 
     max_connections: Annotated[
-        Count, about("Pressure", "Connections of one front; one more is closed with 4006.")
+        Count,
+        about(
+            "Pressure",
+            "Connections of one front, sockets without an upgrade included; one more is closed with 4006.",
+        ),
     ] = 20_000
     max_send_buffer_bytes: Annotated[
         int,
@@ -281,6 +294,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("sync_limit_min is above sync_limit_max")
         if not self.profiles:
             raise ValueError("profiles names none")
+        for origin in self.allowed_origins:
+            if normal_origin(origin) is None:
+                raise ValueError(
+                    f"allowed_origins: {origin!r} is not an origin, which is scheme://host or scheme://host:port,"
+                    " in ASCII and without a path or a wildcard; leave the list empty to allow any"
+                )
         if self.store is not None and not self.store.startswith(("postgresql://", "postgres://")):
             raise ValueError("store must be a postgresql:// address")
         for shorter, longer in pairwise(STORE_LIMITS):

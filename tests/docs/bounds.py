@@ -16,7 +16,10 @@ from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.intake import SPREAD_MAX
+from unisono.front.openings import MIN_OPENINGS
 from unisono.front.rates import MAX_CLIENTS
+from unisono.front.server import MAX_REFUSED
+from unisono.front.upgrades import MAX_ORIGINS_LOGGED
 from unisono.ipc.channel import FRAME_BYTES_MAX
 from unisono.ipc.files import COMMAND_TIMEOUT_S
 from unisono.ipc.link import UNSENT_BYTES_MAX
@@ -62,6 +65,9 @@ FIXED: Final = (
     f"| messages sent behind a `connect` that is still being verified | {MAX_EARLY_MESSAGES}, or"
     f" {size(MAX_UNVERIFIED_BYTES)} together |",
     "| an HTTP request for an upgrade | 16 KiB, and",  # a constant of the WebSocket library
+    f"| sockets without an upgrade although there is no room for connections, per front | {MIN_OPENINGS} |",
+    f"| connections above `max_connections` that are being closed with 4006, per front | {MAX_REFUSED} |",
+    f"| refused origins named in the log, per front | {MAX_ORIGINS_LOGGED} |",
     f"| one group | {GROUP_EVENTS_MAX} events, or {size(GROUP_BYTES_MAX)};",
     f"| judging one group | {GROUP_S:g} s, then no further request; {REQUEST_S:g} s, or a quarter",
     "| the canonical form of an event, and of all events of a request | `max_message_bytes` |",

@@ -9,18 +9,19 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from http import HTTPStatus
 from itertools import count
 from typing import Final
 
-import picows
-from picows import WSUpgradeRequest
+from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
-from unisono.front.frame_reader import FRAGMENT_BYTES, LIBRARY_BUFFER_BYTES
+from unisono.front.openings import Openings, listen
 from unisono.front.services import FrontServices
+from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskStats,
@@ -47,17 +48,19 @@ from unisono.protocol.profiles import CANONICAL
 
 log = logging.getLogger("unisono.front")
 
-PATH: Final = b"/sync"
-
 NUMBERS_PER_FRONT: Final = 2**40
 """Connection numbers are unique over all fronts of a node: front n counts from n times this."""
+
+MAX_REFUSED: Final = 128
+"""Connections above `max_connections` that are told so by their close; further ones get HTTP 503, and no memory."""
 
 
 class Front:
     """All connections of one front process.
 
-    Invariant: a connection is in `_connections` from its upgrade until its socket is gone. Nothing here refers to a
-    connection whose socket is gone (LIM-05).
+    Invariants: a socket is among `_openings` from its accept until its upgrade, and its connection is in
+    `_connections` from there until the socket is gone. Both together are bounded by `max_connections`, and those
+    who are being told that there is no room. Nothing here refers to a connection whose socket is gone (LIM-05).
     """
 
     def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
@@ -73,6 +76,8 @@ class Front:
         self.exit_code: asyncio.Future[int] = self._loop.create_future()
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._connections: dict[int, ClientConnection] = {}
+        self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"))
+        self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
@@ -101,30 +106,30 @@ class Front:
     async def _accept_clients(self) -> None:
         for sock in self._sockets:
             self._servers.append(
-                await picows.ws_create_server(
-                    self._upgrade,
-                    sock=sock,
-                    backlog=1024,
-                    websocket_handshake_timeout=self._settings.handshake_timeout_s,
-                    max_frame_size=FRAGMENT_BYTES,
-                    read_buffer_init_size=LIBRARY_BUFFER_BYTES,
-                    enable_auto_pong=False,
-                    logger_name="front",
-                )
+                await listen(sock, self._upgrade, self._settings.handshake_timeout_s, self._openings)
             )
         self._node.send(Ready())
 
-    def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | None:
-        if request.path.partition(b"?")[0] != PATH:
-            return None
+    def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | WSUpgradeResponseWithListener:
+        refusal = self._upgrade_check.refusal(request)
+        if refusal is not None:
+            return refusal
+        if self._room() <= -MAX_REFUSED:
+            return refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
         return ClientConnection(self._services, self, next(self._numbers))
+
+    def _room(self) -> int:
+        """Connections that there is still room for; negative while some above the limit are being closed."""
+        return self._settings.max_connections - len(self._connections)
 
     # -- for the connections (ConnectionOwner) -------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> bool:
         """False when there are too many; the connection is registered either way until its socket is gone."""
-        room = len(self._connections) < self._settings.max_connections
+        room = self._room() > 0
         self._connections[connection.number] = connection
+        if connection.transport is not None:
+            self._openings.discard(connection.transport)
         self._counters.add("connections_opened")
         return room
 
@@ -228,6 +233,7 @@ class Front:
         match message:
             case AskStats():
                 self._counters.set("connections", len(self._connections))
+                self._counters.set("openings", len(self._openings))
                 self._counters.set("in_flight_items", self._requests.queued.items)
                 self._counters.set("in_flight_bytes", self._requests.queued.bytes)
                 self._counters.set("sync_queue_bytes", self._requests.sync_bytes)

@@ -22,6 +22,9 @@ MAX_REASON_BYTES = 123
 MAX_FRAGMENTS = 512
 """Fragments of a message that are kept apart; more are joined: fragments of one byte cost many times their size."""
 
+CODES_OF_NO_FRAME = frozenset({0, 1005, 1006, 1015})
+"""Close codes by which an endpoint names what it saw; they are never sent (RFC 6455, 7.4.1)."""
+
 CONTINUATION, TEXT, CLOSE, PING, PONG = (
     WSMsgType.CONTINUATION,
     WSMsgType.TEXT,
@@ -59,6 +62,11 @@ class WebSocket(WSListener):
         self._unsent: list[bytes] = []
         self._leaving = False
         self._ignores_messages = False
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The socket's; None before it is open and once it is gone."""
+        return None if self._transport is None else self._transport.underlying_transport
 
     # -- for the subclass ----------------------------------------------------------------------------------
 
@@ -123,6 +131,8 @@ class WebSocket(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type  # read once: each access makes a new object
         if kind == CLOSE:
+            if not self._leaving and not transport.is_close_frame_sent and not _sound_close(frame):
+                self.leave(CloseCode.PROTOCOL_ERROR, "the close frame is not valid")
             self._peer_closed(transport, frame)
         elif self._leaving or transport.is_close_frame_sent:
             return  # frames from the same read are still passed on
@@ -188,6 +198,7 @@ class WebSocket(WSListener):
         self.on_peer_closed()
         self._leaving = True
         if not transport.is_close_frame_sent:
+            self.flush()
             transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
         transport.disconnect()
 
@@ -225,3 +236,14 @@ class WebSocket(WSListener):
         """End the socket at once, whether the client has answered the close or not."""
         if self._transport is not None and not self._transport.is_disconnected:
             self._transport.disconnect(graceful=False)
+
+
+def _sound_close(frame: WSFrame) -> bool:
+    """Whether a close has no reserved bit, and no code that a frame must not have (RFC 6455, 7.4).
+
+    The library has refused the other codes below 3000, and a reason that is not UTF-8.
+    """
+    if frame.rsv1 or frame.rsv2 or frame.rsv3:
+        return False
+    code = int(frame.get_close_code())  # type: ignore[call-overload]
+    return not frame.payload_size or (code not in CODES_OF_NO_FRAME and code < 5000)

@@ -14,6 +14,8 @@ from unisono.ipc.stats import CounterValues, Histogram
 # name → (help, label of the part behind `|`)
 COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
     "connections_opened": ("WebSocket connections accepted", None),
+    "openings_cut": ("sockets cut before their upgrade, because newer ones needed their room", None),
+    "origins_refused": ("upgrades refused because of their Origin", None),
     "messages_in": ("well-formed messages received", None),
     "broadcasts": ("event_broadcast messages sent", None),
     "errors": ("error messages sent", "code"),
@@ -43,6 +45,7 @@ COUNTERS: Final[Mapping[str, tuple[str, str | None]]] = {
 }
 GAUGES: Final[Mapping[str, str]] = {
     "connections": "open connections",
+    "openings": "accepted sockets that have not upgraded yet",
     "in_flight_items": "submitted items waiting for judgement",
     "in_flight_bytes": "bytes of messages waiting for judgement",
     "sync_queue_bytes": "estimated memory of syncs that wait for an answer",

@@ -22,6 +22,7 @@ from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
 from unisono.front.frame_reader import FrameReader
+from unisono.front.openings import OpeningProtocol
 from unisono.front.server import Front
 from unisono.ipc.channel import frame, socket_pair
 from unisono.ipc.messages import Drain
@@ -81,9 +82,8 @@ class Embedded:
 
 def connections_in_memory() -> int:
     """With their parts, and with cyclic garbage that nobody has looked for."""
-    return sum(
-        type(thing) in (ClientConnection, FrameReader, WSTransport, WSProtocol) for thing in gc.get_objects()
-    )
+    parts = (ClientConnection, FrameReader, WSTransport, WSProtocol, OpeningProtocol)
+    return sum(type(thing) in parts for thing in gc.get_objects())
 
 
 @contextlib.contextmanager

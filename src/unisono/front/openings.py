@@ -1,0 +1,100 @@
+"""Sockets that were accepted and have not upgraded yet, within the bound on connections (LIM-05).
+
+The library's own server does not tell of a socket before its upgrade, so the library's protocol is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
+from picows.api import _resolve_logger
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
+
+from unisono.front.frame_reader import FRAGMENT_BYTES, LIBRARY_BUFFER_BYTES
+from unisono.front.websocket import WebSocket
+
+BACKLOG: Final = 1024
+
+MIN_OPENINGS: Final = 128
+"""Sockets that may wait for their upgrade although there is no room for a connection: after it they are told so."""
+
+Answer = Callable[[WSUpgradeRequest], WebSocket | WSUpgradeResponseWithListener]
+
+
+class Openings:
+    """The sockets without an upgrade, oldest first.
+
+    Invariant: they are at most as many as connections have room for, or `MIN_OPENINGS`. One more cuts the oldest: a
+    client upgrades within a round trip, so who has waited longest is the least likely to be one.
+    """
+
+    def __init__(self, room: Callable[[], int], on_cut: Callable[[], None]) -> None:
+        self._room = room
+        self._on_cut = on_cut
+        self._sockets: dict[asyncio.Transport, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def add(self, transport: asyncio.Transport) -> None:
+        self._sockets[transport] = None
+        if len(self._sockets) > max(MIN_OPENINGS, self._room()):
+            oldest = next(iter(self._sockets))
+            del self._sockets[oldest]
+            self._on_cut()
+            oldest.abort()
+
+    def discard(self, transport: asyncio.BaseTransport) -> None:
+        """It has upgraded, or is gone."""
+        self._sockets.pop(transport, None)  # type: ignore[call-overload]
+
+
+class OpeningProtocol(WSProtocol):  # type: ignore[misc]
+    """The library's protocol of one socket, which is among the openings until it upgrades or ends."""
+
+    __slots__ = ("_openings", "_socket")
+
+    def __init__(self, answer: Answer, handshake_timeout_s: float, openings: Openings) -> None:
+        super().__init__(
+            None,  # host_port, of clients
+            None,  # ws_path, of clients
+            False,  # is_client_side
+            answer,
+            _resolve_logger("front", "server"),
+            True,  # disconnect_on_exception
+            handshake_timeout_s,
+            False,  # enable_auto_ping
+            0,  # auto_ping_idle_timeout
+            0,  # auto_ping_reply_timeout
+            WSAutoPingStrategy.PING_WHEN_IDLE,
+            False,  # enable_auto_pong
+            FRAGMENT_BYTES,  # max_frame_size
+            None,  # extra_headers, of clients
+            LIBRARY_BUFFER_BYTES,  # read_buffer_init_size
+        )
+        self._openings = openings
+        self._socket: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._socket = transport
+        self._openings.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._socket is not None:
+            self._openings.discard(self._socket)
+            self._socket = None
+        super().connection_lost(exc)
+
+
+async def listen(
+    sock: socket.socket, answer: Answer, handshake_timeout_s: float, openings: Openings
+) -> asyncio.Server:
+    """Accept sockets; `answer` is called with each request for an upgrade."""
+    return await asyncio.get_running_loop().create_server(
+        lambda: OpeningProtocol(answer, handshake_timeout_s, openings), sock=sock, backlog=BACKLOG
+    )
