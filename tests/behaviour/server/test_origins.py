@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
+from tests.behaviour.server.frames import UPGRADE_LINES, answer_to, request
 from tests.behaviour.server.harness import Server, running
-from tests.waiting import PATIENCE_S
 from unisono.cli.settings import ConfigError, load
 from unisono.front.upgrades import MAX_ORIGIN_CHARS_LOGGED, MAX_ORIGINS_LOGGED
 from unisono.web_origins import normal_origin
@@ -29,21 +27,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def asked(server: Server, headers: Sequence[str | bytes]) -> tuple[int, bytes]:
     """Status and whole answer of a request for an upgrade with these lines among its headers."""
-    address = urlsplit(server.url)
-    lines = [
-        b"GET /sync HTTP/1.1", b"Host: x", b"Upgrade: websocket", b"Connection: Upgrade",
-        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", b"Sec-WebSocket-Version: 13",
-        *(line.encode() if isinstance(line, str) else line for line in headers),
-    ]  # fmt: skip
-    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as sock:
-        sock.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
-        answer = b""
-        while b"\r\n\r\n" not in answer and (more := sock.recv(65536)):
-            answer += more
-        status = int(answer.split()[1]) if answer else 0
-        while status != 101 and (more := sock.recv(65536)):
-            answer += more
-    return status, answer
+    lines = (line.encode() if isinstance(line, str) else line for line in headers)
+    return answer_to(server.url, request(*UPGRADE_LINES, *lines))
 
 
 @pytest.mark.parametrize(
@@ -104,14 +89,10 @@ def test_a_client_without_an_origin_is_never_refused_for_it(guarded: Server, who
 
 def test_a_header_of_an_older_version_is_no_way_around_the_list(guarded: Server) -> None:
     """Version 8 had its origin elsewhere."""
-    address = urlsplit(guarded.url)
-    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as sock:
-        sock.sendall(
-            b"GET /sync HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Origin: https://evil.example\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 8\r\n\r\n"
-        )
-        assert sock.recv(100).split()[1] == b"426"
+    older = request(
+        *UPGRADE_LINES[:-1], b"Sec-WebSocket-Version: 8", b"Sec-WebSocket-Origin: https://evil.example"
+    )
+    assert answer_to(guarded.url, older)[0] == 426
 
 
 def test_without_a_list_any_origin_is_upgraded(server: Server) -> None:
