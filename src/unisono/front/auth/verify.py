@@ -4,11 +4,14 @@ Invariants
 - A token is verified only with an algorithm that is on the operator's list and on the key's.
 - The texts of `AuthFailed` are fixed sentences. No part of a token or a key is in them, in a log line or in a repr
   (AUTH-08).
+- A token has one spelling: another text with the same bytes is not that token.
 - Time is an argument. Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from collections.abc import Mapping, Sequence
 
@@ -153,16 +156,27 @@ def _header(token: str) -> tuple[str | None, str]:
     """The `kid` and `alg` of a token, not verified yet."""
     if len(token) > MAX_TOKEN_BYTES:
         raise AuthFailed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
-    if not token.isascii():
-        raise AuthFailed("the token is not a JWT")
     try:
-        header: dict[str, object] = _JWS.get_unverified_header(token)
-    except jwt.PyJWTError:
+        first, _, _ = map(_segment, token.split("."))
+        header = _json_object(first)
+        _JWS.get_unverified_header(token)
+    except (ValueError, jwt.PyJWTError):
         raise AuthFailed("the token is not a JWT") from None
     kid, algorithm = header.get("kid"), header.get("alg")
     if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)):
         raise AuthFailed("the token's header is not valid")
     return kid, algorithm
+
+
+def _segment(text: str) -> bytes:
+    """The bytes of one part of a token, in the one spelling they have (RFC 7515, 2); ValueError for any other.
+
+    The library skips characters outside of the alphabet, so that a signature has many spellings.
+    """
+    decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if base64.urlsafe_b64encode(decoded).rstrip(b"=") != text.encode("ascii"):
+        raise ValueError("not base64url without padding")
+    return decoded
 
 
 def _signed_claims(token: str, key: Key, algorithm: str) -> Mapping[str, object]:
@@ -173,12 +187,28 @@ def _signed_claims(token: str, key: Key, algorithm: str) -> Mapping[str, object]
     except jwt.PyJWTError:
         raise AuthFailed("the token is not a JWT that can be verified here") from None
     try:
-        claims: object = msgspec.json.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise AuthFailed("the token's claims are not valid JSON") from None
-    if not isinstance(claims, dict):
-        raise AuthFailed("the token's claims are not a JSON object")
-    return claims
+        return _json_object(payload)
+    except ValueError:
+        raise AuthFailed("the token's claims are not a JSON object with every name once") from None
+
+
+def _json_object(data: bytes) -> Mapping[str, object]:
+    """A JSON object without a name twice: its issuer and this server might read two different ones (RFC 7519, 4)."""
+    try:
+        value: object = msgspec.json.decode(data)  # stricter than what follows
+        json.loads(data, object_pairs_hook=_unique)
+    except (msgspec.MsgspecError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a name stands twice")
+    return members
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:
