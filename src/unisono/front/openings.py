@@ -42,7 +42,7 @@ class Openings:
 
     def add(self, transport: asyncio.Transport) -> None:
         self._sockets[transport] = None
-        if len(self._sockets) > max(MIN_OPENINGS, self._room()):
+        while len(self._sockets) > max(MIN_OPENINGS, self._room()):
             oldest = next(iter(self._sockets))
             del self._sockets[oldest]
             self._on_cut()
