@@ -32,9 +32,12 @@ class Openings:
     client upgrades within a round trip, so who has waited longest is the least likely to be one.
     """
 
-    def __init__(self, room: Callable[[], int], on_cut: Callable[[], None]) -> None:
+    def __init__(
+        self, room: Callable[[], int], on_cut: Callable[[], None], on_change: Callable[[], None]
+    ) -> None:
         self._room = room
         self._on_cut = on_cut
+        self._on_change = on_change
         self._sockets: dict[asyncio.Transport, None] = {}
 
     def __len__(self) -> int:
@@ -47,10 +50,12 @@ class Openings:
             del self._sockets[oldest]
             self._on_cut()
             oldest.abort()
+        self._on_change()
 
     def discard(self, transport: asyncio.BaseTransport) -> None:
         """It has upgraded, or is gone."""
         self._sockets.pop(transport, None)  # type: ignore[call-overload]
+        self._on_change()
 
 
 class OpeningProtocol(WSProtocol):  # type: ignore[misc]

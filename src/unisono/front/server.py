@@ -19,6 +19,7 @@ from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
+from unisono.front.heap_trim import HeapTrim
 from unisono.front.openings import Openings, listen
 from unisono.front.services import FrontServices
 from unisono.front.upgrades import UpgradeCheck, refused
@@ -76,8 +77,9 @@ class Front:
         self.exit_code: asyncio.Future[int] = self._loop.create_future()
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._connections: dict[int, ClientConnection] = {}
-        self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"))
+        self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"), self._count_sockets)
         self._upgrade_check = UpgradeCheck(settings, self._counters)
+        self._heap = HeapTrim(self._loop)
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
@@ -122,6 +124,9 @@ class Front:
         """Connections that there is still room for; negative while some above the limit are being closed."""
         return self._settings.max_connections - len(self._connections)
 
+    def _count_sockets(self) -> None:
+        self._heap.sockets(len(self._connections) + len(self._openings))
+
     # -- for the connections (ConnectionOwner) -------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> bool:
@@ -136,6 +141,7 @@ class Front:
     def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
         self._requests.forget_claim(connection.number)
+        self._count_sockets()
         if self.draining and not self._connections:
             self._exit(0)
 
