@@ -68,8 +68,9 @@ def of_none() -> Iterator[Named]:
         for signature in ("", "AA", b64(bytes(32))):
             yield f"alg {name!r} with signature {signature[:3]!r}", unsigned({"alg": name}, signature)
     yield "no alg", unsigned({"typ": "JWT"})
-    for alg in (None, True, 0, [], ["none"], ["HS256"], {"alg": "HS256"}):
-        yield f"alg {alg!r}", written({"alg": alg})
+    strange_algs: list[object] = [None, True, 0, [], ["none"], ["HS256"], {"alg": "HS256"}]
+    for strange in strange_algs:
+        yield f"alg {strange!r}", written({"alg": strange})
     for alg in (
         "HS1",
         "HS2560",
@@ -125,7 +126,8 @@ def of_headers() -> Iterator[Named]:
         header = {"kid": "rsa", member: value}
         token = jwt.encode(claims(**GOOD), private_key("rsa-attacker"), algorithm="RS256", headers=header)
         yield f"a foreign key, and {member}", token
-    for crit in (["exp"], ["b64"], [], ["unknown"], "exp", None, 1, {}, [1]):
+    crits: list[object] = [["exp"], ["b64"], [], ["unknown"], "exp", None, 1, {}, [1]]
+    for crit in crits:
         yield f"crit {crit!r}", written(HEADER | {"crit": crit, "b64": False, "unknown": 1})
     kids: list[object] = [
         7, True, [], {}, ["oct"], "../../dev/null", "/dev/null", "file:///etc/passwd", "' OR '1'='1", "oct' --",
@@ -147,7 +149,7 @@ def of_headers() -> Iterator[Named]:
 
 
 def of_claims() -> Iterator[Named]:
-    strange = (None, True, False, "", "1700000060", "soon", [], [NOW_S + 60], {}, {"exp": 1})
+    strange: list[object] = [None, True, False, "", "1700000060", "soon", [], [NOW_S + 60], {}, {"exp": 1}]
     for exp in (
         ...,
         *strange,
@@ -180,8 +182,9 @@ def of_claims() -> Iterator[Named]:
         "alic\u0435",
     ):
         yield f"client_id {client!r}", written(HEADER, claims(**GOOD, client_id=client))
+    scopes: list[object] = [None, "p", "*", 7, True, {}, {"p": 1}, [1], [None], ["p", 7], [["p"]], [{}]]
     for claim in ("allowed_partitions", "allowed_partition_prefixes"):
-        for value in (None, "p", "*", 7, True, {}, {"p": 1}, [1], [None], ["p", 7], [["p"]], [{}]):
+        for value in scopes:
             yield f"{claim} {value!r}", written(HEADER, claims(**GOOD, **{claim: value}))
     for issuer in (..., None, "", "https://id.example/", "HTTPS://id.example", [ISSUER], {"iss": ISSUER}, 1):
         yield f"iss {issuer!r}", written(HEADER, claims(aud=AUDIENCE, iss=issuer))

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from aiofastnet import create_server
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.api import _resolve_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
@@ -100,6 +101,9 @@ async def listen(
     sock: socket.socket, answer: Answer, handshake_timeout_s: float, openings: Openings
 ) -> asyncio.Server:
     """Accept sockets; `answer` is called with each request for an upgrade."""
-    return await asyncio.get_running_loop().create_server(
-        lambda: OpeningProtocol(answer, handshake_timeout_s, openings), sock=sock, backlog=BACKLOG
+    return await create_server(  # whose transports the library writes to without a detour
+        asyncio.get_running_loop(),
+        lambda: OpeningProtocol(answer, handshake_timeout_s, openings),
+        sock=sock,
+        backlog=BACKLOG,
     )

@@ -280,10 +280,12 @@ class Attacker:
             self.closes += 1
 
     def _bystander(self, number: int) -> None:
-        who = f"bystander-{self._seed}-{number}"
-        with self._server.client(who) as peer:
-            peer.commit([who], set_event("x", number))
-            assert [event["committed_id"] for event in peer.history([who])]
+        """Always of one partition: what the server keeps of it does not grow."""
+        with self._server.client("bystander") as peer:
+            committed_id = peer.commit(["bystander"], set_event("x", number))
+            assert [event["committed_id"] for event in peer.history(["bystander"], committed_id - 1)] == [
+                committed_id
+            ]
 
 
 def _unfinished(sent: bytes) -> bool:
