@@ -15,10 +15,10 @@ from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
+from unisono.front.descriptors import MAX_REFUSED
 from unisono.front.intake import SPREAD_MAX
 from unisono.front.openings import MIN_OPENINGS
 from unisono.front.rates import MAX_CLIENTS
-from unisono.front.server import MAX_REFUSED
 from unisono.front.upgrades import MAX_ORIGINS_LOGGED
 from unisono.ipc.channel import FRAME_BYTES_MAX
 from unisono.ipc.files import COMMAND_TIMEOUT_S

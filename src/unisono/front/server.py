@@ -19,6 +19,7 @@ from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import ClientConnection
+from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
 from unisono.front.openings import Openings, listen
 from unisono.front.services import FrontServices
@@ -52,16 +53,14 @@ log = logging.getLogger("unisono.front")
 NUMBERS_PER_FRONT: Final = 2**40
 """Connection numbers are unique over all fronts of a node: front n counts from n times this."""
 
-MAX_REFUSED: Final = 128
-"""Connections above `max_connections` that are told so by their close; further ones get HTTP 503, and no memory."""
-
 
 class Front:
     """All connections of one front process.
 
     Invariants: a socket is among `_openings` from its accept until its upgrade, and its connection is in
-    `_connections` from there until the socket is gone. Both together are bounded by `max_connections`, and those
-    who are being told that there is no room. Nothing here refers to a connection whose socket is gone (LIM-05).
+    `_connections` from there until the socket is gone. Both together are bounded by `max_connections` and the limit
+    of open files, beside those who are being told that there is no room. Nothing here refers to a connection whose
+    socket is gone (LIM-05).
     """
 
     def __init__(self, index: int, settings: Settings, verifier: Verifier, access: Access) -> None:
@@ -76,6 +75,7 @@ class Front:
         self.draining = False
         self.exit_code: asyncio.Future[int] = self._loop.create_future()
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
+        self._max_connections = connections_within_limit(settings.max_connections, index)
         self._connections: dict[int, ClientConnection] = {}
         self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"), self._count_sockets)
         self._upgrade_check = UpgradeCheck(settings, self._counters)
@@ -122,7 +122,7 @@ class Front:
 
     def _room(self) -> int:
         """Connections that there is still room for; negative while some above the limit are being closed."""
-        return self._settings.max_connections - len(self._connections)
+        return self._max_connections - len(self._connections)
 
     def _count_sockets(self) -> None:
         self._heap.sockets(len(self._connections) + len(self._openings))

@@ -36,6 +36,7 @@ from unisono.authority.stuck_rules import RunningCall
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
+from unisono.front.descriptors import raise_limit
 from unisono.front.server import Front
 from unisono.ipc.channel import Channel, ChannelClosed, socket_pair
 from unisono.ipc.messages import Ready
@@ -275,6 +276,7 @@ def run_front(
     """A front process."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    raise_limit()
 
     async def main() -> int:
         front = Front(index, settings, make_verifier(), access)

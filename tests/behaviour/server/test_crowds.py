@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from pathlib import Path
 
@@ -133,6 +134,30 @@ def test_who_finds_no_room_is_told_so_and_further_ones_get_503(tmp_path: Path) -
 
         asyncio.run(scenario())
         settled_front(server, 0)
+
+
+@pytest.mark.req("LIM-05")
+def test_the_limit_of_open_files_is_never_reached(tmp_path: Path) -> None:
+    """Past it the event loop would try to accept again and again, and log each time."""
+
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500))
+
+    with running(tmp_path / "data", "--access-default", "allow", preexec_fn=few_files) as server:
+
+        async def scenario() -> None:
+            idle = [await Client.open(server.url, b"") for _ in range(900)]
+            await asyncio.to_thread(_use, server, "served")
+            held = await hold(server, 180, "held")
+            assert descriptors(front_pid(server)) < 500
+            for client in (*idle, *held):
+                await client.vanish()
+
+        asyncio.run(scenario())
+        settled_front(server, 0)
+        log = server.log.read_text()
+        assert "room for 180 connections, max_connections is 20000: the limit of open files is 500" in log
+        assert "Traceback" not in log
 
 
 def load(data: Path, *, held: int, churned: int, within: float) -> None:
