@@ -42,6 +42,8 @@ def another(name: str) -> Any:
         return not default
     if name == "jwt_algorithms":
         return ("HS256", "ES256")
+    if name == "allowed_origins":
+        return ("https://app.example.com", "http://localhost:5173")
     if name == "store":
         return "postgresql://db.example/log"
     if is_table(name):
