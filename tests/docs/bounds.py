@@ -37,7 +37,7 @@ from unisono.store.merge_ids import KEPT_MAX
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 from unisono.store.postgres.log import POLL_S
 from unisono.store.sqlite.files import PAGE_BYTES
-from unisono.store.sqlite.reader import NUMBERS_MAX
+from unisono.store.sqlite.pages import NUMBERS_MAX
 from unisono.store.sqlite.wal import CAP_FRAMES, RETRY_FRAMES
 
 

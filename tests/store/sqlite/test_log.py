@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.store.contract import NO_LIMIT, LogContract, Place
 from tests.store.records import append, append_many
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import files as sqlite_files
-from unisono.store.sqlite import reader as sqlite_reading
+from unisono.store.sqlite import pages as sqlite_pages
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 
@@ -181,7 +181,7 @@ def test_ids_stay_below_two_to_the_53(tmp_path: Path) -> None:
 
 
 def test_partition_numbers_outlive_a_full_cache(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_reading, "NUMBERS_MAX", 4)
+    monkeypatch.setattr(sqlite_pages, "NUMBERS_MAX", 4)
     for n in range(30):
         append(log, [[f"n{n}", "p"], ["p", f"x{n % 3}"]])
     assert len(log.page(["p"], 0, 100, **NO_LIMIT).records) == 60
@@ -267,12 +267,15 @@ def test_a_page_of_a_thousand_partitions_costs_its_events_and_a_probe_each(
 
 
 @pytest.mark.req("SYNC-10")
+@pytest.mark.parametrize("statement", [sqlite_pages._page_sql, sqlite_pages._wire_page_sql])
 @pytest.mark.parametrize("partitions", [1, 2, 64])
-def test_a_page_is_all_index_searches(log: SqliteLog, tmp_path: Path, partitions: int) -> None:
+def test_a_page_is_all_index_searches(
+    log: SqliteLog, tmp_path: Path, partitions: int, statement: Callable[[int], str]
+) -> None:
     names = [f"n{n}" for n in range(partitions)]
     append(log, [[name] for name in names])
     with direct(tmp_path) as connection:
-        query = f"EXPLAIN QUERY PLAN {sqlite_reading._page_sql(partitions)}"
+        query = f"EXPLAIN QUERY PLAN {statement(partitions)}"
         plan = [str(row[3]) for row in connection.execute(query, (0, 9, 9, *range(partitions)))]
     assert sum(step.startswith("SEARCH event_partitions USING PRIMARY KEY") for step in plan) == partitions
     assert sum(step.startswith("SEARCH events USING INTEGER PRIMARY KEY") for step in plan) == 1
