@@ -12,6 +12,9 @@ from tests.faults.errors import fail_calls, fail_starts, require_strace
 from tests.faults.network import bad_lines, clients_over_bad_lines
 from tests.faults.slow import broadcast
 from tests.faults.space import fill_the_disk
+from tests.store.postgres.server import database, postgres
+
+__all__ = ["database", "postgres"]
 
 ROUNDS = os.environ.get("SOAK_ROUNDS")
 CALLS = int(ROUNDS or 60)
@@ -93,5 +96,14 @@ def test_clients_of_the_library_over_lines_with_mishaps(tmp_path: Path) -> None:
 def test_the_clock_of_a_server_jumps_again_and_again(tmp_path: Path) -> None:
     require_faketime()
     tally = jump_clock(tmp_path / "data", JUMPS, seed=JUMPS)
+    assert tally.faults.total() == 2 * JUMPS
+    log.info("tally: %s", tally)
+
+
+@pytest.mark.req("AUTH-04", "HB-02", "ENV-07", "CONN-05", "ORD-01", "ORD-02", "SYNC-06", "BCAST-03")
+@pytest.mark.timeout(300 + 30 * JUMPS)
+def test_the_clock_of_a_node_jumps_again_and_again(tmp_path: Path, database: str) -> None:
+    require_faketime()
+    tally = jump_clock(tmp_path / "data", JUMPS, JUMPS, database)
     assert tally.faults.total() == 2 * JUMPS
     log.info("tally: %s", tally)

@@ -21,12 +21,13 @@ import os
 import random
 import socket
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.behaviour.nodes.cluster import cluster
 from tests.behaviour.server.harness import Peer, Server
 from tests.behaviour.server.killing import SERVE
 from tests.faults.draining import Subscriber
@@ -79,22 +80,27 @@ def require_faketime() -> None:
         pytest.skip("libfaketime is not installed")
 
 
-def jump_clock(data: Path, jumps: int, seed: int) -> Tally:
-    """Set the clock again and again; connections live on, and those whose tokens end do not."""
+def jump_clock(data: Path, jumps: int, seed: int, dsn: str | None = None) -> Tally:
+    """Set the clock again and again; connections live on, and those whose tokens end do not.
+
+    With a `dsn` the server is a node beside another one whose clock is right.
+    """
     dice = random.Random(seed)
-    server = JumpingServer(data, *SERVE, *TIMERS)
-    server.start()
-    try:
-        with load([server], writers=2, followers=1, seed=seed, pace_s=0.2) as work:
+    node = () if dsn is None else ("--store", dsn, "--node-name", "jumping")
+    server = JumpingServer(data, *SERVE, *TIMERS, *node)
+    with ExitStack() as stack:
+        others = [] if dsn is None else stack.enter_context(cluster(data.parent, dsn, "b", *TIMERS))
+        server.start()
+        stack.callback(server.kill)
+        servers = [server, *others]
+        with load(servers, writers=2, followers=1, seed=seed, pace_s=0.2) as work:
             for number in range(jumps):
                 jump_s = JUMPS_S[number] if number < len(JUMPS_S) else dice.choice(JUMPS_S)
                 _jump(server, work, jump_s)
-            tally = work.settle(data, [server])
+            tally = work.settle(dsn or data, servers)
             assert not tally.ends, "a connection ended because a clock was set"
             assert server.stop() == 0
             return tally
-    finally:
-        server.kill()
 
 
 def _jump(server: JumpingServer, work: Load, jump_s: int) -> None:
