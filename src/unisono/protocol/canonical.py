@@ -18,10 +18,10 @@ A doubt costs time, never bytes: it leads to the exact path.
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import re
-from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import orjson
@@ -29,7 +29,7 @@ import orjson
 from unisono.protocol.canonical_errors import NotCanonical, too_long
 from unisono.protocol.canonical_exact import parse_exact, why_refused, write_exact
 from unisono.protocol.canonical_numbers import SAFE_INTEGER_MAX, all_survive, doubtful_literals, respelled
-from unisono.vocabulary import Json
+from unisono.vocabulary import Json, JsonObject
 
 __all__ = [
     "PLACE_BYTES_MAX",
@@ -121,29 +121,18 @@ def _sorted_text(value: Json, options: int = _STRICT) -> bytes:
     """As orjson writes it, with the keys of every object in the RFC's order."""
     text = _dumps(value, None, options | orjson.OPT_SORT_KEYS)
     if (0xEE in text or 0xEF in text) and _BEYOND_BMP.search(text):
-        value = _loads(text)
-        _put_keys_in_order(value)
-        return _dumps(value, None, options)
+        return _dumps(_decode_in_order(text.decode()), None, options)
     return text
 
 
-def _put_keys_in_order(tree: Json) -> None:
-    """Sort the keys of every object in place."""
-    containers: list[Json] = [tree]
-    while containers:
-        container = containers.pop()
-        children: Iterable[Json]
-        if isinstance(container, dict):
-            if len(container) > 1 and not "".join(container).isascii():
-                items = [(name, container[name]) for name in sorted(container, key=_utf_16)]
-                container.clear()
-                container.update(items)
-            children = container.values()
-        else:
-            children = cast(list[Json], container)
-        for each in children:
-            if each and (each.__class__ is dict or each.__class__ is list):
-                containers.append(each)
+def _in_order(pairs: list[tuple[str, Json]]) -> JsonObject:
+    """An object with its keys in the RFC's order."""
+    if len(pairs) > 1 and not "".join([name for name, _ in pairs]).isascii():
+        pairs.sort(key=lambda pair: _utf_16(pair[0]))
+    return dict(pairs)
+
+
+_decode_in_order = json.JSONDecoder(object_pairs_hook=_in_order).decode
 
 
 # Doubts of the fast path. Each may be wrong only in doubting too much.

@@ -43,6 +43,7 @@ def test_the_package_travels_with_spark_submit_while_an_executor_is_killed(
     kill_executors(cluster, tmp_path, events=3_000, kills=1, seed=time.time_ns(), submitted=True)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_the_whole_pipeline_in_one_application(cluster: Cluster, tmp_path: Path) -> None:
     """Every command that has work for executors, one after the other on the same log and lake.

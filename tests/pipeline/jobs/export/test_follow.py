@@ -27,6 +27,7 @@ def wait_for(lake: Lake, head: int, follower: subprocess.Popen[str]) -> None:
     assert wait_until(lambda: lake.exists() and lake.head() >= head, follower)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_follow_stop_kill_and_go_on(tmp_path: Path) -> None:
     """Beside a writer: killed by -9, going on where it was, stopped by SIGTERM."""
