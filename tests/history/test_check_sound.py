@@ -155,13 +155,14 @@ def test_an_error_may_overtake_the_answer_to_an_earlier_sync() -> None:
     assert story.broken() == set()
 
 
-def test_a_sync_that_a_failing_server_did_not_answer_may_have_set_its_subscriptions() -> None:
+@pytest.mark.parametrize("code", ["server_error", "auth_failed"])
+def test_a_sync_that_was_not_answered_may_have_set_its_subscriptions(code: str) -> None:
     story = sound()
     story.connect("c9", "c")
     story.sync("c9", 5, subscribe=True)
     story.commit("a2", "e7", 6)
     story.broadcast("c9", 6)
-    story.frame("c9", "received", "error", {"code": "server_error", "message": "…"})
+    story.frame("c9", "received", "error", {"code": code, "message": "…"})
     finish(story)
     assert story.broken() == set()
 

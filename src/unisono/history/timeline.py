@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -53,6 +53,9 @@ from unisono.protocol.codec import Envelope
 from unisono.protocol.messages import Item, SubmitEvent, SubmitEvents, Sync
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.protocol.tombstones import is_tombstone
+
+ENDING_ERRORS: Final = ("server_error", "auth_failed")
+"""The log failed; the token has expired."""
 
 
 class PageResponse(SyncResponse, frozen=True):
@@ -207,11 +210,11 @@ class Timeline:
     def _error(self, connection: TimelineConnection, error: ReceivedError) -> None:
         """The answer to the one request that waits for one, or to any of several.
 
-        `server_error` answers none: a sync may have set its subscriptions before.
+        Those that end the connection answer none. A sync that they leave unanswered may have set its subscriptions.
         """
         submits = [*connection.requests, *chain.from_iterable(connection.singles.values())]
         only = len(submits) + len(connection.syncs) == 1
-        if error.code == "server_error":
+        if not only or error.code in ENDING_ERRORS:
             _note_unanswered_subscription(connection)
         connection.syncs.clear()
         if only:
