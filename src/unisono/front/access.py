@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from unisono.front.auth.verify import Identity
+from unisono.front.unique_names import unique_names
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
 
@@ -108,7 +109,8 @@ def _document(path: Path) -> object:
             case ".toml":
                 return tomllib.loads(text)
             case ".json":
-                document: object = json.loads(text, object_pairs_hook=_unique)
+                # Of a key that comes twice one grant would be lost.
+                document: object = json.loads(text, object_pairs_hook=unique_names)
                 return document
             case _:
                 raise AclError(f"{path}: an ACL file ends in .toml or .json")
@@ -118,15 +120,6 @@ def _document(path: Path) -> object:
         raise AclError(f"{path}: is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         raise AclError(f"{path}: cannot be parsed: {error}") from None
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """JSON lets a key occur twice and the last one win; in an ACL that would silently lose a grant."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        repeated = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
-        raise ValueError(f"the key {repeated!r} comes twice in one object")
-    return table
 
 
 def _table(value: object, where: str, known: frozenset[str] | set[str] | None = None) -> dict[str, object]:

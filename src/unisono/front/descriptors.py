@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 from typing import Final
@@ -21,9 +22,13 @@ FEW: Final = 0.9
 
 
 def raise_limit() -> None:
-    """Use all open files that this process may have; shells and services start with few of them."""
+    """Use all open files that this process may have; shells and services start with few of them.
+
+    Some systems refuse it, macOS for one that says "unlimited": the limit then stays as it is.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections_within_limit(max_connections: int, index: int) -> int:

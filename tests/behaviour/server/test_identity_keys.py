@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import subprocess
 import sys
@@ -14,16 +13,11 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.behaviour.server.harness import SECRET, Server, item, running
 from tests.behaviour.server.signing import HS256, TTLS_S, OwnCommand, accepted, by_hand, claims, refused
+from tests.front.tokens import jwk, pem, private_key
 from tests.waiting import PATIENCE_S, in_a_window
-
-PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-
 
 ISSUER, AUDIENCE = "https://issuer.example", "unisono-tests"
 
@@ -35,33 +29,6 @@ def keyed(data: Path, *key_options: str) -> OwnCommand:
         "--access-default", "allow", "--model", "open", "--log-level", "debug", *key_options,
     ]  # fmt: skip
     return OwnCommand(data, command)
-
-
-@functools.cache
-def private_key(name: str) -> PrivateKey:
-    match name.partition("-")[0]:
-        case "rsa":
-            return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        case "ec":
-            return ec.generate_private_key(ec.SECP256R1())
-        case _:
-            return ed25519.Ed25519PrivateKey.generate()
-
-
-def pem(name: str) -> bytes:
-    return private_key(name).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def jwk(name: str) -> dict[str, Any]:
-    public = private_key(name).public_key()
-    match public:
-        case rsa.RSAPublicKey():
-            key = RSAAlgorithm.to_jwk(public, as_dict=True)
-        case ec.EllipticCurvePublicKey():
-            key = ECAlgorithm.to_jwk(public, as_dict=True)
-        case _:
-            key = OKPAlgorithm.to_jwk(public, as_dict=True)
-    return {part: value for part, value in key.items() if part != "key_ops"} | {"kid": name}
 
 
 def signed(name: str, algorithm: str, who: str, kid: str | None = None, **changes: Any) -> str:
@@ -201,7 +168,7 @@ def test_a_server_with_a_pem_public_key(tmp_path: Path, who: str) -> None:
 def test_a_server_with_a_jwks_file_that_changes(tmp_path: Path, who: str) -> None:
     file = tmp_path / "jwks.json"
     names = {"rsa-1": "RS256", "ec-1": "ES256", "ed-1": "EdDSA"}
-    file.write_text(json.dumps({"keys": [jwk(name) for name in names]}))
+    file.write_text(json.dumps({"keys": [jwk(name, name) for name in names]}))
     server = keyed(tmp_path / "data", "--jwks", str(file))
     server.start()
     try:
@@ -211,7 +178,7 @@ def test_a_server_with_a_jwks_file_that_changes(tmp_path: Path, who: str) -> Non
         refused(server, who, signed("ec-2", "ES256", who, kid="ec-1"))
         refused(server, who, by_hand({"alg": "HS256", "kid": "rsa-1"}, claims(who), secret=pem("rsa-1")))
         refused(server, who, signed("ec-2", "ES256", who, kid="ec-2"))
-        file.write_text(json.dumps({"keys": [jwk("ec-2")]}))
+        file.write_text(json.dumps({"keys": [jwk("ec-2", "ec-2")]}))
         deadline = (
             time.monotonic() + PATIENCE_S
         )  # an unknown key id makes it look again, at most once a second

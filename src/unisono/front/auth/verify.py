@@ -20,6 +20,7 @@ import msgspec
 
 from unisono.front.auth.keys import ALGORITHMS, MIN_HMAC_SECRET_BYTES, Key, KeySourceError, listed
 from unisono.front.auth.sources import KeySource, SharedSecret
+from unisono.front.unique_names import unique_names
 from unisono.protocol.errors import AuthFailed
 from unisono.protocol.identities import client_id_fault
 from unisono.protocol.partitions import normal_start
@@ -196,19 +197,12 @@ def _json_object(data: bytes) -> Mapping[str, object]:
     """A JSON object without a name twice: its issuer and this server might read two different ones (RFC 7519, 4)."""
     try:
         value: object = msgspec.json.decode(data)  # stricter than what follows
-        json.loads(data, object_pairs_hook=_unique)
+        json.loads(data, object_pairs_hook=unique_names)
     except (msgspec.MsgspecError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(value, dict):
         raise ValueError("not an object")  # noqa: TRY004
     return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a name stands twice")
-    return members
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:
