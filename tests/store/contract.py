@@ -137,6 +137,19 @@ class LogContract:
             assert (what.committed_id, what.hash) == (record.committed_id, record.hash)
             assert (what.client_id, what.status_updated_at) == (record.client_id, record.status_updated_at)
 
+    @pytest.mark.req("ORD-03", "DUR-04")
+    @pytest.mark.parametrize("ids", [("old",), ("new", "new")])
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_an_id_is_never_committed_twice(self, place: Place, ids: tuple[str, ...], asked: bool) -> None:
+        """The authority does not send such a group; the log does not rely on it."""
+        log = place.writer()
+        log.begin(["old"])
+        log.commit([make_record(1, id="old")])
+        log.begin(ids if asked else [])
+        with pytest.raises(StorageError):
+            log.commit([make_record(2 + n, id=id) for n, id in enumerate(ids)])
+        assert place.reader().head() == 1
+
     @pytest.mark.req("SUBMIT-08", "ORD-01")
     def test_an_abandoned_group_leaves_nothing_and_uses_no_id(self, place: Place) -> None:
         log = place.writer()

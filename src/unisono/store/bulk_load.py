@@ -18,6 +18,7 @@ from unisono.store.batching import in_batches
 from unisono.store.copy import directory_of, is_dsn
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId, StoreUnusable
 from unisono.store.sqlite import files
+from unisono.store.sqlite.event_ids import EventIds
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.statements import load_queries
 
@@ -179,17 +180,18 @@ class SqliteIds:
         try:
             self._connection = files.connect_reader(directory)
             files.refuse_other_versions(self._connection, directory)
+            self._ids = EventIds(self._connection)
         except apsw.Error as error:
             raise StoreUnusable(f"{directory} cannot be read: {error}") from error
 
     def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
         """Events first, then pruned ids: an event pruned in between is found by the second query."""
-        asked, queries = msgspec.json.encode(ids).decode(), load_queries("sqlite")
-        return {
-            row[0]: RememberedId(*row[1:])
-            for query in ("find_ids", "find_pruned_ids")
-            for row in self._connection.execute(queries[query], (asked,))
-        }
+        self._ids.read_new()
+        known = dict(self._ids.find(ids))
+        asked = msgspec.json.encode(ids).decode()
+        for id, *row in self._connection.execute(load_queries("sqlite")["find_pruned_ids"], (asked,)):
+            known[id] = RememberedId(*row)
+        return known
 
     def close(self) -> None:
         self._connection.close()

@@ -92,6 +92,10 @@ class OpenedLog(Protocol):
         """Which events have these ids."""
         ...
 
+    def id_findings(self) -> Iterator[LogFinding]:
+        """Entries of the index of ids that point to no event, or to one with another id."""
+        ...
+
     def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
         """Which of these ids are remembered as pruned."""
         ...
@@ -150,7 +154,9 @@ class LogAuditor:
         yield from self._maintenance_findings(log)
         self._total = self._last - self._first + self.pruned_to + log.estimated_index_rows()
         yield from self._event_findings(log)
-        if not log.finds_by_id:
+        if log.finds_by_id:
+            yield from log.id_findings()
+        else:
             yield from self._duplicate_findings(log)
         yield from self._pruned_findings(log)
         yield from log.name_findings()

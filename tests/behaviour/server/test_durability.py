@@ -96,7 +96,8 @@ def test_the_three_indexes_exist_and_are_used(server: Server, who: str, part: st
             return " / ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", unset))
 
         assert "SEARCH events USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in plan(queries["scan"])
-        assert "SEARCH events USING INDEX events_by_id (id=?)" in plan(queries["find_ids"])
+        assert "SEARCH event_ids USING PRIMARY KEY (key=?)" in plan(queries["find_keys"])
+        assert "SEARCH events USING INTEGER PRIMARY KEY (rowid=?)" in plan(queries["find_events"])
         ranges = queries["page_range"].replace("{number}", "?4")
         page = plan(queries["page"].replace("{ids}", queries["page_ids"].replace("{ranges}", ranges)))
         wanted = (
@@ -104,7 +105,7 @@ def test_the_three_indexes_exist_and_are_used(server: Server, who: str, part: st
         )
         assert wanted in page
         assert "SEARCH events USING INTEGER PRIMARY KEY (rowid=?)" in page
-        for statement in ("scan", "find_ids"):
+        for statement in ("scan", "find_events"):
             assert "SCAN events" not in plan(queries[statement])
         assert "TEMP B-TREE" not in page
     finally:

@@ -13,10 +13,13 @@ from unisono.store.check_log import BATCH_BYTES_MAX, BATCH_ROWS, LogEnds, Partit
 from unisono.store.check_rows import Row, name_complaint
 from unisono.store.port import LogFinding, StoreUnusable
 from unisono.store.sqlite import files
+from unisono.store.sqlite.event_ids import EventIds, register_functions
 from unisono.store.statements import load_migrations, load_queries
 
 FILE_FINDINGS_MAX: Final = 100
 """Findings after which SQLite's own check stops."""
+
+_READ_ERRORS = (apsw.Error, UnicodeDecodeError)
 
 _SQL = load_queries("sqlite")
 
@@ -46,6 +49,7 @@ class SqliteOpened:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._ids = EventIds(connection)
         self.finds_by_id = True
 
     def structure_findings(self) -> Iterator[LogFinding]:
@@ -64,7 +68,7 @@ class SqliteOpened:
                 yield LogFinding("schema", f"the {definition[0]} {name} is not what this version makes it")
             else:
                 continue
-            self.finds_by_id &= name != "events_by_id"
+            self.finds_by_id &= name != "event_ids"
 
     def head(self) -> LogEnds | None:
         row = next(self._rows("check_head"), None)
@@ -94,7 +98,11 @@ class SqliteOpened:
         return rows
 
     def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:
-        return [(row[0], row[1]) for row in self._rows("find_ids", _array(ids))]
+        try:
+            self._ids.read_new()
+            return [(id, known.committed_id) for id, known in self._ids.find(ids)]
+        except _READ_ERRORS as error:
+            raise _unreadable(error) from error
 
     def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
         return [row[0] for row in self._rows("find_pruned_ids", _array(ids))]
@@ -126,6 +134,14 @@ class SqliteOpened:
             if last > self.pruned_to():
                 yield LogFinding("pruned", f"events of {name!r} are said to have left up to it", last)
 
+    def id_findings(self) -> Iterator[LogFinding]:
+        at = (-(2**63), -1)
+        while rows := list(self._rows("check_event_ids", *at, BATCH_ROWS)):
+            for _, committed_id, right in rows:
+                if not right and committed_id > self.pruned_to():
+                    yield LogFinding("index", "listed under an id it does not have", committed_id)
+            at = rows[-1][:2]
+
     def index_rows(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at = (-(2**63), 0)
         while rows := list(self._rows("check_index", *at, BATCH_ROWS)):
@@ -151,15 +167,20 @@ class SqliteOpened:
     def _read(self, sql: str, *parameters: int | str) -> Iterator[Row]:
         try:
             yield from self._connection.execute(sql, parameters)
-        except UnicodeDecodeError as error:
-            raise Unreadable(f"there is text that is not UTF-8: {error.object!r:.200}") from error
-        except apsw.Error as error:
-            raise Unreadable(str(error)) from error
+        except _READ_ERRORS as error:
+            raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Unreadable:
+    if isinstance(error, UnicodeDecodeError):
+        return Unreadable(f"there is text that is not UTF-8: {error.object!r:.200}")
+    return Unreadable(str(error))
 
 
 def _wanted_schema() -> list[Row]:
     reference = apsw.Connection(":memory:")
     try:
+        register_functions(reference)
         for migration in load_migrations("sqlite"):
             reference.execute(migration.script)
         return list(reference.execute(_SQL["check_schema"]))

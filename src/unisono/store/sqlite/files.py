@@ -19,6 +19,7 @@ import apsw
 
 from unisono.store.port import LogInUse, StoreUnusable
 from unisono.store.sqlite import identity
+from unisono.store.sqlite.event_ids import register_functions
 from unisono.store.statements import load_migrations, load_queries
 from unisono.vocabulary import LogIdentity
 
@@ -118,6 +119,7 @@ def connect_writer(directory: Path, given: LogIdentity | None = None) -> apsw.Co
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(WRITER_BUSY_TIMEOUT_MS)
+        register_functions(connection)
         refuse_other_files(connection, path)
         configure(connection, WRITER_CACHE_KIB)
         version = schema_version(connection)
@@ -139,6 +141,7 @@ def connect_reader(directory: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         connection.set_busy_timeout(READER_BUSY_TIMEOUT_MS)
+        register_functions(connection)
         connection.pragma("cache_size", -READER_CACHE_KIB)
         connection.pragma("temp_store", "memory")
     except BaseException:

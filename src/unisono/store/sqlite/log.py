@@ -5,7 +5,7 @@ The SQLite library comes from apsw. `SqliteLog` reads like `SqliteReader`, over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
@@ -25,6 +25,7 @@ from unisono.store.maintenance import (
 from unisono.store.port import Opening, Record, RememberedId, Snapshot, StorageError
 from unisono.store.sqlite import files, maintenance
 from unisono.store.sqlite import identity as identities
+from unisono.store.sqlite.event_ids import EventIdWriter, id_key
 from unisono.store.sqlite.reader import SqliteReader, unusable
 from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
@@ -58,6 +59,10 @@ class SqliteLog(SqliteReader):
         super().__init__(connection)
         self._lock = lock
         self._checkpointer = checkpointer
+        self._ids = EventIdWriter(connection)
+        self._keys: dict[str, int] = {}
+        self._known: Mapping[str, RememberedId] = {}
+        """Of the open group: the keys of its ids, and the ids that are in the log."""
         self._group_head: int | None = None
         self._failure: str | None = None
         self._closed = False
@@ -95,21 +100,22 @@ class SqliteLog(SqliteReader):
 
     def begin(self, ids: Sequence[str]) -> Opening:
         self._require(group=False)
-        asked = msgspec.json.encode(ids).decode()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             head, pruned_to = msgspec.convert(
                 self._connection.execute(_SQL["read_group_head"]).fetchall()[0], tuple[int, int]
             )
-            known = {
-                id: RememberedId(committed_id, hash, client_id, status_updated_at)
-                for query in ("find_ids", "find_pruned_ids")[: 2 if pruned_to else 1]
-                for id, committed_id, hash, client_id, status_updated_at in self._connection.execute(
-                    _SQL[query], (asked,)
+            self._keys = dict(zip(ids, map(id_key, ids), strict=True))
+            known = dict(self._ids.find(ids, list(self._keys.values())))
+            if pruned_to:
+                asked = msgspec.json.encode(ids).decode()
+                known.update(
+                    (id, RememberedId(*row))
+                    for id, *row in self._connection.execute(_SQL["find_pruned_ids"], (asked,))
                 )
-            }
         except Exception as error:
             self._fail("opening a group", error)
+        self._known = known
         self._group_head = head
         return Opening(head, known)
 
@@ -132,17 +138,21 @@ class SqliteLog(SqliteReader):
         ]
         try:
             _require_numbered_from(head + 1, records)
+            keys = self._require_new_ids(records)
             numbers = self._intern(name for record in records for name in record.partitions)
             # In index order, so that neighbouring rows change the same cached page.
             places = sorted((numbers[name], r.committed_id) for r in records for name in r.partitions)
             self._connection.executemany(_SQL["insert_event"], rows)
             self._connection.executemany(_SQL["insert_event_partition"], places)
+            indexed_to = self._ids.write_some(head, len(records))
             self._connection.execute(
-                _SQL["advance_head"], (records[-1].committed_id, records[-1].status_updated_at)
+                _SQL["advance_head"],
+                (records[-1].committed_id, records[-1].status_updated_at, indexed_to),
             )
             self._connection.execute("COMMIT")
         except Exception as error:
             self._fail("committing a group", error)
+        self._ids.add(zip(keys, (record.committed_id for record in records), strict=True))
         self._group_head = None
 
     def abandon(self) -> None:
@@ -201,9 +211,11 @@ class SqliteLog(SqliteReader):
         identities.write_identity_file(self._connection)
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        return self._change(
+        deleted = self._change(
             "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
         )
+        self._ids.forget(self.extent().pruned_to)
+        return deleted
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         return self._change(
@@ -275,6 +287,17 @@ class SqliteLog(SqliteReader):
             }
             self._remember(fresh, found)
         return found
+
+    def _require_new_ids(self, records: Sequence[Record]) -> list[int]:
+        """The keys of the records' ids, none of which is in the log (ORD-03)."""
+        ids = [record.id for record in records]
+        unasked = [id for id in ids if id not in self._keys]
+        if unasked:
+            self._keys |= {id: id_key(id) for id in unasked}
+            self._known = {**self._known, **dict(self._ids.find(unasked))}
+        if len(set(ids)) < len(ids) or not self._known.keys().isdisjoint(ids):
+            raise StorageError("an id of this group is in the log or comes twice")
+        return [self._keys[id] for id in ids]
 
     def _check(self) -> None:
         if self._failure is not None:

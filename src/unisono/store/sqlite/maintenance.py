@@ -91,6 +91,7 @@ def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int, loo
         _SQL["prune_event_partitions"], [(number, pruned_to, last) for number, _ in places]
     )
     connection.executemany(_SQL["prune_partition"], places)
+    connection.execute(_SQL["prune_event_ids"], (pruned_to, last))
     connection.execute(_SQL["prune_events"], (pruned_to, last))
     connection.execute(_SQL["advance_pruned_to"], (last,))
     return int(last - pruned_to)

@@ -28,10 +28,24 @@ SELECT status_updated_at FROM head;
 -- name: increment_open_count
 UPDATE head SET opened = opened + 1;
 
--- name: find_ids
--- ?1: JSON array of ids. CROSS JOIN makes the ids the outer loop: one index search for each of them.
+-- name: find_keys
+-- ?1: JSON array of keys. CROSS JOIN makes them the outer loop: one index search for each of them.
+SELECT event_ids.committed_id FROM json_each(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
+
+-- name: find_events
+-- ?1: JSON array of committed ids.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
-FROM json_each(?1) AS asked CROSS JOIN events ON events.id = asked.value;
+FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
+
+-- name: ids_extent
+SELECT ids_indexed_to, committed_id FROM head;
+
+-- name: ids_after
+SELECT committed_id, id FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
+
+-- name: insert_event_id
+-- It may be there already: a process that ended wrote it, and how far it came was not recorded.
+INSERT INTO event_ids (key, committed_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
 
 -- name: find_pruned_ids
 SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
@@ -45,7 +59,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
 INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2);
 
 -- name: advance_head
-UPDATE head SET committed_id = ?1, status_updated_at = ?2 WHERE one = 1;
+UPDATE head SET committed_id = ?1, status_updated_at = ?2, ids_indexed_to = ?3 WHERE one = 1;
 
 -- name: partition_numbers
 -- ?1: JSON array of names.
@@ -192,6 +206,12 @@ DELETE FROM event_partitions WHERE partition = ?1 AND committed_id > ?2 AND comm
 -- name: prune_partition
 UPDATE partitions SET pruned_to = ?2 WHERE number = ?1;
 
+-- name: prune_event_ids
+-- In the order of the table, so that neighbouring rows change the same cached page.
+DELETE FROM event_ids WHERE (key, committed_id) IN (
+    SELECT id_key(id), committed_id FROM events WHERE committed_id > ?1 AND committed_id <= ?2
+);
+
 -- name: prune_events
 DELETE FROM events WHERE committed_id > ?1 AND committed_id <= ?2;
 
@@ -298,6 +318,14 @@ WHERE NOT EXISTS (
     SELECT 1 FROM partitions CROSS JOIN event_partitions ON event_partitions.partition = partitions.number
     WHERE partitions.name = asked.value ->> 0 AND event_partitions.committed_id = asked.value ->> 1
 );
+
+-- name: check_event_ids
+-- Rows without their event, or under another key than that of its id.
+SELECT event_ids.key, event_ids.committed_id,
+       CASE WHEN events.id IS NULL THEN 0 ELSE id_key(events.id) = event_ids.key END
+FROM event_ids LEFT JOIN events ON events.committed_id = event_ids.committed_id
+WHERE (event_ids.key, event_ids.committed_id) > (?1, ?2)
+ORDER BY event_ids.key, event_ids.committed_id LIMIT ?3;
 
 -- name: check_index_size
 SELECT count(*) FROM event_partitions;

@@ -1,0 +1,169 @@
+"""Which event has an id: the table `event_ids`, and the newest ids, which wait in memory for their row.
+
+Ids are random. If each event wrote its row at once, it would change a page of the table of its own: 4 KiB in the WAL
+and again in the file, for about 20 bytes. So the newest ids wait in memory, sorted into parts of the key space, and
+every group writes the rows of the next parts. Neighbouring rows then share a page.
+
+`head.ids_indexed_to` is the event up to which all have their row. It advances each time the writer has been around
+the key space. The ids after it are read again when the log is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from unisono.store.port import RememberedId
+from unisono.store.statements import load_queries
+
+WAITING_MIN: Final = 8_192
+WAITING_MAX: Final = 131_072
+"""Bounds of how many ids wait in memory, about 200 bytes each."""
+
+WAITING_SHARE: Final = 64
+"""One event of so many waits: a page of the table then gets about four rows at a time, in a log of any size."""
+
+ROWS_MIN: Final = 64
+"""Rows a group writes at most, besides two for each of its events: no group is much slower than its neighbours."""
+
+READER_WAITING_MAX: Final = 8 * WAITING_MAX
+"""Ids a reader keeps before it drops those that have their row by now."""
+
+READ_ROWS: Final = 5_000
+"""Ids read at a time."""
+
+_PART_BITS: Final = 12
+_PARTS: Final = 1 << _PART_BITS
+_PART_SHIFT: Final = 64 - _PART_BITS
+
+_SQL = load_queries("sqlite")
+_unpack = Struct(">q").unpack
+
+
+def id_key(id: str) -> int:
+    """The key of an id in `event_ids`."""
+    key: int = _unpack(blake2b(id.encode(), digest_size=8).digest())[0]
+    return key
+
+
+def register_functions(connection: apsw.Connection) -> None:
+    """`id_key` for SQL."""
+    connection.create_scalar_function("id_key", lambda *values: id_key(str(values[0])), 1, deterministic=True)
+
+
+class EventIds:
+    """Looks up ids beside the writer. `read_new` first: it reads the ids that have no row yet."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._waiting: dict[int, int] = {}
+        self._same_key: list[tuple[int, int]] = []
+        """Events whose key is that of a waiting one: in a lifetime none, unless somebody searches for such ids."""
+        self._read_to = 0
+
+    def read_new(self) -> None:
+        indexed_to, head = self._extent()
+        if len(self._waiting) > READER_WAITING_MAX:
+            self._waiting = {key: at for key, at in self._waiting.items() if at > indexed_to}
+        since = max(indexed_to, self._read_to)
+        while rows := msgspec.convert(
+            self._connection.execute(_SQL["ids_after"], (since, head, READ_ROWS)).fetchall(),
+            list[tuple[int, str]],
+        ):
+            for committed_id, id in rows:
+                self._add(id_key(id), committed_id)
+            since = rows[-1][0]
+        self._read_to = max(head, self._read_to)
+
+    def find(
+        self, ids: Sequence[str], keys: Sequence[int] | None = None
+    ) -> Iterator[tuple[str, RememberedId]]:
+        """The events in the log that have one of these ids; several for one id only in a damaged log."""
+        if keys is None:
+            keys = [id_key(id) for id in ids]
+        candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (_array(keys),))}
+        candidates.update(self._waiting[key] for key in self._waiting.keys() & keys)
+        candidates.update(committed_id for key, committed_id in self._same_key if key in keys)
+        if not candidates:
+            return
+        wanted = set(ids)
+        for id, *row in self._connection.execute(_SQL["find_events"], (_array(sorted(candidates)),)):
+            if id in wanted:
+                yield id, RememberedId(*row)
+
+    def _extent(self) -> tuple[int, int]:
+        rows = self._connection.execute(_SQL["ids_extent"]).fetchall()
+        return msgspec.convert(rows[0], tuple[int, int]) if rows else (0, 0)
+
+    def _add(self, key: int, committed_id: int) -> bool:
+        """False: the key is waiting already, for another event."""
+        if key not in self._waiting:
+            self._waiting[key] = committed_id
+            return True
+        self._same_key.append((key, committed_id))
+        return False
+
+
+class EventIdWriter(EventIds):
+    """The ids of the writer. Between two groups every event has a row or waits in memory."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self._parts: list[list[int]] = [[] for _ in range(_PARTS)]
+        self._next = 0
+        self.indexed_to, self._head = self._extent()
+        self._round_head = self._head
+        """The head when the writer was at the first part: after one round all events up to it have their row."""
+        self.read_new()
+
+    def write_some(self, head: int, added: int) -> int:
+        """Within a transaction that adds so many events: write the rows of the next parts, if too many ids wait.
+
+        Returns the event up to which all have their row.
+        """
+        capacity = min(max(head // WAITING_SHARE, WAITING_MIN), WAITING_MAX)
+        rows, self._same_key = self._same_key, []
+        rows_max = len(rows) + ROWS_MIN + 2 * added
+        waiting = self._waiting
+        while len(waiting) > capacity and len(rows) < rows_max:
+            part = self._parts[self._next]
+            if part:
+                self._parts[self._next] = []
+                part.sort()
+                rows += [(key, waiting.pop(key)) for key in part]
+            self._next = (self._next + 1) % _PARTS
+            if self._next == 0:
+                self.indexed_to, self._round_head = self._round_head, head
+        if rows:
+            self._connection.executemany(_SQL["insert_event_id"], rows)
+        return self.indexed_to
+
+    def add(self, events: Iterable[tuple[int, int]]) -> None:
+        """(key, committed_id) of events that are durable now."""
+        for key, committed_id in events:
+            self._add(key, committed_id)
+
+    def forget(self, upto: int) -> None:
+        """The events up to `upto` have left the log, and their rows with them."""
+        if upto <= self.indexed_to:
+            return
+        kept = [(key, at) for key, at in (*self._waiting.items(), *self._same_key) if at > upto]
+        self._waiting.clear()
+        self._same_key.clear()
+        self._parts = [[] for _ in range(_PARTS)]
+        self.add(kept)
+
+    def _add(self, key: int, committed_id: int) -> bool:
+        added = super()._add(key, committed_id)
+        if added:
+            self._parts[(key >> _PART_SHIFT) & (_PARTS - 1)].append(key)
+        return added
+
+
+def _array(values: Sequence[Any]) -> str:
+    return msgspec.json.encode(values).decode()
