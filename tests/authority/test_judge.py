@@ -40,7 +40,7 @@ def verdict(states: States, item: Candidate | RefusedItem, *known: Candidate) ->
     states.reset_fold_budget()
     assert states.ready(item.partitions)
     before = {one.id: RememberedId(7, one.hash, "somebody", 1234) for one in known}
-    return judge(item, COMPATIBILITY, before, states)
+    return judge(item, COMPATIBILITY, before, states.stage)
 
 
 @pytest.mark.req("AUTHZ-06")

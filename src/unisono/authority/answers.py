@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,13 +25,12 @@ class RejectedResult(msgspec.Struct, frozen=True):
     errors: tuple[FieldError, ...]
 
 
+COMMITTED_FORMAT: Final = b'{"id":%b,"status":"committed","status_updated_at":%d,"committed_id":%d}'
+
+
 def committed_result(id: str, status_updated_at: int, committed_id: int) -> bytes:
     """The entry of an event that is in the log; a retry gets the first result again (ORD-03)."""
-    return b'{"id":%b,"status":"committed","status_updated_at":%d,"committed_id":%d}' % (
-        _encode(id),
-        status_updated_at,
-        committed_id,
-    )
+    return COMMITTED_FORMAT % (_encode(id), status_updated_at, committed_id)
 
 
 def rejected_result(id: str, now: int, verdict: Reject) -> bytes:

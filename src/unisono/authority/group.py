@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from unisono.authority.answers import (
+    COMMITTED_FORMAT,
     batch_outcome,
     committed_result,
     duplicate_outcome,
@@ -19,9 +20,12 @@ from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.replica import Replica
 from unisono.ipc.channel import Channel
-from unisono.ipc.messages import AskHead, Candidate, Claim, Dropped, Message, Submit
+from unisono.ipc.messages import AskHead, Candidate, Claim, Dropped, EventCommitted, Message, Submit
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
+from unisono.protocol.codec import EVENT_FORMAT, encode_names
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId
+
+_encode = msgspec.json.Encoder().encode
 
 
 class GroupCommitter:
@@ -158,23 +162,30 @@ class GroupCommitter:
             # Replaced while it waited (CONN-05): the client retries on its newer connection.
             self._out.stage(channel, Dropped(submit.conn))
             return None
-        replica, perf, single = self._replica, self._perf, submit.single
-        states, stage_event, client_id = replica.states, replica.stage_event, submit.client_id
+        perf, single, profile, client_id = self._perf, submit.single, submit.profile, submit.client_id
+        stage, stage_for_all, conn = self._replica.states.stage, self._out.stage_for_all, submit.conn
+        client_json = _encode(client_id)
+        head = self._replica.head
         latest = perf() + self._request_s
         for place, item in enumerate(submit.items):
             if place and perf() > latest:
-                self._partial_results[submit.conn] = results
+                self._partial_results[conn] = results
                 return msgspec.structs.replace(submit, items=submit.items[place:])
-            verdict = judge(item, submit.profile, known, states)
+            verdict = judge(item, profile, known, stage)
             if verdict is COMMIT:
                 assert isinstance(item, Candidate)
-                committed_id = replica.head + len(records) + 1
-                record = Record(committed_id, item.id, client_id, item.partitions, item.event, item.hash, now)
+                id, partitions, event = item.id, item.partitions, item.event
+                committed_id = head + len(records) + 1
+                record = Record(committed_id, id, client_id, partitions, event, item.hash, now)
                 records.append(record)
-                known[item.id] = record
-                stage_event(record, submit.conn, answers=single)
+                known[id] = record
+                id_json = _encode(id)
+                payload = EVENT_FORMAT % (
+                    id_json, client_json, encode_names(partitions), committed_id, event, now,
+                )  # fmt: skip
+                stage_for_all(EventCommitted(committed_id, conn, partitions, payload, single))
                 if not single:
-                    results.append(committed_result(item.id, now, committed_id))
+                    results.append(COMMITTED_FORMAT % (id_json, now, committed_id))
             elif isinstance(verdict, Reject):
                 self._counters.add(f"rejections|{verdict.reason}")
                 if single:

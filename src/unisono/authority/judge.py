@@ -7,8 +7,8 @@ a refusal of access reveals nothing about what exists (AUTHZ-06).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -40,19 +40,15 @@ class Reject(msgspec.Struct, frozen=True):
 Verdict: TypeAlias = Commit | Duplicate | Reject
 
 
-class EventModel(Protocol):
-    """The states that judge events by their model."""
-
-    def stage(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]:
-        """The errors of an event; if there are none, its changes are staged."""
-        ...
+Stage: TypeAlias = Callable[[str, Candidate], tuple[FieldError, ...]]
+"""The errors of an event of a profile; if there are none, its changes are staged."""
 
 
 def judge(
     item: Candidate | RefusedItem,
     profile: str,
     known: Mapping[str, RememberedId | Record],
-    model: EventModel,
+    stage: Stage,
 ) -> Verdict:
     """`known` has the ids in the log and those the group has accepted so far (ORD-05)."""
     if isinstance(item, RefusedItem):
@@ -65,5 +61,5 @@ def judge(
             "validation_failed",
             (FieldError("event", f"id {item.id!r} was committed before with a different payload"),),
         )
-    errors = model.stage(profile, item)
+    errors = stage(profile, item)
     return Reject("validation_failed", errors) if errors else COMMIT

@@ -58,11 +58,8 @@ class Replica:
         """Forget all states in memory; they are loaded from the log again."""
         self.states = self.states.with_model(self.states.model)
 
-    def stage_event(self, record: Record, origin: int, *, answers: bool = False) -> None:
-        """Stage an event for broadcast; it is sent when the outboxes are flushed.
-
-        `answers`: it also answers the `submit_event` of its origin (SUBMIT-06).
-        """
+    def _stage_event(self, record: Record) -> None:
+        """Stage an event of another node for broadcast; it is sent when the outboxes are flushed."""
         payload = encode_event(
             record.committed_id,
             record.id,
@@ -71,9 +68,7 @@ class Replica:
             record.event,
             record.status_updated_at,
         )
-        self._out.stage_for_all(
-            EventCommitted(record.committed_id, origin, record.partitions, payload, answers)
-        )
+        self._out.stage_for_all(EventCommitted(record.committed_id, 0, record.partitions, payload))
 
     # -- other nodes ---------------------------------------------------------------------------------------
 
@@ -108,7 +103,7 @@ class Replica:
         if records:
             self.states.follow(records)
             for record in records:
-                self.stage_event(record, origin=0)
+                self._stage_event(record)
             self.head = records[-1].committed_id
             self._clock.observe(records[-1].status_updated_at)
         for conn in replaced:

@@ -108,6 +108,18 @@ class SchemaProfile:
         self._calls.watch = watch
 
     def shape(self, event: JsonObject) -> list[FieldError]:
+        payload = event.get("payload")
+        if event.get("type") == EVENT_TYPE and isinstance(payload, dict) and "data" in payload:
+            schema = payload.get("schema")
+            if isinstance(schema, str) and schema and "meta" not in payload:
+                if self.registry is None:
+                    return []
+                if schema in self.registry:
+                    return self.registry.errors(schema, payload["data"])[:ERRORS_MAX]
+        return self._shape_errors(event)
+
+    def _shape_errors(self, event: JsonObject) -> list[FieldError]:
+        """All that is wrong; `shape` tells at once what is right and has no `meta`."""
         if event.get("type") != EVENT_TYPE:
             return [FieldError("event.type", f"must be {EVENT_TYPE!r}")]
         payload = event.get("payload")

@@ -53,7 +53,7 @@ class Bench:
             if self.states.stateful(profile(item)):
                 assert self.states.ready(item.partitions)
         known: dict[str, RememberedId | Record] = {**self.log.begin([item.id for item in group]).known}
-        return [judge(item, profile(item), known, self.states) for item in group]
+        return [judge(item, profile(item), known, self.states.stage) for item in group]
 
     def commit(self, group: Group) -> list[Verdict]:
         verdicts = self.judge(group)

@@ -22,6 +22,7 @@ from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory
 from unisono.store.maintenance import Tombstone
 from unisono.store.port import StorageError
+from unisono.store.sqlite import event_ids
 from unisono.store.sqlite import maintenance as sqlite_maintenance
 from unisono.store.sqlite import wal as sqlite_wal
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -73,6 +74,8 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(
 ) -> None:
     monkeypatch.setattr(sqlite_wal, "PASS_FRAMES", 120)
     monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 20)
+    monkeypatch.setattr(event_ids, "WAITING_MIN", 16)
+    monkeypatch.setattr(event_ids, "WAITING_MAX", 16)
     chance = random.Random(3)
     losses: list[tuple[dict[str, FileImage], int]] = []
     acknowledged = 0
@@ -80,7 +83,7 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(
         log = SqliteLog.open(tmp_path / "data")
 
         def maybe(operation: str, name: str) -> None:
-            likely = {"write": 0.01, "sync": 0.05, "truncate": 0.5}[operation] * (
+            likely = {"write": 0.02, "sync": 0.08, "truncate": 0.5}[operation] * (
                 4 if name == "log.db" else 1
             )
             if len(losses) < 60 and chance.random() < likely:
@@ -109,6 +112,8 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
     monkeypatch.setattr(sqlite_wal, "PASS_FRAMES", 120)
     monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 20)
     monkeypatch.setattr(sqlite_maintenance, "RECLAIM_PAGES", 5)
+    monkeypatch.setattr(event_ids, "WAITING_MIN", 16)
+    monkeypatch.setattr(event_ids, "WAITING_MAX", 16)
     chance = random.Random(6)
     losses: list[tuple[dict[str, FileImage], tuple[int, int]]] = []
     reached = (0, 0)

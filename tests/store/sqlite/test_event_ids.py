@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from unisono.store.bulk_load import SqliteIds
 from unisono.store.check import check_directory
 from unisono.store.sqlite import event_ids
 from unisono.store.sqlite import log as sqlite_log
-from unisono.store.sqlite.event_ids import id_key
+from unisono.store.sqlite.event_ids import id_keys
 from unisono.store.sqlite.log import SqliteLog
 
 
@@ -52,11 +52,11 @@ def test_every_id_is_found_through_any_history(
     """With groups of all sizes, pruning, reopening, and keys that many ids share."""
     small(20)
 
-    def short_key(id: str) -> int:
-        return id_key(id) >> (64 - key_bits) << (64 - key_bits) if key_bits else 0
+    def short_keys(ids: Sequence[str]) -> tuple[int, ...]:
+        return tuple(key >> (64 - key_bits) << (64 - key_bits) if key_bits else 0 for key in id_keys(ids))
 
     for module in (event_ids, sqlite_log):
-        monkeypatch.setattr(module, "id_key", short_key)
+        monkeypatch.setattr(module, "id_keys", short_keys)
     source = random.Random(f"{seed}/{key_bits}")
     expected: dict[str, int] = {}
     log = SqliteLog.open(tmp_path)

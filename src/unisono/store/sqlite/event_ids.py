@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from struct import Struct
+from struct import unpack
 from typing import Any, Final
 
 import apsw
@@ -42,13 +42,18 @@ _PARTS: Final = 1 << _PART_BITS
 _PART_SHIFT: Final = 64 - _PART_BITS
 
 _SQL = load_queries("sqlite")
-_unpack = Struct(">q").unpack
 
 
 def id_key(id: str) -> int:
     """The key of an id in `event_ids`."""
-    key: int = _unpack(blake2b(id.encode(), digest_size=8).digest())[0]
-    return key
+    return id_keys((id,))[0]
+
+
+def id_keys(ids: Sequence[str]) -> tuple[int, ...]:
+    """The keys of many ids."""
+    digests = b"".join([blake2b(id.encode(), digest_size=8).digest() for id in ids])
+    keys: tuple[int, ...] = unpack(f">{len(ids)}q", digests)
+    return keys
 
 
 def register_functions(connection: apsw.Connection) -> None:
@@ -75,8 +80,7 @@ class EventIds:
             self._connection.execute(_SQL["ids_after"], (since, head, READ_ROWS)).fetchall(),
             list[tuple[int, str]],
         ):
-            for committed_id, id in rows:
-                self._add(id_key(id), committed_id)
+            self.add((id_key(id), committed_id) for committed_id, id in rows)
             since = rows[-1][0]
         self._read_to = max(head, self._read_to)
 
@@ -85,7 +89,7 @@ class EventIds:
     ) -> Iterator[tuple[str, RememberedId]]:
         """The events in the log that have one of these ids; several for one id only in a damaged log."""
         if keys is None:
-            keys = [id_key(id) for id in ids]
+            keys = id_keys(ids)
         candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (_array(keys),))}
         candidates.update(self._waiting[key] for key in self._waiting.keys() & keys)
         candidates.update(committed_id for key, committed_id in self._same_key if key in keys)
@@ -100,13 +104,13 @@ class EventIds:
         rows = self._connection.execute(_SQL["ids_extent"]).fetchall()
         return msgspec.convert(rows[0], tuple[int, int]) if rows else (0, 0)
 
-    def _add(self, key: int, committed_id: int) -> bool:
-        """False: the key is waiting already, for another event."""
-        if key not in self._waiting:
-            self._waiting[key] = committed_id
-            return True
-        self._same_key.append((key, committed_id))
-        return False
+    def add(self, events: Iterable[tuple[int, int]]) -> None:
+        """(key, committed_id) of events that may have no row yet."""
+        for key, committed_id in events:
+            if key in self._waiting:
+                self._same_key.append((key, committed_id))
+            else:
+                self._waiting[key] = committed_id
 
 
 class EventIdWriter(EventIds):
@@ -145,8 +149,13 @@ class EventIdWriter(EventIds):
 
     def add(self, events: Iterable[tuple[int, int]]) -> None:
         """(key, committed_id) of events that are durable now."""
+        waiting, parts = self._waiting, self._parts
         for key, committed_id in events:
-            self._add(key, committed_id)
+            if key in waiting:
+                self._same_key.append((key, committed_id))
+            else:
+                waiting[key] = committed_id
+                parts[(key >> _PART_SHIFT) & (_PARTS - 1)].append(key)
 
     def forget(self, upto: int) -> None:
         """The events up to `upto` have left the log, and their rows with them."""
@@ -157,12 +166,6 @@ class EventIdWriter(EventIds):
         self._same_key.clear()
         self._parts = [[] for _ in range(_PARTS)]
         self.add(kept)
-
-    def _add(self, key: int, committed_id: int) -> bool:
-        added = super()._add(key, committed_id)
-        if added:
-            self._parts[(key >> _PART_SHIFT) & (_PARTS - 1)].append(key)
-        return added
 
 
 def _array(values: Sequence[Any]) -> str:

@@ -25,7 +25,7 @@ from unisono.store.maintenance import (
 from unisono.store.port import Opening, Record, RememberedId, Snapshot, StorageError
 from unisono.store.sqlite import files, maintenance
 from unisono.store.sqlite import identity as identities
-from unisono.store.sqlite.event_ids import EventIdWriter, id_key
+from unisono.store.sqlite.event_ids import EventIdWriter, id_keys
 from unisono.store.sqlite.reader import SqliteReader, unusable
 from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
@@ -105,8 +105,9 @@ class SqliteLog(SqliteReader):
             head, pruned_to = msgspec.convert(
                 self._connection.execute(_SQL["read_group_head"]).fetchall()[0], tuple[int, int]
             )
-            self._keys = dict(zip(ids, map(id_key, ids), strict=True))
-            known = dict(self._ids.find(ids, list(self._keys.values())))
+            keys = id_keys(ids)
+            self._keys = dict(zip(ids, keys, strict=True))
+            known = dict(self._ids.find(ids, keys))
             if pruned_to:
                 asked = msgspec.json.encode(ids).decode()
                 known.update(
@@ -293,7 +294,7 @@ class SqliteLog(SqliteReader):
         ids = [record.id for record in records]
         unasked = [id for id in ids if id not in self._keys]
         if unasked:
-            self._keys |= {id: id_key(id) for id in unasked}
+            self._keys.update(zip(unasked, id_keys(unasked), strict=True))
             self._known = {**self._known, **dict(self._ids.find(unasked))}
         if len(set(ids)) < len(ids) or not self._known.keys().isdisjoint(ids):
             raise StorageError("an id of this group is in the log or comes twice")
