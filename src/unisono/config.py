@@ -365,6 +365,13 @@ def is_flag(name: str) -> bool:
     return bool in _parts(name)
 
 
+def allowed_values(name: str) -> tuple[str, ...]:
+    """The values of a setting that has only a few; also those of the entries of a list."""
+    kinds = [kind for part in _parts(name) for kind in (part, *get_args(part))]
+    values = [str(value) for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+    return tuple(dict.fromkeys(values))
+
+
 def type_of(name: str) -> Any:
     """A setting's type with its bounds."""
     return _hints()[name]

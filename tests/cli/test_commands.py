@@ -334,3 +334,19 @@ def test_the_metrics_have_every_family_an_operator_needs(server: Server, part: s
         "unisono_in_flight_items", "unisono_in_flight_bytes",
     }  # fmt: skip
     assert os.fspath(server.data) not in server.get("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["srve"], "there is no command 'srve'; did you mean 'serve'?"),
+        (["zzz"], "there is no command 'zzz'; there are serve, token, tail,"),
+        (["db", "mirgate"], "did you mean 'migrate'?"),
+        (["model", "chek"], "did you mean 'check'?"),
+        (["lake", "exprot"], "did you mean 'export'?"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(arguments: list[str], words: str) -> None:
+    refused = unisono(*arguments)
+    assert refused.exit_code == 2
+    assert words in refused.output

@@ -215,6 +215,20 @@ def test_no_number_is_without_bounds(name: str, value: str) -> None:
         load(None, {f"UNISONO_{name.upper()}": value}, {})
 
 
+def test_all_faults_are_named_at_once_with_what_is_allowed(tmp_path: Path) -> None:
+    file = toml(tmp_path / "unisono.toml", prot=1, log_level="loud")
+    with pytest.raises(ConfigError) as refused:
+        load(file, {"UNISONO_PORT": "x", "UNISONO_ZZZ": "1"}, from_options("--profiles", "tree"))
+    assert str(refused.value).splitlines() == [
+        "5 settings are wrong:",
+        f"  {file}: there is no setting 'prot'; did you mean 'port' or 'fronts'?",
+        f"  {file}: log_level: Invalid enum value 'loud' (allowed: debug, info, warning, error)",
+        "  environment variable UNISONO_PORT: Expected `int`, got `str`",
+        "  environment variable UNISONO_ZZZ: there is no setting 'zzz'",
+        "  option --profiles: Invalid enum value 'tree' - at `$[0]` (allowed: canonical, compatibility)",
+    ]
+
+
 def test_an_unknown_name_is_an_error_that_names_it(tmp_path: Path) -> None:
     file = toml(tmp_path / "unisono.toml", prot=1)
     with pytest.raises(ConfigError, match=f"{file}: there is no setting 'prot'"):

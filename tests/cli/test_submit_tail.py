@@ -98,16 +98,35 @@ def test_submit_and_tail_explain_what_they_cannot_do(server: Server, part: str, 
     many = unisono("submit", *where, "--id", "x", "--event", "-", input='{"type":"a"}\n{"type":"b"}')
     assert many.exit_code == 2
     for arguments, words in (
-        (["tail", "--url", server.url, "--token", "no token", "--partition", "p"], "not a token"),
+        (
+            ["tail", "--url", server.url, "--token", "no.jwt", "--partition", "p"],
+            "nor a file with one: no.jwt",
+        ),
+        (
+            ["tail", "--url", server.url, "--token", f"{forged()[:40]}…", "--partition", "p"],
+            "neither a token",
+        ),
+        (
+            ["tail", "--url", server.url, "--token", unnamed(), "--partition", "p"],
+            "not a token with a client_id",
+        ),
         (["tail", "--url", server.url, "--token", forged(), "--partition", "p"], "auth_failed"),
         (["tail", "--url", "ws://127.0.0.1:1/sync", "--token", forged(), "--partition", "p"], "127.0.0.1:1"),
         (["tail", "--url", server.url, "--token", f"@{tmp_path}/none", "--partition", "p"], "none"),
+        (
+            ["tail", "--url", server.url.removesuffix("/sync"), "--token", forged(), "--partition", "p"],
+            "/sync)",
+        ),
     ):
         refused = unisono(*arguments)
         assert refused.exit_code == 1, (arguments, refused.output)
         assert words in refused.output
         assert refused.output.startswith("Error: ")
         assert forged() not in refused.output
+
+
+def unnamed() -> str:
+    return jwt.encode({"exp": 2**31}, "another secret of at least thirty-two bytes", algorithm="HS256")
 
 
 def forged() -> str:

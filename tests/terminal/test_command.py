@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jwt
 import pytest
 
 from tests.behaviour.server.harness import Server
@@ -49,7 +50,9 @@ def test_what_is_missing_or_wrong_is_named(server: Server, token: str, tmp_path:
     assert "is empty" in refused(*at, "--token", f"@{tmp_path / 'empty.jwt'}")
     (tmp_path / "noise.jwt").write_bytes(b"\xff\xfe")
     assert "is not a text" in refused(*at, "--token", f"@{tmp_path / 'noise.jwt'}")
-    assert "give --client-id" in refused(*at, "--token", "opaque")
+    assert "neither a token nor a file" in refused(*at, "--token", "opaque")
+    unnamed = jwt.encode({"exp": 2**31}, "s" * 64, algorithm="HS256")
+    assert "give --client-id" in refused(*at, "--token", unnamed)
     assert "belongs to 'ann', not to 'ben'" in refused(*at, "--token", token, "--client-id", "ben")
     long = ("--partition", "x" * 129, "--store", ":memory:")
     assert "at most 128" in refused(*long, "--token", token)

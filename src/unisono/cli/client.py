@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import re
 import signal
 import sys
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from unisono.cli.token_option import given_token, read_token, token_option
 from unisono.cli.wire import NO_CLIENT_ID
 from unisono.client import ClientError, Options, StoreInUse, SyncClient
 from unisono.protocol.identities import client_id_of
@@ -36,7 +36,7 @@ DIGEST_LENGTH: Final = 16
 @click.option(
     "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
 )
-@click.option("--token", help="The token, or @FILE to read it from one. [default: $UNISONO_TOKEN]")
+@token_option
 @click.option("--partition", required=True, help="The partition to show and edit.")
 @click.option("--client-id", help="Who you are. [default: the client_id of the token]")
 @click.option(
@@ -55,7 +55,7 @@ def client(
     bottom of the screen. A token in a file is read again when the server refuses the last one.
 
     \b
-      unisono client --token @alice.jwt --partition welcome
+      unisono client --token alice.jwt --partition welcome
     """
     _check_url(url)
     source = _token_source(token)
@@ -121,21 +121,8 @@ def _check_url(url: str) -> None:
 
 def _token_source(token: str | None) -> str | Callable[[], str]:
     """The token, or what reads it from its file each time one is needed."""
-    token = token or os.environ.get("UNISONO_TOKEN")
-    if not token:
-        raise click.UsageError("give --token, or set UNISONO_TOKEN")
-    return partial(_read, Path(token[1:])) if token.startswith("@") else token
-
-
-def _read(file: Path) -> str:
-    try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not a text"
-        raise click.ClickException(f"{file}: {reason}") from None
-    if not token:
-        raise click.ClickException(f"{file}: is empty")
-    return token
+    given = given_token(token)
+    return given if isinstance(given, str) else partial(read_token, given)
 
 
 def _who(token: str, client_id: str | None) -> str:

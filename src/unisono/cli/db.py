@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.cli.suggestions import SuggestingGroup
 from unisono.display import megabytes
 from unisono.store.copy import CopyResult, copy_log
 from unisono.store.sqlite.log import SqliteLog
@@ -36,7 +37,7 @@ def _role_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def db() -> None:
     """Make, migrate and look at the log in a PostgreSQL database.
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from unisono.cli.suggestions import SuggestingGroup
 
-class Lazy(click.Group):
+
+class Lazy(SuggestingGroup):
     """`commands_at`: name → "module:attribute" below `unisono.cli`, in the order a newcomer meets them."""
 
     def __init__(self, *arguments: Any, commands_at: Mapping[str, str], **options: Any) -> None:

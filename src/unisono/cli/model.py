@@ -16,6 +16,7 @@ import click
 
 from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import needing_driver, telling
+from unisono.cli.suggestions import SuggestingGroup
 from unisono.config import Settings
 from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, read_admin_file
 from unisono.model.pack import pack
@@ -34,7 +35,7 @@ _DATA = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def model() -> None:
     """Check a model, or hand a new one to a running server."""
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
-from unisono.config import FIELDS, Settings, is_list, is_table, type_of
+from unisono.cli.suggestions import did_you_mean
+from unisono.config import FIELDS, Settings, allowed_values, is_list, is_table, type_of
 
 ENVIRONMENT_PREFIX = "UNISONO_"
 
@@ -66,22 +67,42 @@ def load(
     `defaults` replace the defaults of `Settings`; any of the three places overrides them.
     """
     values: dict[str, Any] = dict(defaults or {})
-    if file is not None:
-        values.update(_from_file(file))
-    for key, text in environment.items():
-        if not key.startswith(ENVIRONMENT_PREFIX):
-            continue
-        name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name in NOT_SETTINGS:
-            continue
-        _check_name(name, f"environment variable {key}")
-        values[name] = _checked(name, text, f"environment variable {key}", strict=False)
-    for name, value in options.items():
-        values[name] = _checked(name, value, f"option --{name.replace('_', '-')}", strict=False)
+    faults: list[ConfigError] = []
+    for name, value, where, strict in _given(file, environment, options):
+        try:
+            _check_name(name, str(file) if strict else where)
+            values[name] = _checked(name, value, where, strict=strict)
+        except ConfigError as fault:
+            faults.append(fault)
+    if faults:
+        raise _all_of(faults)
     try:
         return Settings(**values)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def _given(
+    file: Path | None, environment: Mapping[str, str], options: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, str, bool]]:
+    """Each setting as it was given: its name, its value, where, and whether the value has its own type there."""
+    if file is not None:
+        for name, value in _read(file).items():
+            yield name, value, f"{file}: {name}", True
+    for key, text in environment.items():
+        name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key.startswith(ENVIRONMENT_PREFIX) and name not in NOT_SETTINGS:
+            yield name, text, f"environment variable {key}", False
+    for name, value in options.items():
+        yield name, value, f"option --{name.replace('_', '-')}", False
+
+
+def _all_of(faults: Sequence[ConfigError]) -> ConfigError:
+    if len(faults) == 1:
+        return faults[0]
+    text = "\n".join([f"{len(faults)} settings are wrong:", *(f"  {fault}" for fault in faults)])
+    renamed = all(isinstance(fault, RenamedSetting) for fault in faults)
+    return RenamedSetting(text) if renamed else ConfigError(text)
 
 
 def secrets_of(settings: Settings) -> Iterator[str]:
@@ -94,23 +115,20 @@ def secrets_of(settings: Settings) -> Iterator[str]:
             yield value
 
 
-def _from_file(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not TOML: {error}") from None
-    for name in table:
-        _check_name(name, str(file))
-    return {name: _checked(name, value, f"{file}: {name}", strict=True) for name, value in table.items()}
 
 
 def _check_name(name: str, where: str) -> None:
     if name in OLD_NAMES:
         raise RenamedSetting(f"{where}: the setting {name!r} was renamed to {OLD_NAMES[name]!r}")
     if name not in FIELDS:
-        raise ConfigError(f"{where}: there is no setting {name!r}")
+        raise ConfigError(f"{where}: there is no setting {name!r}{did_you_mean(name, FIELDS)}")
 
 
 def _split(name: str, value: Any, where: str) -> Any:
@@ -134,4 +152,6 @@ def _checked(name: str, value: Any, where: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(value, hint, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        allowed = allowed_values(name)
+        among = f" (allowed: {', '.join(allowed)})" if allowed else ""
+        raise ConfigError(f"{where}: {error}{among}") from None

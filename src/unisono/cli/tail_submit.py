@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from unisono.cli.token_option import given_token, read_token, token_option
 from unisono.cli.wire import HEARTBEAT_S, Wire, WireFailed, connect
 from unisono.protocol.client_codec import (
     Broadcast,
@@ -32,25 +31,12 @@ BATCH_EVENTS: Final = 100
 _URL = click.option(
     "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
 )
-_TOKEN = click.option("--token", help="The token, or @FILE to read it from one. [default: $UNISONO_TOKEN]")
 _PARTITION = click.option("--partition", "partitions", multiple=True, required=True, help="May be repeated.")
-
-
-def _read_token(token: str | None) -> str:
-    token = token or os.environ.get("UNISONO_TOKEN")
-    if not token:
-        raise click.UsageError("give --token, or set UNISONO_TOKEN")
-    if token.startswith("@"):
-        try:
-            return Path(token[1:]).read_text().strip()
-        except OSError as error:
-            raise click.ClickException(f"{token[1:]}: {error.strerror}") from None
-    return token
 
 
 @click.command()
 @_URL
-@_TOKEN
+@token_option
 @_PARTITION
 @click.option("--since", default=0, show_default=True, help="Show events after this committed_id first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a readable one.")
@@ -61,9 +47,9 @@ def tail(
     """Show the history of partitions, then every new event as it is committed.
 
     \b
-      unisono tail --url ws://127.0.0.1:8040/sync --token @alice.jwt --partition welcome
+      unisono tail --url ws://127.0.0.1:8040/sync --token alice.jwt --partition welcome
     """
-    signed = _read_token(token)
+    signed = read_token(given_token(token))
     try:
         asyncio.run(_tail(url, signed, partitions, since, as_json, once))
     except (WireFailed, UnicodeEncodeError) as error:
@@ -135,7 +121,7 @@ def _print(committed: CommittedEvent, as_json: bool) -> None:
 
 @click.command()
 @_URL
-@_TOKEN
+@token_option
 @_PARTITION
 @click.option("--event", "text", help='The event as JSON, or "-" to read one per line from stdin.')
 @click.option("--schema", help="Canonical: the schema's name; --data is its data.")
@@ -157,9 +143,9 @@ def submit(
     """Submit events and show what became of each; exit code 1 when one was rejected.
 
     \b
-      unisono submit --token @bob.jwt --partition welcome --set settings.theme=dark
-      unisono submit --token @bob.jwt --partition welcome --schema note.added --data '{"id":"n1","text":"Hi"}'
-      unisono submit --token @bob.jwt --partition welcome --event - < events.jsonl
+      unisono submit --token bob.jwt --partition welcome --set settings.theme=dark
+      unisono submit --token bob.jwt --partition welcome --schema note.added --data '{"id":"n1","text":"Hi"}'
+      unisono submit --token bob.jwt --partition welcome --event - < events.jsonl
     """
     events = list(_events(text, schema, data_text, assignment))
     if event_id is not None and len(events) != 1:
@@ -170,7 +156,7 @@ def submit(
             item_payload(event_id or str(uuid.uuid4()), partitions, json.dumps(event).encode())
             for event in events
         ]
-        rejected = asyncio.run(_submit(url, _read_token(token), profile, items))
+        rejected = asyncio.run(_submit(url, read_token(given_token(token)), profile, items))
     except (WireFailed, UnicodeEncodeError) as error:
         raise click.ClickException(str(error)) from None
     sys.exit(1 if rejected else 0)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -74,6 +75,15 @@ class Wire:
                 return message
 
 
+def _path_hint(url: str) -> str:
+    """For who gives the host alone."""
+    return (
+        ""
+        if urlsplit(url).path.strip("/")
+        else f" (a server's address ends in /sync: {url.rstrip('/')}/sync)"
+    )
+
+
 @asynccontextmanager
 async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterator[Wire]:
     """A session that has been answered `connected`."""
@@ -84,7 +94,7 @@ async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterato
         try:
             socket = await session.ws_connect(url, max_msg_size=0)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise WireFailed(f"cannot connect to {url}: {error}") from None
+            raise WireFailed(f"cannot connect to {url}: {error}{_path_hint(url)}") from None
         async with socket:
             wire = Wire(socket)
             await wire.send("connect", plain_connect_payload(token, client_id, profiles))
