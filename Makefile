@@ -8,10 +8,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup setup-dev run test check lint bench soak clean
+JS := clients/js
+
+.PHONY: setup setup-dev setup-js run test check lint bench soak clean
 
 setup: $(VENV)/.server
-setup-dev: $(VENV)/.dev $(VENV)/.spark
+setup-dev: $(VENV)/.dev $(VENV)/.spark setup-js
+setup-js: $(JS)/node_modules/.package-lock.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,6 +37,12 @@ $(VENV)/.spark: $(VENV)/.dev
 	$(BIN)/python -m unisono.pipeline.spark.warmup
 	@touch $@
 
+$(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json
+	@tools/ensure-node
+	@echo "installing the development tools of the JavaScript client"
+	npm ci --prefix $(JS) --no-audit --no-fund --loglevel=error
+	@touch $@
+
 run: setup
 	$(BIN)/unisono serve --dev
 
@@ -44,7 +53,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 # Spark is prepared beside the linters, each of which has one core to itself.
-check: lint $(VENV)/.spark
+check: lint $(VENV)/.spark setup-js
 
 # Three files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
 test:
@@ -59,4 +68,4 @@ soak: setup-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 -m soak tests
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

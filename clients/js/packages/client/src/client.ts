@@ -1,0 +1,421 @@
+/** The client a program uses. */
+
+import { Actions } from "./actions.js";
+import {
+  configure,
+  type Config,
+  type Rejected,
+  type Status,
+  type SyncClientOptions,
+} from "./config.js";
+import { Core } from "./core.js";
+import { ClientClosed, ClientError, ClientStopped, NotCaughtUp, StoreError, UnknownDraft } from "./errors.js";
+import { partitionName } from "./partitions.js";
+import { isOver } from "./problems.js";
+import { alike, leaderStatus, OFFLINE, within, type LeaderStatus } from "./status.js";
+import { parseEvent } from "./store/apply.js";
+import { EventLog } from "./store/log.js";
+import type { Change, DraftRecord } from "./store/types.js";
+import { checkForm, committed, rejection, Submission, type Draft, type EventInput } from "./submission.js";
+import { modelLabel } from "./sync/bootstrap.js";
+import { joinTabs, type TabMessage, type Tabs } from "./tabs.js";
+import { Replica, type Applied } from "./view/replica.js";
+import type { Json, JsonObject } from "./wire.js";
+
+export class SyncClient extends Actions<Promise<Draft>> {
+  readonly #config: Config;
+  #log: EventLog | null = null;
+  #replica: Replica | null = null;
+  #submission: Submission | null = null;
+  #tabs: Tabs | null = null;
+  #core: Core | null = null;
+  #leading: Promise<void> = Promise.resolve();
+  #leader: LeaderStatus = OFFLINE;
+  #status: Status;
+  #pendingList: readonly Draft[] = [];
+  #rejectedList: readonly Rejected[] = [];
+  #paused = false;
+  #failure: unknown = null;
+
+  constructor(given: SyncClientOptions) {
+    super();
+    this.#config = configure(given);
+    this.#status = this.#makeStatus();
+    if (given.onEvent) this.subscribe(given.onEvent);
+  }
+
+  // -- life ---------------------------------------------------------------------------------------------------
+
+  /** Open the store, show what it has, and connect; resolves when the views can be read, online or not. */
+  async start(): Promise<void> {
+    if (this.#log !== null) throw new ClientError("the client is started already");
+    const { model, options, partitions } = this.#config;
+    const label = modelLabel(model);
+    const log = await this.#openLog();
+    const store = log.backend;
+    this.#log = log;
+    this.#failure = null;
+    const replica = new Replica(
+      log,
+      model,
+      label,
+      options.snapshotEvery,
+      (applied) => this.#onApplied(applied),
+      (error) => this.#onFailed(error),
+    );
+    this.#replica = replica;
+    this.#submission = new Submission(log, replica, (change) => this.#changed(change));
+    for (const name of partitions ?? (await log.partitions())) {
+      await log.follow(name, label);
+      await replica.open(name);
+    }
+    const alone = this.#config.tabs === false || store.shared === null;
+    this.#tabs = joinTabs(alone ? null : store.shared, (message) => this.#onMessage(message));
+    await replica.reload();
+    this.#tabs.send({ type: "hello", leader: false });
+    this.#tabs.send({ type: "follow", partitions: replica.partitions });
+    this.#publish();
+    this.#leading = this.#lead(log, replica, label, this.#tabs).catch((error: unknown) => this.#onFailed(error));
+    // Without other tabs nobody else leads: be ready when this resolves.
+    if (alone) await this.#leading;
+  }
+
+  /** Open the store; where the browser refuses it, one in memory takes its place, and the status says so. */
+  async #openLog(): Promise<EventLog> {
+    const { store, clientId } = this.#config;
+    const log = new EventLog(store, clientId);
+    try {
+      await log.open();
+      return log;
+    } catch (error) {
+      if (!store.refused || error instanceof StoreError) throw error;
+      const message = `the browser refuses to store anything: ${String(error)}; drafts live as long as this page`;
+      this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
+      const instead = new EventLog(store.refused(), clientId);
+      await instead.open();
+      return instead;
+    }
+  }
+
+  /** Wait for the lead, then keep the store in step with the server. */
+  async #lead(log: EventLog, replica: Replica, label: string, tabs: Tabs): Promise<void> {
+    await tabs.lead();
+    if (this.#log !== log) return;
+    await replica.reload();
+    const { notes } = await log.load();
+    const rows = await Promise.all(replica.partitions.map((name) => log.follow(name, label)));
+    const core = new Core(this.#config, log, label, notes, rows, {
+      changed: (change) => this.#changed(change),
+      pending: () => replica.pending,
+      published: () => this.#publish(),
+      problem: (problem) => this.emit({ type: "problem", ...problem }),
+      failed: (error) => this.#onFailed(error),
+    });
+    if (this.#log !== log) return;
+    this.#core = core;
+    core.connection.start();
+    if (this.#paused) core.connection.pause();
+    tabs.send({ type: "hello", leader: true });
+    this.#publish();
+  }
+
+  /** Disconnect, store the views and close the store. Pending drafts stay in it. */
+  async stop(): Promise<void> {
+    const [log, replica, core] = [this.#log, this.#replica, this.#core];
+    if (log === null || replica === null) return;
+    this.#log = null;
+    this.#submission?.close();
+    await core?.close();
+    this.#core = null;
+    await replica.close();
+    this.#tabs?.close();
+    await this.#leading;
+    this.#replica = null;
+    await log.close();
+    this.#leader = OFFLINE;
+    this.#publish();
+  }
+
+  /** The store failed: what was acknowledged is safe, and nothing goes on. */
+  #onFailed(error: unknown): void {
+    if (this.#failure !== null || this.#log === null) return;
+    this.#failure = error;
+    const message = `the store failed: ${String(error)}`;
+    this.#leader = { ...this.#leader, phase: "offline", stopped: message };
+    this.emit({ type: "problem", code: "store_failed", message, atMs: Date.now() });
+    void this.#core?.connection.close();
+    this.#core = null;
+    this.#submission?.close(new ClientStopped(message));
+    this.#publish();
+  }
+
+  /** Go offline until `resume`, in all tabs. */
+  pause(): void {
+    this.#paused = true;
+    if (this.#core) this.#core.connection.pause();
+    else this.#tabs?.send({ type: "pause" });
+  }
+
+  /** Go online now; also after the client stopped because another one took its place. */
+  resume(): void {
+    this.#paused = false;
+    if (this.#core) this.#core.connection.resume();
+    else this.#tabs?.send({ type: "resume" });
+  }
+
+  // -- saying -------------------------------------------------------------------------------------------------
+
+  /** Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
+   *
+   * InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
+   */
+  async submitEvent(input: EventInput): Promise<Draft> {
+    const [draft] = await this.submitEvents([input]);
+    return draft as Draft;
+  }
+
+  /** Several events in one write: all of them are stored, or none. Each is judged by the views those before leave. */
+  async submitEvents(inputs: readonly EventInput[]): Promise<Draft[]> {
+    return this.#submit(inputs);
+  }
+
+  async #submit(inputs: readonly EventInput[], again: readonly string[] = []): Promise<Draft[]> {
+    this.#open();
+    const bytesMax = this.#core?.state.limits.max_message_bytes ?? null;
+    const drafts = inputs.map((input) => {
+      const partitions = input.partitions ?? [this.#meant(input.partition)];
+      return checkForm({ ...input, partitions }, this.#config.model, bytesMax);
+    });
+    const records = await (this.#submission as Submission).submit(drafts, again);
+    return records.map((record) => this.#draft(record));
+  }
+
+  protected async act(event: JsonObject, partition: string | undefined): Promise<Draft> {
+    return this.submitEvent({ event, partition: this.#meant(partition) });
+  }
+
+  #draft(record: DraftRecord): Draft {
+    const { id, partitions, draftClock, createdAt } = record;
+    const settled = (options: { timeoutMs?: number } = {}) => {
+      const outcome = this.#submission?.outcome(id) ?? Promise.reject(new ClientClosed("the client is not started"));
+      return within(outcome, options.timeoutMs, `the draft ${JSON.stringify(id)} was not answered`, () => this.#status);
+    };
+    return { id, partitions, draftClock, createdAt, event: parseEvent(record.event), settled };
+  }
+
+  /** The drafts the server has not answered yet, oldest first. The same list until it changes. */
+  pending(): readonly Draft[] {
+    return this.#pendingList;
+  }
+
+  /** The drafts the server refused, with its reasons, oldest first. The same list until it changes. */
+  rejected(): readonly Rejected[] {
+    return this.#rejectedList;
+  }
+
+  /** Try a rejected draft again, behind everything that is pending now, or one that is set aside at once. */
+  async retry(id: string): Promise<Draft> {
+    this.#open();
+    const replica = this.#replica as Replica;
+    const pending = replica.pending.get(id);
+    if (pending) {
+      if (this.#core) await this.#core.feed({ kind: "DraftRetried", id });
+      else this.#tabs?.send({ type: "retry", id });
+      return this.#draft(pending);
+    }
+    const record = replica.rejected.get(id);
+    if (!record) throw new UnknownDraft(id);
+    const { partitions } = record;
+    const [again] = await this.#submit([{ id, partitions, event: parseEvent(record.event) }], [id]);
+    return again as Draft;
+  }
+
+  /** Forget a rejected draft. */
+  async discard(id: string): Promise<void> {
+    await this.#changed(await this.#open().discard(id));
+  }
+
+  /** The partition that is meant when none is named. */
+  #meant(partition: string | undefined): string {
+    if (partition !== undefined) return partition;
+    const [only, ...others] = this.#replica?.partitions ?? [];
+    if (only === undefined || others.length) throw new TypeError("name the partition: this client follows not just one");
+    return only;
+  }
+
+  // -- seeing -------------------------------------------------------------------------------------------------
+
+  /** The state of a partition now: committed events, then this client's drafts. The same object until it changes. */
+  view(partition?: string): Json {
+    if (this.#replica === null) throw new ClientClosed("the client is not started");
+    return this.#replica.dump(partitionName(this.#meant(partition)));
+  }
+
+  getStatus(): Status {
+    return this.#status;
+  }
+
+  /** Wait until the client is live and has no pending draft.
+   *
+   * TimedOut, with the reason, after `timeoutMs`. NotCaughtUp when all is done that can be, and a partition or a draft is
+   * set aside. ClientStopped when no connection is tried any more.
+   */
+  caughtUp(options: { timeoutMs?: number } = {}): Promise<void> {
+    let end: () => void = () => undefined;
+    const done = new Promise<void>((resolve, reject) => {
+      const check = () => {
+        const status = this.#status;
+        if (this.#log === null) reject(new ClientClosed("the client is not started"));
+        else if (status.stopped !== null) reject(new ClientStopped(status.stopped));
+        else if (status.phase !== "live" || status.pending > Object.keys(status.draftsSetAside).length) return;
+        else if (Object.keys({ ...status.setAside, ...status.draftsSetAside }).length) {
+          reject(new NotCaughtUp(status.setAside, status.draftsSetAside));
+        } else resolve();
+        end();
+      };
+      end = this.on("status", check);
+      check();
+    });
+    return within(done, options.timeoutMs, "the client has not caught up", () => this.#status).finally(() => end());
+  }
+
+  // -- following ----------------------------------------------------------------------------------------------
+
+  /** Follow a partition: its history is fetched without disturbing the others. */
+  async addPartition(partition: string): Promise<void> {
+    const log = this.#open();
+    const name = partitionName(partition);
+    await log.follow(name, modelLabel(this.#config.model));
+    await (this.#replica as Replica).open(name);
+    this.emit({ type: "change", partition: name });
+    if (this.#core) await this.#core.addPartition(name);
+    else this.#tabs?.send({ type: "follow", partitions: [name] });
+    this.#publish();
+  }
+
+  /** Leave a partition and forget its events, in all tabs; drafts in it are still sent. */
+  async removePartition(partition: string): Promise<void> {
+    this.#open();
+    const name = partitionName(partition);
+    (this.#replica as Replica).drop(name);
+    if (this.#core) await this.#core.removePartition(name);
+    else this.#tabs?.send({ type: "remove", partition: name });
+    this.#publish();
+  }
+
+  // -- what happens -------------------------------------------------------------------------------------------
+
+  #open(): EventLog {
+    if (this.#log === null) throw new ClientClosed("the client is not started");
+    if (this.#failure !== null) throw new ClientStopped(`the store failed: ${String(this.#failure)}`);
+    return this.#log;
+  }
+
+  /** A write of this tab. */
+  async #changed(change: Change): Promise<void> {
+    this.#tabs?.send({ type: "change", change });
+    await this.#replica?.receive(change);
+  }
+
+  #onMessage(message: TabMessage): void {
+    const core = this.#core;
+    switch (message.type) {
+      case "change":
+        this.#replica?.receive(message.change).catch((error: unknown) => this.#onFailed(error));
+        break;
+      case "status":
+        if (core === null) {
+          const { lastError } = this.#leader;
+          this.#leader = message.status;
+          const problem = message.status.lastError;
+          if (problem !== null && problem.atMs !== lastError?.atMs) this.emit({ type: "problem", ...problem });
+          this.#publish();
+        }
+        break;
+      case "hello":
+        if (core !== null) this.#tabs?.send({ type: "status", status: this.#leader });
+        else if (message.leader) this.#tabs?.send({ type: "follow", partitions: this.#replica?.partitions ?? [] });
+        break;
+      case "follow":
+        for (const name of message.partitions) void core?.addPartition(name).catch((error) => this.#onFailed(error));
+        break;
+      case "remove":
+        this.#replica?.drop(message.partition);
+        void core?.removePartition(message.partition).catch((error) => this.#onFailed(error));
+        break;
+      case "retry":
+        void core?.feed({ kind: "DraftRetried", id: message.id });
+        break;
+      case "pause":
+        this.#paused = true;
+        core?.connection.pause();
+        break;
+      case "resume":
+        this.#paused = false;
+        core?.connection.resume();
+        break;
+      default:
+        message satisfies never;
+    }
+  }
+
+  #onApplied(applied: Applied): void {
+    const replica = this.#replica as Replica;
+    if (applied.drafts) {
+      this.#pendingList = [...replica.pending.values()].map((record) => this.#draft(record));
+      this.#rejectedList = [...replica.rejected.values()]
+        .sort((a, b) => a.draftClock - b.draftClock)
+        .map((record) => rejection(record));
+      if (replica.pending.size) void this.#core?.feed({ kind: "DraftsWaiting" });
+    }
+    this.#status = this.#makeStatus();
+    for (const partition of applied.partitions) this.emit({ type: "change", partition });
+    if (applied.drafts) this.emit({ type: "drafts" });
+    for (const each of applied.settled) {
+      const outcome = committed(each);
+      this.#submission?.settle(each.id, outcome);
+      this.emit({ type: "committed", outcome });
+    }
+    for (const record of applied.rejected) {
+      const draft = rejection(record);
+      this.#submission?.settle(record.id, draft);
+      this.emit({ type: "rejected", draft });
+    }
+    this.#publish();
+  }
+
+  /** Bring the status up to date, here and in other tabs. */
+  #publish(): void {
+    const core = this.#core;
+    if (core !== null) {
+      const leader = leaderStatus(core);
+      if (core.lastError !== null && isOver(core.lastError.code, leader, this.#status)) {
+        core.lastError = null;
+        leader.lastError = null;
+      }
+      if (!alike(leader, this.#leader)) {
+        this.#leader = leader;
+        this.#tabs?.send({ type: "status", status: leader });
+      }
+    }
+    const status = this.#makeStatus();
+    if (alike(status, this.#published)) return;
+    this.#status = this.#published = status;
+    this.emit({ type: "status", status });
+  }
+
+  #published: Status | null = null;
+
+  #makeStatus(): Status {
+    return {
+      ...this.#leader,
+      pending: this.#replica?.pending.size ?? 0,
+      rejected: this.#replica?.rejected.size ?? 0,
+      durable: (this.#log?.backend ?? this.#config.store).durable,
+      leader: this.#core !== null,
+    };
+  }
+}
+
+/** A client of one server; `start` opens it. */
+export const createSyncClient = (options: SyncClientOptions): SyncClient => new SyncClient(options);

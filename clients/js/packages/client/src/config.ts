@@ -1,0 +1,153 @@
+/** What a client is made from. */
+
+import { isWellFormed } from "./canonical.js";
+import { byteLength } from "./codec.js";
+import { CLIENT_ID_BYTES_MAX } from "./limits.js";
+import type { Model } from "./model/model.js";
+import { DEFAULTS, type Options } from "./options.js";
+import { partitionName } from "./partitions.js";
+import type { Store } from "./store/types.js";
+import type { Connected, Json, JsonObject } from "./wire.js";
+
+/** A token, or what gives one; it is asked again when the server refuses the last. */
+export type Token = string | (() => string | Promise<string>);
+
+/** The part of a WebSocket that a client uses. */
+export interface Socket {
+  readonly readyState: number;
+  onopen: ((event: any) => void) | null;
+  onmessage: ((event: any) => void) | null;
+  onclose: ((event: any) => void) | null;
+  onerror: ((event: any) => void) | null;
+  send(data: string): void;
+  close(code?: number, reason?: string): void;
+}
+
+export type SocketConstructor = new (url: string) => Socket;
+
+/** What adds messages of its own to a connection: presence, for example.
+ *
+ * `connect` gives fields for the `connect` message. `connected` is called on each connection that was accepted, with the
+ * whole payload of `connected` and a way to send; `message` gets each message of the types it names; `lost` says that the
+ * connection is gone.
+ */
+export interface Extension {
+  readonly name: string;
+  readonly types: readonly string[];
+  connect?(): JsonObject;
+  connected?(payload: Connected, send: (type: string, payload: Json) => void): void;
+  message?(type: string, payload: JsonObject): void;
+  lost?(): void;
+}
+
+export interface SyncClientOptions {
+  /** Such as `wss://example.com/sync`. */
+  readonly url: string;
+  readonly clientId: string;
+  readonly token: Token;
+  /** `treeModel()` for tree actions, `eventModel(…)` for events of a model. */
+  readonly model: Model;
+  /** Where drafts and events are kept: `createMemoryStore()`, `createIndexedDbStore()`, `createFileStore(path)`. */
+  readonly store: Store;
+  /** Followed from the start; left out, those the store has. */
+  readonly partitions?: readonly string[];
+  /** Bounds and intervals that are not the defaults. */
+  readonly options?: Partial<Options>;
+  /** The WebSocket to use where there is no global one, as of the package `ws`. */
+  readonly WebSocket?: SocketConstructor;
+  readonly extensions?: readonly Extension[];
+  /** Share one connection among the tabs of a browser; true unless it is switched off. */
+  readonly tabs?: boolean;
+  /** Called for everything that happens, as the listeners of `on` are. */
+  readonly onEvent?: (event: ClientEvent) => void;
+}
+
+/** What became of a draft. */
+export interface Committed {
+  readonly status: "committed";
+  readonly id: string;
+  readonly committedId: number;
+  readonly statusUpdatedAt: number;
+}
+
+export interface Rejected {
+  readonly status: "rejected";
+  readonly id: string;
+  readonly partitions: readonly string[];
+  readonly event: JsonObject;
+  readonly reason: string;
+  readonly errors: readonly { readonly field: string; readonly message: string }[];
+  readonly createdAt: number;
+  readonly statusUpdatedAt: number | null;
+}
+
+/** Something that went wrong, last; `code` is an error code of the wire or one of this library's. */
+export interface Problem {
+  readonly code: string;
+  readonly message: string;
+  readonly atMs: number;
+}
+
+/** One moment of a client.
+ *
+ * `cursor` is the lowest of `cursors`. `setAside` are partitions that are not followed, with the reason;
+ * `draftsSetAside` are pending drafts that the server fails on. `stopped` says why no connection is tried any more.
+ * `durable` is false where nothing outlives the page: a store in memory, or storage the browser refuses. `leader`:
+ * this tab has the connection.
+ */
+export interface Status {
+  readonly phase: "offline" | "connecting" | "syncing" | "live";
+  readonly cursor: number;
+  readonly cursors: Readonly<Record<string, number>>;
+  readonly pending: number;
+  readonly rejected: number;
+  readonly setAside: Readonly<Record<string, string>>;
+  readonly draftsSetAside: Readonly<Record<string, string>>;
+  readonly modelVersion: number | null;
+  readonly lastError: Problem | null;
+  readonly stopped: string | null;
+  readonly durable: boolean;
+  readonly leader: boolean;
+}
+
+/** What happens in a client. */
+export type ClientEvent =
+  | { readonly type: "status"; readonly status: Status }
+  /** The view of a partition is another now. */
+  | { readonly type: "change"; readonly partition: string }
+  /** Drafts came or went. */
+  | { readonly type: "drafts" }
+  | { readonly type: "committed"; readonly outcome: Committed }
+  | { readonly type: "rejected"; readonly draft: Rejected }
+  | ({ readonly type: "problem" } & Problem);
+
+export interface Config extends Omit<SyncClientOptions, "options" | "partitions"> {
+  readonly partitions: readonly string[] | null;
+  readonly options: Options;
+}
+
+/** Check what a program gives before anything starts. */
+export function configure(given: SyncClientOptions): Config {
+  const { url, clientId, token, model, store } = given;
+  let protocol = "";
+  try {
+    protocol = new URL(url).protocol;
+  } catch {
+    // Said below.
+  }
+  if (!["ws:", "wss:"].includes(protocol)) {
+    throw new TypeError(`url is an address like wss://example.com/sync, not ${JSON.stringify(url)}`);
+  }
+  if (typeof clientId !== "string" || !clientId || byteLength(clientId) > CLIENT_ID_BYTES_MAX || !isWellFormed(clientId)) {
+    throw new TypeError(`clientId is a string of 1 to ${CLIENT_ID_BYTES_MAX} bytes`);
+  }
+  if (typeof token !== "function" && (typeof token !== "string" || !token)) {
+    throw new TypeError("token is a string, or a function that gives one");
+  }
+  if (typeof model?.replay !== "function") throw new TypeError("model is treeModel() or eventModel(…)");
+  if (typeof store?.run !== "function") {
+    throw new TypeError("store is createMemoryStore(), createIndexedDbStore() or createFileStore(path)");
+  }
+  const partitions = given.partitions ? [...new Set(given.partitions.map(partitionName))] : null;
+  return { ...given, partitions, options: { ...DEFAULTS, ...given.options } };
+}

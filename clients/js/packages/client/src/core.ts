@@ -1,0 +1,274 @@
+/** What keeps one store in step with its server: the sync state, performed on the store and the connection.
+ *
+ * `feed` is the only way to change the sync state. Inputs are processed one after the other: what they change is stored
+ * first, then messages are sent, then the program hears of it.
+ */
+
+import { byteLength, ENVELOPE_BYTES, itemPayload } from "./codec.js";
+import type { Config, Problem } from "./config.js";
+import { StoreContradiction } from "./errors.js";
+import { ServerConnection } from "./net/connection.js";
+import type { EventLog } from "./store/log.js";
+import type { Change, DraftRecord, NotesRow, PartitionRow } from "./store/types.js";
+import { advance } from "./sync/advance.js";
+import { canContinueFrom, checkSnapshots, mayUseSnapshots } from "./sync/bootstrap.js";
+import type { Effect, Input, SendSync, StoreEffect, SubmitNext, Submitted } from "./sync/inputs-effects.js";
+import { initialState, type SyncState } from "./sync/state.js";
+import type { JsonObject, Sync } from "./wire.js";
+
+export interface CoreHooks {
+  /** Show a change, here and in other tabs; resolves when it is shown here. */
+  changed(change: Change): Promise<void>;
+  /** The drafts to send, oldest first. */
+  pending(): ReadonlyMap<string, DraftRecord>;
+  /** The state, the last problem, or the reason for a stop is another. */
+  published(): void;
+  problem(problem: Problem): void;
+  /** The store failed: nothing can go on. */
+  failed(error: unknown): void;
+}
+
+export class Core {
+  state: SyncState;
+  lastError: Problem | null = null;
+  stopReason: string | null = null;
+  readonly connection: ServerConnection;
+  readonly #rows: Map<string, PartitionRow>;
+  readonly #queue: { inputs: Input[]; done: () => void }[] = [];
+  #working = false;
+  #ended = false;
+  #storing: StoreEffect[] = [];
+  #messages: [string, string][] = [];
+
+  constructor(
+    readonly config: Config,
+    readonly log: EventLog,
+    readonly label: string,
+    notes: NotesRow,
+    rows: readonly PartitionRow[],
+    readonly hooks: CoreHooks,
+    readonly now: () => number = () => performance.now(),
+  ) {
+    this.#rows = new Map(rows.map((row) => [row.name, row]));
+    this.connection = new ServerConnection(
+      config,
+      {
+        feed: (...inputs) => this.feed(...inputs),
+        report: (code, message) => this.report(code, message),
+        stopped: (reason) => {
+          this.stopReason = reason;
+          this.hooks.published();
+        },
+        extension: (type, payload) => this.#extension(type, payload),
+        lost: () => this.config.extensions?.forEach((each) => each.lost?.()),
+      },
+      now,
+    );
+    const { model, options } = config;
+    this.state = initialState(model.profile, {
+      options,
+      cursors: new Map(rows.map((row) => [row.name, row.cursor])),
+      highestCursors: new Map(rows.map((row) => [row.name, row.known])),
+      modelVersion: notes.model === null ? undefined : notes.model.version,
+      modelDigest: notes.model?.digest ?? null,
+      log: notes.log,
+      draftsWaiting: hooks.pending().size > 0,
+      wantsSnapshots: options.snapshots && mayUseSnapshots(model),
+      snapshotBased: new Set(rows.filter((row) => row.floor > 0).map((row) => row.name)),
+    });
+  }
+
+  /** Process inputs with all their effects; resolves when they are stored and shown. */
+  feed(...inputs: Input[]): Promise<void> {
+    if (this.#ended) return Promise.resolve();
+    return new Promise((done) => {
+      this.#queue.push({ inputs, done });
+      if (!this.#working) {
+        this.#working = true;
+        void this.#work();
+      }
+    });
+  }
+
+  /** End: what was fed is finished, nothing more is taken. */
+  async close(): Promise<void> {
+    await this.connection.close();
+    await this.feed();
+    this.#ended = true;
+  }
+
+  async #work(): Promise<void> {
+    for (let next = this.#queue.shift(); next; next = this.#queue.shift()) {
+      try {
+        if (!this.#ended) await this.#process(next.inputs);
+      } catch (error) {
+        this.#ended = true;
+        this.hooks.failed(error);
+      }
+      next.done();
+    }
+    this.#working = false;
+  }
+
+  async #process(inputs: readonly Input[]): Promise<void> {
+    for (const [index, input] of inputs.entries()) {
+      const following = inputs[index + 1];
+      const more = isBroadcast(input) && following !== undefined && isBroadcast(following);
+      this.#step(more ? { ...(input as Extract<Input, { kind: "Received" }>), more } : input);
+      if (!more) await this.#flush();
+    }
+    this.hooks.published();
+  }
+
+  /** One transition, and the effects that need not wait for the store. */
+  #step(input: Input): void {
+    const checked = checkSnapshots(input, this.state, this.config.model);
+    const [state, effects] = advance(this.state, checked, this.now());
+    this.state = state;
+    for (const effect of effects) this.#perform(effect);
+    if (input.kind === "Received" && input.message.type === "connected" && this.state.phase === "syncing") {
+      const { payload } = input.message;
+      const send = (type: string, body: unknown) => this.connection.send(type, JSON.stringify(body));
+      this.config.extensions?.forEach((each) => each.connected?.(payload, send));
+    }
+  }
+
+  /** Store what waits, go on from there until nothing waits, then send. */
+  async #flush(): Promise<void> {
+    while (this.#storing.length) {
+      const effects = this.#storing;
+      this.#storing = [];
+      try {
+        const change = await this.log.apply(effects, this.#rows, this.label);
+        for (const row of change.rows) this.#rows.set(row.name, row);
+        await this.hooks.changed(change);
+        if (this.state.storing) this.#step({ kind: "Stored" });
+      } catch (error) {
+        if (!(error instanceof StoreContradiction)) throw error;
+        this.#step({ kind: "Contradicted", message: error.message });
+        this.#step({ kind: "DraftsWaiting" });
+      }
+    }
+    for (const [type, payload] of this.#messages.splice(0)) this.connection.send(type, payload);
+  }
+
+  #perform(effect: Effect): void {
+    switch (effect.kind) {
+      case "Apply":
+      case "NoteModel":
+      case "NoteLog":
+      case "Rewind":
+      case "Reset":
+        this.#storing.push(effect);
+        if (effect.kind === "NoteModel" || effect.kind === "Rewind") this.#matchModel(effect.version, effect.digest);
+        break;
+      case "SendSync":
+        this.#messages.push(["sync", this.#syncPayload(effect)]);
+        break;
+      case "SubmitNext":
+        this.#step(this.#submitNext(effect));
+        break;
+      case "SendConnect":
+        this.connection.connect(effect.lastCommittedId, effect.snapshots);
+        break;
+      case "ReportProblem":
+        this.report(effect.code, effect.message);
+        break;
+      case "WakeAt":
+        this.connection.wakeAt(effect.at);
+        break;
+      case "DropConnection":
+        this.connection.dropConnection();
+        break;
+      case "Retry":
+        this.connection.retry(effect.newToken);
+        break;
+      case "Stop":
+        this.report("stopped", effect.reason);
+        this.connection.stop(effect.reason);
+        break;
+      default:
+        effect satisfies never;
+    }
+  }
+
+  #syncPayload(effect: SendSync): string {
+    const { state, config } = this;
+    const fit = effect.snapshots && canContinueFrom(config.model, state.modelVersion, state.modelDigest);
+    const body: Sync = {
+      partitions: [...effect.partitions],
+      since_committed_id: effect.since,
+      limit: effect.limit,
+      ...(effect.subscription !== null && { subscription_partitions: [...effect.subscription] }),
+      ...(state.serverSendsSnapshots && !effect.since && !fit && { snapshots: false }),
+    };
+    return JSON.stringify(body);
+  }
+
+  #submitNext(effect: SubmitNext): Submitted {
+    const pending = this.hooks.pending();
+    const { only } = effect;
+    if (only !== undefined && !pending.has(only)) return { kind: "Submitted", ids: [], gone: only };
+    const drafts = only === undefined ? pending.values() : [pending.get(only) as DraftRecord];
+    const items: string[] = [];
+    const ids: string[] = [];
+    let size = ENVELOPE_BYTES;
+    for (const draft of drafts) {
+      if (items.length >= effect.itemsMax) break;
+      if (only === undefined && effect.without.has(draft.id)) continue;
+      const item = itemPayload(draft.id, draft.partitions, draft.event);
+      size += byteLength(item) + 1;
+      if (effect.bytesMax !== null && size > effect.bytesMax) {
+        if (!items.length) return { kind: "Submitted", ids: [], tooLarge: draft.id };
+        break;
+      }
+      items.push(item);
+      ids.push(draft.id);
+    }
+    if (items.length) this.#messages.push(["submit_events", `{"events":[${items.join(",")}]}`]);
+    return { kind: "Submitted", ids };
+  }
+
+  /** Keep a problem as the last one and show it. */
+  report(code: string, message: string): void {
+    this.lastError = { code, message, atMs: Date.now() };
+    this.hooks.problem(this.lastError);
+  }
+
+  #matchModel(version: number | null, digest: string | null): void {
+    const { model } = this.config;
+    if (version === null || model.version === null) return;
+    if (model.version !== version) {
+      this.report("model_mismatch", `the server has model version ${version}, this client ${model.version}`);
+    } else if (digest !== null && model.digest !== null && digest !== model.digest) {
+      this.report("model_mismatch", `the server's model version ${version} has another content than this client's`);
+    }
+  }
+
+  #extension(type: string, payload: JsonObject): void {
+    for (const each of this.config.extensions ?? []) if (each.types.includes(type)) each.message?.(type, payload);
+  }
+
+  // -- partitions ---------------------------------------------------------------------------------------------
+
+  follows(name: string): boolean {
+    return this.#rows.has(name);
+  }
+
+  async addPartition(name: string): Promise<void> {
+    if (this.#rows.has(name) && !this.state.refusedPartitions.has(name)) return;
+    const row = this.#rows.get(name) ?? (await this.log.follow(name, this.label));
+    this.#rows.set(name, row);
+    const { cursor, known: highestCursor, floor } = row;
+    await this.feed({ kind: "PartitionAdded", partition: name, cursor, highestCursor, snapshotBased: floor > 0 });
+  }
+
+  /** Leave a partition and forget its events; drafts in it are still sent. */
+  async removePartition(name: string): Promise<void> {
+    if (!this.#rows.delete(name)) return;
+    await this.feed({ kind: "PartitionRemoved", partition: name });
+    await this.hooks.changed(await this.log.leave(name));
+  }
+}
+
+const isBroadcast = (input: Input): boolean => input.kind === "Received" && input.message.type === "event_broadcast";

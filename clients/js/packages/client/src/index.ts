@@ -1,0 +1,23 @@
+export { createSyncClient, SyncClient } from "./client.js";
+export type { Draft, EventInput } from "./submission.js";
+export type {
+  ClientEvent,
+  Committed,
+  Extension,
+  Problem,
+  Rejected,
+  Socket,
+  SocketConstructor,
+  Status,
+  SyncClientOptions,
+  Token,
+} from "./config.js";
+export * from "./errors.js";
+export { newId } from "./ids.js";
+export type { Model, ModelState } from "./model/model.js";
+export { treeModel } from "./model/tree.js";
+export { DEFAULTS, type Options } from "./options.js";
+export { createIndexedDbStore, type IndexedDbStoreOptions } from "./store/indexeddb.js";
+export { createMemoryStore } from "./store/memory.js";
+export type { Store } from "./store/types.js";
+export type { FieldError, Json, JsonObject } from "./wire.js";

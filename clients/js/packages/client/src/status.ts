@@ -1,0 +1,50 @@
+/** What a client tells of itself. */
+
+import type { Status } from "./config.js";
+import type { Core } from "./core.js";
+import { TimedOut } from "./errors.js";
+
+/** The part of the status that the leader knows. */
+export type LeaderStatus = Omit<Status, "pending" | "rejected" | "durable" | "leader">;
+
+export const OFFLINE: LeaderStatus = {
+  phase: "offline",
+  cursor: 0,
+  cursors: {},
+  setAside: {},
+  draftsSetAside: {},
+  modelVersion: null,
+  lastError: null,
+  stopped: null,
+};
+
+export function leaderStatus(core: Core): { -readonly [K in keyof LeaderStatus]: LeaderStatus[K] } {
+  const { state } = core;
+  const aside = [...state.setAsideDrafts].filter(([id]) => core.hooks.pending().has(id));
+  return {
+    phase: state.phase,
+    cursor: state.cursors.size ? Math.min(...state.cursors.values()) : 0,
+    cursors: Object.fromEntries(state.cursors),
+    setAside: Object.fromEntries([...state.refusedPartitions, ...state.leftOut]),
+    draftsSetAside: Object.fromEntries(aside.map(([id, draft]) => [id, draft.reason])),
+    modelVersion: state.modelVersion ?? null,
+    lastError: core.lastError,
+    stopped: core.stopReason,
+  };
+}
+
+export const alike = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+/** What is waited for, or TimedOut with what the client waits for itself. */
+export function within<R>(done: Promise<R>, timeoutMs: number | undefined, what: string, status: () => Status): Promise<R> {
+  if (timeoutMs === undefined) return done;
+  let timer: ReturnType<typeof setTimeout>;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const { phase, pending, stopped, lastError } = status();
+      const why = stopped ?? (lastError ? `${lastError.code}: ${lastError.message}` : `${pending} drafts pending`);
+      reject(new TimedOut(`${what} within ${timeoutMs} ms: the client is ${phase}; ${why}`));
+    }, timeoutMs);
+  });
+  return Promise.race([done, late]).finally(() => clearTimeout(timer));
+}

@@ -1,0 +1,88 @@
+/** Submitting drafts: in draft_clock order, in batches, and none delayed by one that is refused (CLIENT-08). */
+
+import { fieldErrors, isObject } from "../codec.js";
+import type { ErrorMessage, FieldError, SubmitResult } from "../wire.js";
+import { onAnswered } from "./failing-drafts.js";
+import { applying, type Accepted, type DraftRejected, type Submitted } from "./inputs-effects.js";
+import type { Transition } from "./transition.js";
+
+const rejected = (id: string, reason: string, errors: FieldError[], statusUpdatedAt: number | null = null) => ({
+  id,
+  reason,
+  errors,
+  statusUpdatedAt,
+});
+
+/** The core has performed SubmitNext. */
+export function onSubmitted(step: Transition, submitted: Submitted): void {
+  const { tooLarge, gone, ids } = submitted;
+  if (tooLarge !== undefined) {
+    step.set({ pendingRequest: null });
+    step.clearFailures(new Set([tooLarge]));
+    const error = { field: "event", message: "the event is larger than a message to this server may be" };
+    step.apply(applying({ refused: [rejected(tooLarge, "too_big", [error])] }));
+  } else if (ids.length) {
+    step.set({ submitted: ids });
+  } else if (gone !== undefined) {
+    step.set({ pendingRequest: null });
+    step.clearFailures(new Set([gone]));
+    step.requestNext();
+  } else {
+    step.set({ pendingRequest: null, draftsWaiting: false });
+    step.requestNext();
+  }
+}
+
+/** Results are matched by id; their order does not matter. */
+export function onResults(step: Transition, response: SubmitResult): void {
+  const { state } = step;
+  if (state.pendingRequest !== "submit") {
+    step.report("unexpected", "a submit_events_result without a submit_events");
+    return;
+  }
+  const accepted: Accepted[] = [];
+  const refused: DraftRejected[] = [];
+  for (const each of response.results) {
+    const at = Math.trunc(each.status_updated_at);
+    if (each.status === "committed" && each.committed_id !== null) {
+      accepted.push({ id: each.id, committedId: each.committed_id, statusUpdatedAt: at });
+    } else if (each.status === "rejected") {
+      refused.push(rejected(each.id, each.reason || "rejected", fieldErrors(each.errors), at || null));
+    }
+  }
+  step.set({
+    pendingRequest: null,
+    submitted: [],
+    singleSubmits: Math.max(0, state.singleSubmits - 1),
+    batchMax: Math.max(1, Math.min(state.limits.max_batch_size, state.batchMax * 2)),
+  });
+  for (const each of accepted) step.noteCommittedId(each.committedId);
+  const answered = new Set([...accepted, ...refused].map((each) => each.id));
+  onAnswered(step, answered);
+  const missing = state.submitted.filter((id) => !answered.has(id)).length;
+  if (missing) step.violation(`a result that leaves out ${missing} of its drafts`);
+  step.countTail(accepted.length);
+  step.apply(applying({ accepted, refused, cursors: step.liveCursors() }));
+}
+
+/** The server refuses the request as a whole: find the draft at fault by sending each alone. */
+export function onRefused(step: Transition, code: string, message: string, errors: FieldError[]): void {
+  const { submitted: ids, singleSubmits } = step.state;
+  step.set({ pendingRequest: null, submitted: [] });
+  if (ids.length > 1) {
+    step.set({ singleSubmits: ids.length });
+    step.requestNext();
+  } else if (ids.length) {
+    const id = ids[0] as string;
+    step.set({ singleSubmits: Math.max(0, singleSubmits - 1) });
+    onAnswered(step, new Set([id]));
+    step.apply(applying({ refused: [rejected(id, code, errors.length ? errors : [{ field: "", message }])] }));
+  } else {
+    step.requestNext();
+  }
+}
+
+export function onError(step: Transition, error: ErrorMessage): void {
+  const errors = isObject(error.details) ? fieldErrors(error.details["errors"]) : [];
+  onRefused(step, error.code, error.message, errors);
+}

@@ -1,0 +1,224 @@
+// Written by `python -m tests.js.wire_types` from the message definitions in Python. Do not edit.
+
+/** Any JSON value. */
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+/** A JSON object. */
+export type JsonObject = { [key: string]: Json };
+
+/** The protocol version of every message. */
+export const VERSION = "1.0";
+
+/** Why a server closes a WebSocket. */
+export const CloseCode = {
+  NORMAL: 1000,
+  GOING_AWAY: 1001,
+  PROTOCOL_ERROR: 1002,
+  INVALID_TEXT: 1007,
+  TOO_BIG: 1009,
+  SERVER_ERROR: 1011,
+  AUTH_FAILED: 4001,
+  UNSUPPORTED: 4002,
+  REPLACED: 4003,
+  TIMEOUT: 4004,
+  SLOW_CONSUMER: 4005,
+  OVERLOAD: 4006,
+} as const;
+
+/** The codes of an `error`. */
+export type ErrorCode = "bad_request" | "validation_failed" | "forbidden" | "rate_limited" | "auth_failed" | "protocol_version_unsupported" | "profile_unsupported" | "server_error";
+
+/** One reason why an item is refused. */
+export interface FieldError {
+  field: string;
+  message: string;
+}
+
+/** What was negotiated. A server of the first draft sends none of it: the profile is then the requested one. */
+export interface Capabilities {
+  profile: string | null;
+  accepted_event_types: string[];
+  tree_policy: string | null;
+  ordered_delivery: boolean;
+  snapshots: Json;
+}
+
+/** Bounds the server advertises; the defaults are the protocol's, None is unknown. */
+export interface Limits {
+  max_batch_size: number;
+  sync_limit_min: number;
+  sync_limit_max: number;
+  max_message_bytes: number | null;
+  max_in_flight_drafts: number | null;
+  max_subscriptions: number;
+}
+
+/** The outcome of one submitted item. */
+export interface SubmitResultItem {
+  id: string;
+  status: string;
+  committed_id: number | null;
+  reason: string | null;
+  errors: Json;
+  status_updated_at: number;
+}
+
+/** One entry of `sync_response.snapshots`: the state of a partition up to `committed_id`. */
+export interface ServerSnapshot {
+  partition: string;
+  committed_id: number;
+  state: Json;
+  model_version: number | null;
+  model_digest: string | null;
+}
+
+/** The handshake is accepted. */
+export interface Connected {
+  client_id: string;
+  server_last_committed_id: number;
+  capabilities: Capabilities | null;
+  limits: Limits | null;
+  model_version: number | null;
+  model_digest: string | null;
+  log_id: string | null;
+  log_epoch: number | null;
+}
+
+/** The one shape of a committed event (BCAST-05). */
+export interface CommittedEvent {
+  id: string;
+  committed_id: number;
+  partitions: string[];
+  event: Json;
+  client_id: string;
+  status_updated_at: number;
+}
+
+/** One page. `snapshots` stays raw: it is decoded only where snapshots were requested. */
+export interface SyncResponse {
+  events: CommittedEvent[];
+  next_since_committed_id: number;
+  sync_to_committed_id: number;
+  has_more: boolean;
+  model_version: number | null;
+  model_digest: string | null;
+  log_id: string | null;
+  log_epoch: number | null;
+  snapshots: Json;
+}
+
+/** `submit_events_result`. */
+export interface SubmitResult {
+  results: SubmitResultItem[];
+}
+
+/** The server uses another model from now on. */
+export interface VersionChanged {
+  new_model_version: number | null;
+  old_model_version: number | null;
+}
+
+/** The answer to a heartbeat. */
+export type HeartbeatAck = Record<string, never>;
+
+/** `error`. The content of `details` depends on the code. */
+export interface ErrorMessage {
+  code: string;
+  message: string;
+  details: Json;
+  retry_after_ms: number | null;
+}
+
+/** One submitted event. `partition` is the legacy field of PART-05. */
+export interface Item {
+  id: string;
+  event: Json;
+  partitions?: string[];
+  partition?: string;
+  client_id?: string | null;
+}
+
+/** Open the session: who speaks, with which proof, in which profiles. */
+export interface Connect {
+  token: string;
+  client_id: string;
+  last_committed_id?: number | null;
+  supported_profiles?: string[];
+  required_profile?: string;
+  required_tree_policy?: string;
+  snapshots?: boolean | null;
+}
+
+/** Still here. */
+export interface Heartbeat {
+  client_id?: string | null;
+}
+
+/** Leaving on purpose. */
+export interface Disconnect {
+  client_id?: string | null;
+  reason?: string | null;
+}
+
+/** One event, answered `event_committed` or `event_rejected` (SUBMIT-06). */
+export interface SubmitEvent {
+  id: string;
+  event: Json;
+  partitions?: string[];
+  partition?: string;
+  client_id?: string | null;
+}
+
+/** A batch, answered by one `submit_events_result` (SUBMIT-04). */
+export interface SubmitEvents {
+  events: Item[];
+  client_id?: string | null;
+}
+
+/** Ask for history, and optionally say what to be told of from now on. */
+export interface Sync {
+  since_committed_id: number;
+  partitions?: string[];
+  partition?: string;
+  subscription_partitions?: string[];
+  limit?: number | null;
+  client_id?: string | null;
+  snapshots?: boolean | null;
+}
+
+/** What a client sends, by type. */
+export interface ClientMessages {
+  connect: Connect;
+  heartbeat: Heartbeat;
+  disconnect: Disconnect;
+  submit_event: SubmitEvent;
+  submit_events: SubmitEvents;
+  sync: Sync;
+}
+
+/** The shape of each message of the server. */
+export const SERVER_MESSAGES = {
+  connected: "Connected",
+  event_broadcast: "CommittedEvent",
+  event_committed: "CommittedEvent",
+  sync_response: "SyncResponse",
+  submit_events_result: "SubmitResult",
+  version_changed: "VersionChanged",
+  heartbeat_ack: "HeartbeatAck",
+  error: "ErrorMessage",
+} as const;
+
+/** The fields of what a server sends. */
+export const SHAPES = {
+  Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null] },
+  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64] },
+  SubmitResultItem: { id: ["s"], status: ["s"], committed_id: ["i?", null], reason: ["s?", null], errors: ["*", null], status_updated_at: ["n", 0] },
+  ServerSnapshot: { partition: ["s"], committed_id: ["i"], state: ["*"], model_version: ["i?", null], model_digest: ["s?", null] },
+  Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null] },
+  CommittedEvent: { id: ["s"], committed_id: ["i"], partitions: ["[]s"], event: ["*"], client_id: ["s", ""], status_updated_at: ["n", 0] },
+  SyncResponse: { events: ["[]CommittedEvent"], next_since_committed_id: ["i"], sync_to_committed_id: ["i"], has_more: ["b"], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], snapshots: ["*", null] },
+  SubmitResult: { results: ["[]SubmitResultItem"] },
+  VersionChanged: { new_model_version: ["i?", null], old_model_version: ["i?", null] },
+  HeartbeatAck: {},
+  ErrorMessage: { code: ["s"], message: ["s", ""], details: ["*", null], retry_after_ms: ["n?", null] },
+} as const;

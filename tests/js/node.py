@@ -1,0 +1,48 @@
+"""Node and the packages of the JavaScript client; a clear failure where they are missing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CLIENTS: Final = Path(__file__).parents[2] / "clients/js"
+TIMEOUT_S: Final = 280
+
+
+def node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        pytest.fail("there is no `node`: run `make setup-js`")
+    return found
+
+
+@functools.cache
+def build() -> None:
+    """Compile the packages and check their types, once for each run of the tests."""
+    compiler = CLIENTS / "node_modules/typescript/bin/tsc"
+    if not compiler.exists():
+        pytest.fail("clients/js/node_modules is not installed: run `make setup-js`")
+    done = subprocess.run(
+        [node(), str(compiler), "--build", str(CLIENTS)], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Node; what it printed is shown when it fails."""
+    done = subprocess.run(
+        [node(), *arguments],
+        cwd=CLIENTS,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, **environment},
+    )
+    text = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert done.returncode == 0, text.stdout[-8000:] + text.stderr[-4000:]
+    return text

@@ -1,0 +1,66 @@
+"""A real server that tests written in JavaScript start, kill and stop over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.behaviour.server.harness import SECRET, Server
+
+
+class ControlledServer:
+    """One server, which keeps its port when it is started again."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self.server = Server(data, *arguments).start()
+        port = urlsplit(self.server.url).port
+        self.server.arguments = (*arguments, "--port", str(port))
+        self._lock = threading.Lock()
+
+    def perform(self, command: str) -> dict[str, Any]:
+        """`start`, `kill`, `stop` or `state`."""
+        with self._lock:
+            match command:
+                case "start":
+                    self.server.start()
+                case "kill":
+                    self.server.kill()
+                case "stop":
+                    self.server.stop()
+            return {"url": self.server.url, "secret": SECRET.decode(), "admin": self.server.admin}
+
+
+@contextlib.contextmanager
+def controlled(data: Path, *arguments: str) -> Iterator[tuple[ControlledServer, str]]:
+    """The server and the address of its control; what its clients saw is checked in the end."""
+    owner = ControlledServer(data, *arguments)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            try:
+                status, answer = 200, json.dumps(owner.perform(self.path.strip("/")))
+            except Exception as error:  # the test in JavaScript shows it
+                status, answer = 500, repr(error)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    control = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=control.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield owner, f"http://127.0.0.1:{control.server_address[1]}"
+    finally:
+        control.shutdown()
+        control.server_close()
+        thread.join()
+        owner.server.kill()

@@ -1,0 +1,39 @@
+"""What events mean is the same in TypeScript as in Python: random histories, judged and applied by both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.js.node import node
+from tests.js.tree_histories import histories
+
+TREE_HISTORIES = 20_000
+
+
+def compare(script: Path, lines: Iterable[bytes]) -> dict[str, int]:
+    """Feed histories to a script while they are made; gives what it counted, and fails where it differs."""
+    process = subprocess.Popen([node(), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for line in lines:
+        process.stdin.write(line)
+    process.stdin.close()
+    printed = process.stdout.read().decode()
+    process.stdout.close()
+    assert process.wait() == 0, printed
+    counted: dict[str, int] = json.loads(printed.splitlines()[-1])
+    assert counted["differences"] == 0, printed
+    return counted
+
+
+@pytest.mark.req("TREE-11")
+def test_tree_actions_mean_the_same(built: Path) -> None:
+    counted = compare(built / "packages/client/test/tree-vectors.mjs", histories(TREE_HISTORIES))
+    assert counted["histories"] == TREE_HISTORIES
+    assert counted["events"] - counted["refused"] > TREE_HISTORIES
+    assert counted["refused"] > TREE_HISTORIES
