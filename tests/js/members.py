@@ -1,4 +1,4 @@
-"""Clients in JavaScript as members of a Python test: one Node process, told what to do line by line, killed with -9."""
+"""Clients in JavaScript as members of a Python test: one Node process, told what to do line by line."""
 
 from __future__ import annotations
 
@@ -77,7 +77,13 @@ class JsMember:
     """A client in JavaScript that edits, loses its line, is closed and opened again, and dies with its process."""
 
     def __init__(
-        self, process: NodeProcess, server: Server, name: str, directory: Path, partitions: tuple[str, ...], seed: int
+        self,
+        process: NodeProcess,
+        server: Server,
+        name: str,
+        directory: Path,
+        partitions: tuple[str, ...],
+        seed: int,
     ) -> None:
         self.process = process
         self.name = name

@@ -1,7 +1,7 @@
 """Python and JavaScript clients edit the same partitions over bad lines; in the end all see the same.
 
-Two clients are in this process, two in a Node process that is killed with -9 and started again; in some runs the server
-is killed as well. What all of them say, hear and have stored in the end goes into the server's history.
+Two clients are in this process, two in a Node process that is killed with -9 and started again; in some runs the
+server is killed as well. What all of them say, hear and have stored in the end goes into the server's history.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ async def run(
     partitions = (f"mixed-{seed}-a", f"mixed-{seed}-b")
     process = NodeProcess()
     await process.start()
+    members: list[Member | JsMember] = []
     pythons = [
         Member(server, f"mixed-{seed}-p{n}", directory, partitions, random.randrange(2**32)) for n in range(2)
     ]
@@ -51,25 +52,26 @@ async def run(
         JsMember(process, server, f"mixed-{seed}-j{n}", directory, partitions, random.randrange(2**32))
         for n in range(2)
     ]
+    members += [*pythons, *scripts]
     with contextlib.ExitStack() as stack:
-        for member in [*pythons, *scripts]:
+        for member in members:
             stack.enter_context(member.proxy)
             await member.open()
         try:
             for part in range(2):
                 await asyncio.gather(
-                    *(member.live(seconds / 2) for member in [*pythons, *scripts]),
+                    *(member.live(seconds / 2) for member in members),
                     _kill(process, random.uniform(0, seconds / 2)) if part == 0 else asyncio.sleep(0),
                     asyncio.to_thread(_kill_server, owner) if kill_server and part == 1 else asyncio.sleep(0),
                 )
                 if part == 0:
                     await process.start()
-                    for member in scripts:
-                        await member.open()
+                    for script in scripts:
+                        await script.open()
             return await _settle(seed, owner, partitions, pythons, scripts)
         finally:
-            for member in pythons:
-                await member.client.close()
+            for python in pythons:
+                await python.client.close()
             await process.end()
 
 
@@ -84,11 +86,16 @@ def _kill_server(owner: ControlledServer) -> None:
 
 
 async def _settle(
-    seed: int, owner: ControlledServer, partitions: tuple[str, ...], pythons: list[Member], scripts: list[JsMember]
+    seed: int,
+    owner: ControlledServer,
+    partitions: tuple[str, ...],
+    pythons: list[Member],
+    scripts: list[JsMember],
 ) -> MixedOutcome:
     """No more mishaps: everyone catches up, then all are compared."""
-    for member in [*pythons, *scripts]:
-        member.heal()
+    members: list[Member | JsMember] = [*pythons, *scripts]
+    for each in members:
+        each.heal()
     await asyncio.gather(
         *(member.client.caught_up(WAIT_S) for member in pythons),
         *(member.call("caughtUp") for member in scripts),
@@ -114,13 +121,13 @@ async def _settle(
             f"seed {seed}: {script.name} has stored something else"
         )
         owner.server.recorder.add(ClientStore(script.name, partitions, head, tuple(events)))
-    drafts = [id for member in [*pythons, *scripts] for id in member.drafts]
+    drafts = [id for each in members for id in each.drafts]
     committed = Counter(event["id"] for event in history)
     assert max(committed.values(), default=1) == 1, f"seed {seed}: an event was committed twice"
     lost = set(drafts) - set(committed) - rejected
     assert not lost, f"seed {seed}: drafts were lost: {lost}"
     assert not rejected & set(committed), f"seed {seed}: rejected and committed"
-    cuts = sum(member.cuts for member in [*pythons, *scripts])
+    cuts = sum(each.cuts for each in members)
     return MixedOutcome(seed, len(history), len(drafts), len(rejected), cuts, scripts[0].process.kills)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.js.declared_histories import declared_histories
 from tests.js.node import node
 from tests.js.tree_histories import histories
 
 TREE_HISTORIES = 20_000
+DECLARED_HISTORIES = 5_000
 
 
 def compare(script: Path, lines: Iterable[bytes]) -> dict[str, int]:
@@ -37,3 +39,11 @@ def test_tree_actions_mean_the_same(built: Path) -> None:
     assert counted["histories"] == TREE_HISTORIES
     assert counted["events"] - counted["refused"] > TREE_HISTORIES
     assert counted["refused"] > TREE_HISTORIES
+
+
+@pytest.mark.req("VAL-05")
+def test_declarative_reducers_mean_the_same(built: Path) -> None:
+    lines = declared_histories(DECLARED_HISTORIES)
+    counted = compare(built / "packages/client/test/declared-vectors.mjs", lines)
+    assert counted["histories"] == DECLARED_HISTORIES
+    assert min(counted["applied"], counted["refused"], counted["failed"]) > DECLARED_HISTORIES / 2, counted

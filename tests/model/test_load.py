@@ -121,7 +121,7 @@ def test_all_problems_are_listed_with_file_and_place(tmp_path: Path) -> None:
     (path / "schemas" / "g.json").write_bytes(b"\xff")
     found = problems(path)
     expected = [
-        "model.toml: colour: unknown key; known are name, model_version, rules, rule_budget_ms, tree",
+        "model.toml: colour: unknown key; known are name, model_version, reducers, rules, rule_budget_ms, tree",
         "model.toml: name: a model has a name: a non-empty string",
         "model.toml: model_version: a model has a version: an integer from 1, below 2**53",
         "model.toml: rule_budget_ms: must be a number of milliseconds above 0",

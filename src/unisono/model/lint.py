@@ -148,7 +148,7 @@ def _considerations(model: Model, path: Path) -> list[str]:
     named = manifest.values()
     found += [
         f"{file}: is there, and {MANIFEST} does not name it"
-        for file in ("rules.py", "tree.toml")
+        for file in ("reducers.json", "rules.py", "tree.toml")
         if (path / file).exists() and file not in named
     ]
     strays = (file for file in sorted((path / "schemas").glob("*")) if file.is_file())

@@ -1,9 +1,10 @@
 """A model directory → `Model`, checked completely before anyone uses it.
 
     model.toml        name = "tasks", model_version = 3, and optionally
-                      rules = "rules.py", rule_budget_ms = 50, tree = "tree.toml"
+                      reducers = "reducers.json", rules = "rules.py", rule_budget_ms = 50, tree = "tree.toml"
     schemas/*.json    JSON Schema 2020-12; `task.created.json` is the schema of events named `task.created`
     schemas/*/*.json  pieces for the schemas to refer to: {"$ref": "pieces/id.json"}
+    reducers.json     what events do, as data; see `unisono.model.declared`
     rules.py          a Python module with `rules = Rules()`; see `unisono.model.rules`
     tree.toml         which tree targets there are; see `unisono.model.policy`
 
@@ -29,6 +30,7 @@ from typing import Any
 
 import msgspec
 
+from unisono.model.declared import DeclaredReducers
 from unisono.model.model import Model, no_model, open_model
 from unisono.model.policy import PolicyError, TreePolicy
 from unisono.model.registry import ModelProblem, SchemaProblems, SchemaRegistry
@@ -42,7 +44,7 @@ from unisono.vocabulary import JsonObject
 __all__ = ["MANIFEST", "Model", "ModelError", "ModelProblem", "load_model", "no_model", "open_model"]
 
 MANIFEST = "model.toml"
-MANIFEST_KEYS = ("name", "model_version", "rules", "rule_budget_ms", "tree")
+MANIFEST_KEYS = ("name", "model_version", "reducers", "rules", "rule_budget_ms", "tree")
 VERSION_LIMIT = 2**53
 
 _loads = itertools.count(1)
@@ -63,6 +65,7 @@ class ModelManifest(msgspec.Struct, frozen=True):
 
     name: str = ""
     model_version: int = 0
+    reducers: str | None = None
     rules: str | None = None
     rule_budget_ms: float = RULE_BUDGET_MS
     tree: str | None = None
@@ -79,6 +82,8 @@ def load_model(path: Path, *, accept_init: bool = True) -> Model:
     policy = reading.policy(manifest.tree) if manifest.tree else None
     if registry is not None:
         reading.check_rules(manifest.rules or "", rules, registry)
+    if manifest.reducers:
+        reading.declare(manifest.reducers, rules, registry)
     if reading.problems:
         raise ModelError(path, reading.problems)
     return Model(
@@ -172,6 +177,23 @@ class _Reading:
                     reported.add((wrong.place, wrong.message))
                     self._problem(name, wrong.place, wrong.message)
 
+    def declare(self, name: str, rules: Rules, registry: SchemaRegistry | None) -> None:
+        """Add the declarative reducers to the rules."""
+        document = self._json(name, "declarative reducers are an object of schemas")
+        if document is None:
+            return
+        declared = DeclaredReducers(document)
+        for place, message in declared.faults:
+            self._problem(name, place, message)
+        for rule in declared.rules:
+            if registry is not None and rule.schema not in registry:
+                self._problem(name, rule.schema, f"has no file schemas/{rule.schema}.json")
+                continue
+            try:
+                rules.add(rule)
+            except ValueError as error:
+                self._problem(name, rule.schema, str(error))
+
     def policy(self, name: str) -> TreePolicy | None:
         table = self._toml(name)
         if table is None:
@@ -218,7 +240,7 @@ class _Reading:
             self._problem(name, "", f"is not TOML: {error}")
             return None
 
-    def _json(self, name: str) -> JsonObject | None:
+    def _json(self, name: str, otherwise: str = "a schema is an object") -> JsonObject | None:
         text = self._text(name)
         if text is None:
             return None
@@ -234,7 +256,7 @@ class _Reading:
             self._problem(name, "", f"is not JSON: {error}")
             return None
         if not isinstance(document, dict):
-            self._problem(name, "", "a schema is an object")
+            self._problem(name, "", otherwise)
             return None
         return document
 
@@ -248,7 +270,7 @@ def _manifest_faults(table: dict[str, Any]) -> list[tuple[str, str]]:
         faults.append(("model_version", "a model has a version: an integer from 1, below 2**53"))
     faults += [
         (key, "must be the name of a file in the model's directory")
-        for key in ("rules", "tree")
+        for key in ("reducers", "rules", "tree")
         if key in table and (not isinstance(table[key], str) or not table[key])
     ]
     budget = table.get("rule_budget_ms", 1)

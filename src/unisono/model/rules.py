@@ -139,12 +139,13 @@ class Rules:
             if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
                 raise TypeError(f"the rule {function.__name__!r} is async; rules are plain functions")
             for schema in schemas:
-                self._add(Rule(kind, schema, getattr(function, "__name__", "rule"), function))
+                self.add(Rule(kind, schema, getattr(function, "__name__", "rule"), function))
             return function
 
         return register
 
-    def _add(self, rule: Rule) -> None:
+    def add(self, rule: Rule) -> None:
+        """Register one rule; ValueError when its place is taken."""
         if any(rule.name == other.name for other in self.of(rule.schema)):
             raise ValueError(f"two rules for {rule.schema!r} are called {rule.name!r}")
         if rule.kind == "check":

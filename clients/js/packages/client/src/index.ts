@@ -14,6 +14,7 @@ export type {
 } from "./config.js";
 export * from "./errors.js";
 export { newId } from "./ids.js";
+export { eventModel, type EventModelOptions, type Reducers } from "./model/declared.js";
 export type { Model, ModelState } from "./model/model.js";
 export { treeModel } from "./model/tree.js";
 export { DEFAULTS, type Options } from "./options.js";
