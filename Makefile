@@ -39,6 +39,7 @@ $(VENV)/.spark: $(VENV)/.dev
 
 $(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json
 	@tools/ensure-node
+	@tools/ensure-chromium
 	@echo "installing the development tools of the JavaScript client"
 	npm ci --prefix $(JS) --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -1,0 +1,202 @@
+"""The JavaScript client in a real Chromium: tabs with one connection, windows that converge, storage refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.js.browser import chromium, opened, site
+from tests.js.server_control import ControlledServer
+from tests.waiting import until
+
+_names = count(1)
+
+
+@pytest.fixture(scope="module")
+def address(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with site(tmp_path_factory.mktemp("site")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser(built: Path) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    made = browser.new_context()
+    yield made
+    made.close()
+
+
+Tab = Callable[..., Page]
+
+
+@pytest.fixture
+def tab(control: tuple[ControlledServer, str], address: str) -> Tab:
+    """Open a tab with a started client: `tab(context, "ann", partition)`."""
+
+    def make(context: BrowserContext, who: str, partition: str, **more: Any) -> Page:
+        page = opened(context.new_page(), address)
+        _start(page, control[0], who, partition, **more)
+        return page
+
+    return make
+
+
+def _start(page: Page, owner: ControlledServer, who: str, partition: str, **more: Any) -> None:
+    given = {
+        "url": owner.server.url,
+        "clientId": who,
+        "token": owner.server.token(who),
+        "partition": partition,
+    }
+    page.evaluate("given => window.open_client(given)", given | more)
+
+
+def _view(page: Page) -> Any:
+    return page.evaluate("JSON.stringify(window.client.view())")
+
+
+def _status(page: Page, field: str) -> Any:
+    return page.evaluate("field => window.client.getStatus()[field]", field)
+
+
+def _push(page: Page, id: str) -> None:
+    page.evaluate('id => window.client.tree("list").push({ id }, { position: "last" })', id)
+
+
+def _events(owner: ControlledServer, partition: str) -> list[str]:
+    with owner.server.client(f"reader-{next(_names)}") as reader:
+        return [event["id"] for event in reader.history([partition])]
+
+
+def _items(owner: ControlledServer, partition: str) -> list[str]:
+    with owner.server.client(f"reader-{next(_names)}") as reader:
+        return [event["event"]["payload"]["value"]["id"] for event in reader.history([partition])]
+
+
+@pytest.mark.req("CLIENT-01", "CLIENT-03")
+def test_five_tabs_have_one_connection_and_survive_their_leader(
+    context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str]
+) -> None:
+    owner, part, who = control[0], f"tabs-{next(_names)}", f"ann-{next(_names)}"
+    before = owner.server.metric("unisono_connections")
+    tabs = [tab(context, who, part) for _ in range(5)]
+    until(lambda: all(_status(page, "phase") == "live" for page in tabs), "not all tabs are live")
+    assert sum(_status(page, "leader") for page in tabs) == 1
+    assert owner.server.metric("unisono_connections") == before + 1
+    for number, page in enumerate(tabs):
+        _push(page, f"a{number}")
+    until(lambda: len({_view(page) for page in tabs}) == 1, "the tabs show different things")
+    leader = next(page for page in tabs if _status(page, "leader"))
+    others = [page for page in tabs if page is not leader]
+    leader.evaluate('() => { window.client.tree("list").push({ id: "last words" }); }')
+    _push(others[0], "meanwhile")
+    started = time.monotonic()
+    leader.close()  # no code of the client runs at the end of a page, as when its process dies
+    until(lambda: any(_status(page, "leader") for page in others), "nobody leads")
+    assert time.monotonic() - started < 5
+    for number, page in enumerate(others):
+        _push(page, f"b{number}")
+    for page in others:
+        page.evaluate("window.caught_up()")
+    until(lambda: len({_view(page) for page in others}) == 1, "the tabs show different things")
+    items = _items(owner, part)
+    assert len(items) == len(set(items))
+    assert {"a0", "a1", "a2", "a3", "a4", "meanwhile", "b0", "b1", "b2", "b3"} <= set(items)
+    shown = others[0].evaluate("window.client.view().list.tree.map(node => node.id)")
+    assert sorted(shown) == sorted(items)
+    assert owner.server.metric("unisono_connections") == before + 1
+
+
+@pytest.mark.req("CLIENT-13")
+def test_two_windows_converge_through_an_offline_spell_and_a_killed_server(
+    browser: Browser, tab: Tab, control: tuple[ControlledServer, str]
+) -> None:
+    owner, part = control[0], f"windows-{next(_names)}"
+    contexts = [browser.new_context(), browser.new_context()]
+    ann, bob = (tab(context, f"w-{next(_names)}", part) for context in contexts)
+    _push(ann, "A")
+    bob.wait_for_function("window.client.view().list?.items.A")
+    contexts[1].set_offline(True)
+    bob.evaluate("window.client.pause()")
+    ann.evaluate('window.client.tree("list").delete("A")')
+    bob.evaluate('window.client.tree("list").update("A", { title: "mine" })')
+    _push(bob, "B")
+    ann.evaluate("window.caught_up()")
+    owner.perform("kill")
+    _push(ann, "C")
+    owner.perform("start")
+    contexts[1].set_offline(False)
+    bob.evaluate("window.client.resume()")
+    for page in (ann, bob):
+        page.evaluate("window.caught_up()")
+    until(lambda: _view(ann) == _view(bob), "the windows show different things")
+    rejected = bob.evaluate("window.client.rejected().map(each => each.errors[0].field)")
+    assert rejected == ["event.payload.options.id"]
+    assert bob.evaluate("Object.keys(window.client.view().list.items).sort()") == ["B", "C"]
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.req("CLIENT-01")
+def test_a_reload_in_the_middle_of_submits_loses_nothing(
+    context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str], address: str
+) -> None:
+    owner, part, who = control[0], f"reload-{next(_names)}", f"ann-{next(_names)}"
+    page = tab(context, who, part)
+    page.evaluate(
+        """() => { window.acknowledged = []; sessionStorage.acknowledged = "[]";
+        (async () => { for (let n = 0; n < 10000; n += 1) {
+            const draft = await window.client.tree("list").push({ id: `n${n}` });
+            window.acknowledged.push(draft.id);
+            sessionStorage.acknowledged = JSON.stringify(window.acknowledged);
+        } })(); }"""
+    )
+    page.wait_for_function("window.acknowledged.length > 20")
+    opened(page, address)
+    acknowledged = page.evaluate("JSON.parse(sessionStorage.acknowledged)")
+    assert len(acknowledged) > 20
+    _start(page, owner, who, part)
+    page.evaluate("window.caught_up()")
+    committed = _events(owner, part)
+    assert set(acknowledged) <= set(committed)
+    assert len(committed) == len(set(committed))
+
+
+def test_where_storage_is_refused_the_client_says_so_and_works(
+    context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str]
+) -> None:
+    context.add_init_script(
+        "indexedDB.constructor.prototype.open = () => { throw new DOMException('denied', 'SecurityError'); }"
+    )
+    page = tab(context, f"ann-{next(_names)}", f"refused-{next(_names)}")
+    assert _status(page, "durable") is False
+    assert page.evaluate("window.problems") == ["storage_refused"]
+    _push(page, "A")
+    page.evaluate("window.caught_up()")
+
+
+@pytest.mark.req("CLIENT-09")
+def test_a_hidden_tab_sends_its_heartbeats_from_a_worker(
+    context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str]
+) -> None:
+    context.add_init_script(
+        """window.throttled = 0; const real = window.setInterval;
+        window.setInterval = (...given) => { window.throttled += 1; return real(...given); };"""
+    )
+    page = tab(context, f"ann-{next(_names)}", f"hidden-{next(_names)}", options={"heartbeatIntervalMs": 50})
+    page.evaluate("window.caught_up()")
+    assert page.evaluate("window.throttled") == 0
+    assert len(page.workers) == 1
+    page.evaluate("window.client.stop()")
+    until(lambda: not page.workers, "the worker goes on")
