@@ -26,6 +26,10 @@ BATCH_BYTES: Final = 4096
 
 VERSION: Final = SUPPORTED_VERSIONS[0]
 
+ENVELOPE_KEYS: Final = frozenset({"msgId", "protocolVersion", "projectId"})
+CONNECT_KEYS: Final = frozenset({"clientId", "projectId"})
+"""Keys of a later protocol of the same name, in its envelope and in its `connect`."""
+
 
 class Envelope(msgspec.Struct, frozen=True):
     """The five fields of every message (ENV-01); anything else at this level is ignored (ENV-03)."""
@@ -75,7 +79,7 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     try:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if _is_camel_case(data):
+        if _has_camel_case(data, ENVELOPE_KEYS, {"msg_id", "protocol_version"}):
             raise ProtocolVersionUnsupported(None) from None
         masked = mask_lone_surrogates(data)
         if masked is None:
@@ -89,6 +93,8 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
     try:
         message: Message = decoder.decode(envelope.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if envelope.type == "connect" and _has_camel_case(envelope.payload, CONNECT_KEYS, {"client_id"}):
+            raise ProtocolVersionUnsupported(None) from None
         raise BadRequest(f"{envelope.type}: payload: {error}") from None
     return message
 
@@ -109,21 +115,19 @@ def _plain_batch(data: bytes, depth_max: int) -> SubmitEvents | None:
     return None if any(deeper_than(bytes(item.event), below) for item in batch.events) else batch
 
 
-def _is_camel_case(data: bytes) -> bool:
-    """Whether this is a message of a later protocol, whose envelope is written `msgId` and `protocolVersion`.
+def _has_camel_case(data: bytes | msgspec.Raw, keys: frozenset[str], ours: set[str]) -> bool:
+    """Whether this is part of a message of a later protocol, which writes `msgId` and `clientId`.
 
-    Only what has such a field and none of ours: anything else is malformed and nothing more (ENV-02).
+    Only what has such a key and none of ours: anything else is malformed and nothing more (ENV-02).
     """
-    if b'"msgId"' not in data and b'"protocolVersion"' not in data:
+    text = bytes(data)
+    if not any(f'"{key}"'.encode() in text for key in keys):
         return False
     try:
-        fields = _decode_fields(data)
+        fields = _decode_fields(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return bool(fields.keys() & {"msgId", "protocolVersion"}) and not fields.keys() & {
-        "msg_id",
-        "protocol_version",
-    }
+    return bool(fields.keys() & keys) and not fields.keys() & ours
 
 
 def _unmasked(message: Message, masked: Masked) -> Message:

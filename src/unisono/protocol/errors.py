@@ -116,12 +116,13 @@ class ProtocolVersionUnsupported(WireError):
     close_code = CloseCode.UNSUPPORTED
 
     def __init__(self, asked: str | None) -> None:
-        """`asked` is None where the envelope is in camelCase, as in later protocols."""
+        """`asked` is None where the message is in camelCase, as in later protocols."""
         versions = ", ".join(SUPPORTED_VERSIONS)
         if asked is None:
             says = (
-                f"the envelope is in camelCase; this server speaks the Insieme protocol, version {versions}, "
-                f"with the fields {', '.join(ENVELOPE_FIELDS)}"
+                f"the message is in camelCase; this server speaks the Insieme protocol, version {versions}, with the "
+                f"fields {', '.join(ENVELOPE_FIELDS)}, and its clients are @unisono/client for JavaScript and "
+                "unisono.client for Python"
             )
         else:
             says = f"protocol_version {shorten(asked, 32)!r} is not supported; this server speaks {versions}"

@@ -289,6 +289,14 @@ CAMEL = {
         CAMEL | {"protocolVersion": "1.0"},
         {"type": "heartbeat", "msgId": "m1"},
         {"protocolVersion": 1},
+        {"type": "connect", "projectId": "p", "payload": {}},
+        {
+            "type": "connect",
+            "msg_id": "m1",
+            "timestamp": 1,
+            "protocol_version": "1.0",
+            "payload": {"token": "t", "clientId": "c", "projectId": "p"},
+        },
         {"msgId": None, "payload": {"msg_id": "m", "protocol_version": "1.0"}},
     ],
 )
@@ -298,6 +306,7 @@ def test_an_envelope_in_camel_case_is_told_which_protocol_is_spoken(
     peer.raw(json.dumps(message))
     error = peer.expect_error("protocol_version_unsupported")
     assert "Insieme protocol, version 1.0" in error["message"]
+    assert "@unisono/client" in error["message"]
     assert all(field in error["message"] for field in FIELDS)
     assert error["supported_versions"] == error["details"]["supported_versions"] == ["1.0"]
     peer.expect_close(4002)
