@@ -43,23 +43,23 @@ class _Handler(SimpleHTTPRequestHandler):
         """Nothing."""
 
 
+def _bundle(source: str, target: Path) -> None:
+    esbuild = str(CLIENTS / "node_modules/.bin/esbuild")
+    options = ["--bundle", "--format=esm", "--log-level=error", '--define:process.env.NODE_ENV="production"']
+    subprocess.run(
+        [esbuild, str(CLIENTS / source), *options, f"--outfile={target}"], check=True, timeout=TIMEOUT_S
+    )
+
+
 @contextlib.contextmanager
 def site(directory: Path) -> Iterator[str]:
     """The address of a page with the client, bundled as a browser loads it."""
-    bundled = directory / "client.js"
-    subprocess.run(
-        [
-            str(CLIENTS / "node_modules/.bin/esbuild"),
-            str(CLIENTS / "packages/client/dist/index.js"),
-            "--bundle",
-            "--format=esm",
-            "--log-level=error",
-            f"--outfile={bundled}",
-        ],
-        check=True,
-        timeout=TIMEOUT_S,
-    )
+    _bundle("packages/client/dist/index.js", directory / "client.js")
+    _bundle("packages/react/test/app.mjs", directory / "react.js")
     (directory / "index.html").write_text(PAGE)
+    (directory / "react.html").write_text(
+        '<!doctype html><body><script type="module" src="react.js"></script>'
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(directory)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

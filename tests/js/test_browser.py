@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests.behaviour.server.harness import tree_event
 from tests.js.browser import chromium, opened, site
 from tests.js.server_control import ControlledServer
 from tests.waiting import until
@@ -200,3 +201,29 @@ def test_a_hidden_tab_sends_its_heartbeats_from_a_worker(
     assert len(page.workers) == 1
     page.evaluate("window.client.stop()")
     until(lambda: not page.workers, "the worker goes on")
+
+
+def test_react_hooks_show_what_the_client_shows(
+    context: BrowserContext, control: tuple[ControlledServer, str], address: str
+) -> None:
+    owner, part, who = control[0], f"react-{next(_names)}", f"ann-{next(_names)}"
+    page = opened(context.new_page(), f"{address}react.html")
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    _start(page, owner, who, part)
+    page.wait_for_function("document.querySelector('#phase')?.textContent === 'live'")
+    with owner.server.client(f"other-{next(_names)}") as other:
+        other.commit([part], tree_event("A", "list"))
+        page.wait_for_function("document.querySelector('#view').textContent.includes('\"A\"')")
+        page.evaluate("window.client.pause()")
+        page.wait_for_function("document.querySelector('#phase').textContent === 'offline'")
+        other.commit([part], {"type": "treeDelete", "payload": {"target": "list", "options": {"id": "A"}}})
+        page.evaluate('window.client.tree("list").update("A", { title: "late" })')
+        page.wait_for_function("document.querySelector('#pending').textContent === 'treeUpdate'")
+        page.click("#again")
+        page.evaluate("window.client.resume()")
+        page.wait_for_function("document.querySelector('#rejected').textContent === 'validation_failed'")
+        page.wait_for_function("document.querySelector('#pending').textContent === ''")
+        page.evaluate("window.client.discard(window.client.rejected()[0].id)")
+        page.wait_for_function("document.querySelector('#rejected').textContent === ''")
+    assert errors == []

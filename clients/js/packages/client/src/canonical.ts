@@ -52,5 +52,10 @@ function write(value: unknown, path: string, depth: number): string {
 
 /** Whether a text has no half of a surrogate pair by itself. */
 export function isWellFormed(text: string): boolean {
-  return !/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text);
+  try {
+    encodeURIComponent(text);
+    return true;
+  } catch {
+    return false;
+  }
 }

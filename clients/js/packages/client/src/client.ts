@@ -9,12 +9,12 @@ import {
   type SyncClientOptions,
 } from "./config.js";
 import { Core } from "./core.js";
-import { ClientClosed, ClientError, ClientStopped, NotCaughtUp, StoreError, UnknownDraft } from "./errors.js";
+import { ClientClosed, ClientError, ClientStopped, UnknownDraft } from "./errors.js";
 import { partitionName } from "./partitions.js";
 import { isOver } from "./problems.js";
-import { alike, leaderStatus, OFFLINE, within, type LeaderStatus } from "./status.js";
+import { alike, leaderStatus, OFFLINE, whatIsMissing, within, type LeaderStatus } from "./status.js";
 import { parseEvent } from "./store/apply.js";
-import { EventLog } from "./store/log.js";
+import { openLog, type EventLog } from "./store/log.js";
 import type { Change, DraftRecord } from "./store/types.js";
 import { checkForm, committed, rejection, Submission, type Draft, type EventInput } from "./submission.js";
 import { modelLabel } from "./sync/bootstrap.js";
@@ -44,14 +44,15 @@ export class SyncClient extends Actions<Promise<Draft>> {
     if (given.onEvent) this.subscribe(given.onEvent);
   }
 
-  // -- life ---------------------------------------------------------------------------------------------------
-
   /** Open the store, show what it has, and connect; resolves when the views can be read, online or not. */
   async start(): Promise<void> {
     if (this.#log !== null) throw new ClientError("the client is started already");
     const { model, options, partitions } = this.#config;
     const label = modelLabel(model);
-    const log = await this.#openLog();
+    const log = await openLog(this.#config.store, this.#config.clientId, (error) => {
+      const message = `the browser refuses to store anything: ${String(error)}; drafts live as long as this page`;
+      this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
+    });
     const store = log.backend;
     this.#log = log;
     this.#failure = null;
@@ -78,23 +79,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
     this.#leading = this.#lead(log, replica, label, this.#tabs).catch((error: unknown) => this.#onFailed(error));
     // Without other tabs nobody else leads: be ready when this resolves.
     if (alone) await this.#leading;
-  }
-
-  /** Open the store; where the browser refuses it, one in memory takes its place, and the status says so. */
-  async #openLog(): Promise<EventLog> {
-    const { store, clientId } = this.#config;
-    const log = new EventLog(store, clientId);
-    try {
-      await log.open();
-      return log;
-    } catch (error) {
-      if (!store.refused || error instanceof StoreError) throw error;
-      const message = `the browser refuses to store anything: ${String(error)}; drafts live as long as this page`;
-      this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
-      const instead = new EventLog(store.refused(), clientId);
-      await instead.open();
-      return instead;
-    }
   }
 
   /** Wait for the lead, then keep the store in step with the server. */
@@ -162,8 +146,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
     if (this.#core) this.#core.connection.resume();
     else this.#tabs?.send({ type: "resume" });
   }
-
-  // -- saying -------------------------------------------------------------------------------------------------
 
   /** Check an event, store it as a draft and show it in the views; it goes out as soon as it can.
    *
@@ -243,7 +225,10 @@ export class SyncClient extends Actions<Promise<Draft>> {
     return only;
   }
 
-  // -- seeing -------------------------------------------------------------------------------------------------
+  /** Whether a partition can be viewed. */
+  shows(partition: string): boolean {
+    return this.#replica?.partitions.includes(partitionName(partition)) === true;
+  }
 
   /** The state of a partition now: committed events, then this client's drafts. The same object until it changes. */
   view(partition?: string): Json {
@@ -264,13 +249,10 @@ export class SyncClient extends Actions<Promise<Draft>> {
     let end: () => void = () => undefined;
     const done = new Promise<void>((resolve, reject) => {
       const check = () => {
-        const status = this.#status;
-        if (this.#log === null) reject(new ClientClosed("the client is not started"));
-        else if (status.stopped !== null) reject(new ClientStopped(status.stopped));
-        else if (status.phase !== "live" || status.pending > Object.keys(status.draftsSetAside).length) return;
-        else if (Object.keys({ ...status.setAside, ...status.draftsSetAside }).length) {
-          reject(new NotCaughtUp(status.setAside, status.draftsSetAside));
-        } else resolve();
+        const verdict = this.#log === null ? new ClientClosed("the client is not started") : whatIsMissing(this.#status);
+        if (verdict === "waiting") return;
+        if (verdict === null) resolve();
+        else reject(verdict);
         end();
       };
       end = this.on("status", check);
@@ -278,8 +260,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
     });
     return within(done, options.timeoutMs, "the client has not caught up", () => this.#status).finally(() => end());
   }
-
-  // -- following ----------------------------------------------------------------------------------------------
 
   /** Follow a partition: its history is fetched without disturbing the others. */
   async addPartition(partition: string): Promise<void> {
@@ -302,8 +282,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
     else this.#tabs?.send({ type: "remove", partition: name });
     this.#publish();
   }
-
-  // -- what happens -------------------------------------------------------------------------------------------
 
   #open(): EventLog {
     if (this.#log === null) throw new ClientClosed("the client is not started");

@@ -2,7 +2,7 @@
 
 import type { Status } from "./config.js";
 import type { Core } from "./core.js";
-import { TimedOut } from "./errors.js";
+import { ClientStopped, NotCaughtUp, TimedOut, type ClientError } from "./errors.js";
 
 /** The part of the status that the leader knows. */
 export type LeaderStatus = Omit<Status, "pending" | "rejected" | "durable" | "leader">;
@@ -47,4 +47,12 @@ export function within<R>(done: Promise<R>, timeoutMs: number | undefined, what:
     }, timeoutMs);
   });
   return Promise.race([done, late]).finally(() => clearTimeout(timer));
+}
+
+/** What keeps a client from having caught up for good; null when it has, "waiting" when it will. */
+export function whatIsMissing(status: Status): ClientError | "waiting" | null {
+  const { setAside, draftsSetAside } = status;
+  if (status.stopped !== null) return new ClientStopped(status.stopped);
+  if (status.phase !== "live" || status.pending > Object.keys(draftsSetAside).length) return "waiting";
+  return Object.keys({ ...setAside, ...draftsSetAside }).length ? new NotCaughtUp(setAside, draftsSetAside) : null;
 }

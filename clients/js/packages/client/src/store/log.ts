@@ -5,7 +5,7 @@
  * events, so that lost events are fetched again (CLIENT-05).
  */
 
-import { InvalidEvent, StoreForeign, UnknownDraft } from "../errors.js";
+import { InvalidEvent, StoreError, StoreForeign, UnknownDraft } from "../errors.js";
 import type { StoreEffect } from "../sync/inputs-effects.js";
 import { ApplyWork, ChangeDraft, dropEvents, parseEvent } from "./apply.js";
 import type {
@@ -232,3 +232,22 @@ const placed = (record: EventRecord): PlacedEvent => ({
   event: parseEvent(record.event),
 });
 
+
+/** Open a store; where the browser refuses it, `refused` hears why, and one in memory takes its place. */
+export async function openLog(
+  store: Backend,
+  clientId: string,
+  refused: (error: unknown) => void,
+): Promise<EventLog> {
+  const log = new EventLog(store, clientId);
+  try {
+    await log.open();
+    return log;
+  } catch (error) {
+    if (!store.refused || error instanceof StoreError) throw error;
+    refused(error);
+    const instead = new EventLog(store.refused(), clientId);
+    await instead.open();
+    return instead;
+  }
+}

@@ -1,0 +1,34 @@
+// A page that shows what the hooks give, as text.
+
+import { createIndexedDbStore, createSyncClient, treeModel } from "@unisono/client";
+import { SyncProvider, usePending, useRejected, useStatus, useView } from "@unisono/react";
+import { createElement as h, useState } from "react";
+import { createRoot } from "react-dom/client";
+
+function App({ partition }) {
+  const [renders, setRenders] = useState(0);
+  const view = useView(partition);
+  const line = (id, text) => h("p", { id, key: id }, text);
+  return h("div", null, [
+    line("view", JSON.stringify(view ?? "nothing")),
+    line("pending", usePending().map((draft) => draft.event.type).join()),
+    line("rejected", useRejected().map((draft) => draft.reason).join()),
+    line("phase", useStatus().phase),
+    h("button", { id: "again", key: "again", onClick: () => setRenders(renders + 1) }, String(renders)),
+  ]);
+}
+
+window.open_client = async ({ url, clientId, token, partition }) => {
+  const client = createSyncClient({
+    url,
+    clientId,
+    token: () => token,
+    model: treeModel(),
+    store: createIndexedDbStore(),
+    partitions: [partition],
+  });
+  window.client = client;
+  const root = document.body.appendChild(document.createElement("div"));
+  createRoot(root).render(h(SyncProvider, { client }, h(App, { partition })));
+  await client.start();
+};
