@@ -32,8 +32,8 @@ def node_tests(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run files with Node's test runner against the server."""
 
-    def execute(*files: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def execute(*files: str) -> subprocess.CompletedProcess[str]:
         paths = [str(built / file) for file in files]
-        return run("--test", "--test-concurrency=1", *paths, UNISONO_CONTROL=control[1], **environment)
+        return run("--test", "--test-concurrency=1", *paths, UNISONO_CONTROL=control[1])
 
     return execute

@@ -34,11 +34,11 @@ def build() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path = CLIENTS, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Node; what it printed is shown when it fails."""
     done = subprocess.run(
         [node(), *arguments],
-        cwd=CLIENTS,
+        cwd=cwd,
         capture_output=True,
         timeout=TIMEOUT_S,
         env={**os.environ, **environment},

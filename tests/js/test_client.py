@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.js.node import run
-from tests.js.server_control import controlled
+from tests.js.server_control import ControlledServer, controlled
 from unisono.model.load import load_model
 from unisono.samples import board_model
 
@@ -37,3 +37,24 @@ def test_events_of_a_model(built: Path, tmp_path: Path) -> None:
             UNISONO_REDUCERS=str(model / "reducers.json"),
             UNISONO_DIGEST=load_model(model).digest,
         )
+
+
+@pytest.mark.req("CLIENT-08", "CLIENT-09")
+def test_connection(built: Path) -> None:
+    run("--test", str(built / "packages/client/test/connection.test.mjs"))
+
+
+def test_the_examples_do_what_the_page_says(
+    built: Path, control: tuple[ControlledServer, str], tmp_path: Path
+) -> None:
+    owner = control[0].server
+    part = f"garden-{tmp_path.name}"
+    example = str(built / "examples/garden.mjs")
+    done = run(example, owner.url, owner.token("ann"), owner.token("bob"), part, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["{ title: 'Beans' }", "in the one order at true"]
+    assert "1 draft waits" in lines
+    assert lines[-1].startswith("bob sees") or "bob sees [ 'beds', 'beans' ]" in lines
+    by_hand = str(built / "examples/by-hand.mjs")
+    said = run(by_hand, owner.url, "zoe", owner.token("zoe"), part, cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[-1] for line in said] == ["treePush", "treePush", "treePush", "committed"]
