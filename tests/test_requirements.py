@@ -1,4 +1,4 @@
-"""Every rule of docs/protocol/requirements.md has a test that names it, and tests name only rules there are.
+"""Every rule of requirements.md and extensions.md has a test that names it, and tests name only rules there are.
 
 The marks are read from the sources, not collected by pytest, so the answer does not depend on which tests were
 selected for this run.
@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "protocol" / "requirements.md"
+PAGES = [TESTS.parent / "docs" / "protocol" / name for name in ("requirements.md", "extensions.md")]
 _RULE = re.compile(r"- \*\*([A-Z]+-\d{2})\*\* ")
 
 
 def rules(page: str) -> list[str]:
     """The ids of a page, in its order."""
     return [match[1] for line in page.splitlines() if (match := _RULE.match(line))]
+
+
+def _rules_of_all_pages() -> list[str]:
+    return [id for page in PAGES for id in rules(page.read_text(encoding="utf-8"))]
 
 
 def marks(source: str) -> Iterator[tuple[int, str | None]]:
@@ -40,20 +44,20 @@ def _named() -> dict[str, list[str]]:
 
 
 def test_every_rule_has_a_test() -> None:
-    due = rules(PAGE.read_text(encoding="utf-8"))
+    due = _rules_of_all_pages()
     named = _named()
     missing = [id for id in due if id not in named]
     assert not missing, f"{len(missing)} of {len(due)} rules have no test: {' '.join(missing)}"
 
 
 def test_tests_name_only_rules_there_are() -> None:
-    due = set(rules(PAGE.read_text(encoding="utf-8")))
+    due = set(_rules_of_all_pages())
     strangers = {id: places for id, places in _named().items() if id not in due}
-    assert not strangers, f"these marks are not strings, or name rules that {PAGE.name} lacks: {strangers}"
+    assert not strangers, f"these marks are not strings, or name rules that both pages lack: {strangers}"
 
 
 def test_no_rule_stands_twice() -> None:
-    due = rules(PAGE.read_text(encoding="utf-8"))
+    due = _rules_of_all_pages()
     assert len(due) == len(set(due))
 
 

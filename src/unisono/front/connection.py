@@ -21,6 +21,7 @@ from unisono.front.websocket import WebSocket
 from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
+from unisono.protocol.extensions import grant
 from unisono.protocol.messages import Connect, Heartbeat
 from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
@@ -67,6 +68,8 @@ class ClientConnection(WebSocket):
         self.session = Session()
         self.subscriptions: tuple[str, ...] = ()
         self.wants_snapshots = False
+        self.extensions: tuple[str, ...] | None = None
+        """Those granted at connect; None when the client asked for none (EXT-01)."""
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._intake: Intake | None = None
@@ -229,6 +232,7 @@ class ClientConnection(WebSocket):
             return
         self.identity = identity
         self.wants_snapshots = connect.snapshots is True and settings.max_sync_snapshot_bytes > 0
+        self.extensions = grant(connect.extensions)
         services.requests.claim(
             self.number,
             identity.client_id,
@@ -251,6 +255,7 @@ class ClientConnection(WebSocket):
             model_digest=offer.model_digest,
             log=offer.log,
             snapshots=self.wants_snapshots,
+            extensions=self.extensions,
         )
         self.max_message_bytes = self._settings.max_message_bytes
         for effect in effects:

@@ -27,7 +27,8 @@ def _whole(message: msgspec.Struct, *names: str) -> None:
 class Connect(msgspec.Struct, frozen=True):
     """Open the session: who speaks, with which proof, in which profiles.
 
-    `snapshots`: let histories start from a snapshot where there is one (SYNC-12).
+    `snapshots`: let histories start from a snapshot where there is one (SYNC-12). `extensions`: what the client can
+    use beyond the protocol (EXT-01).
     """
 
     token: str
@@ -37,6 +38,7 @@ class Connect(msgspec.Struct, frozen=True):
     required_profile: str | UnsetType = UNSET
     required_tree_policy: str | UnsetType = UNSET
     snapshots: bool | None = None
+    extensions: list[str] | None = None
 
     def __post_init__(self) -> None:
         _whole(self, "last_committed_id")

@@ -39,8 +39,14 @@ def negotiate(connect: Connect, offered: Sequence[str], default: str = CANONICAL
     return chosen
 
 
-def capabilities(profile: str, accepted_event_types: Sequence[str], *, snapshots: bool = False) -> JsonObject:
-    """`connected.capabilities` (PROF-05, BCAST-06, SYNC-12)."""
+def capabilities(
+    profile: str,
+    accepted_event_types: Sequence[str],
+    *,
+    snapshots: bool = False,
+    extensions: Sequence[str] | None = None,
+) -> JsonObject:
+    """`connected.capabilities` (PROF-05, BCAST-06, SYNC-12, EXT-01)."""
     told: JsonObject = {
         "profile": profile,
         "accepted_event_types": list(accepted_event_types),
@@ -50,4 +56,6 @@ def capabilities(profile: str, accepted_event_types: Sequence[str], *, snapshots
         told["tree_policy"] = TREE_POLICY
     if snapshots:
         told["snapshots"] = True
+    if extensions is not None:
+        told["extensions"] = list(extensions)
     return told

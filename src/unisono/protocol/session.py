@@ -176,6 +176,7 @@ class Session:
         model_digest: str = "",
         log: LogIdentity | None = None,
         snapshots: bool = False,
+        extensions: Sequence[str] | None = None,
     ) -> Sequence[Effect]:
         """The token is good and the profile settled: the connection is active (CONN-04)."""
         self._step(Input.CONNECT_ACCEPTED)
@@ -185,7 +186,9 @@ class Session:
             "client_id": client_id,
             "server_time": server_time,
             "server_last_committed_id": head,
-            "capabilities": capabilities(profile, accepted_event_types, snapshots=snapshots),
+            "capabilities": capabilities(
+                profile, accepted_event_types, snapshots=snapshots, extensions=extensions
+            ),
             "limits": limits,
         }
         if model_version is not None:

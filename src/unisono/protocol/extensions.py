@@ -1,0 +1,16 @@
+"""What a connection may use beyond the protocol, settled once, at connect (EXT-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+EXTENSIONS: Final[tuple[str, ...]] = ()
+"""The extensions of this server, in the order in which they are granted."""
+
+
+def grant(asked: Sequence[str] | None, offered: Collection[str] = EXTENSIONS) -> tuple[str, ...] | None:
+    """The extensions of a connection; None when it asked for none, so that its answers stay as they are (EXT-01)."""
+    if asked is None:
+        return None
+    return tuple(name for name in EXTENSIONS if name in offered and name in asked)
