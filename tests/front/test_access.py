@@ -208,3 +208,49 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(AclError, match="not UTF-8"):
         Acl.load(binary)
+
+
+@pytest.mark.req("AUTHZ-08")
+@given(
+    both=scopes,
+    reading=scopes,
+    own=st.none() | grants,
+    everyone=st.none() | grants,
+    asked=st.lists(names, max_size=6),
+)
+def test_reading_is_allowed_where_writing_is_and_where_only_reading_is(
+    both: list[str] | None,
+    reading: list[str] | None,
+    own: Grant | None,
+    everyone: Grant | None,
+    asked: list[str],
+) -> None:
+    """`own` and `everyone` grant reading only."""
+
+    def read_only(grant: Grant) -> Grant:
+        return Grant.of(readable_partitions=grant.partitions, readable_prefixes=grant.prefixes)
+
+    acl = Acl(
+        {} if own is None else {"alice": read_only(own)}, None if everyone is None else read_only(everyone)
+    )
+    has_scope = both is not None or reading is not None
+    alice = Identity("alice", 0.0, frozenset(both or []), (), has_scope, frozenset(), tuple(reading or []))
+    readable = [grant for grant in (own, everyone) if grant is not None]
+
+    def may_read(name: str) -> bool:
+        return (
+            name in (both or [])
+            or any(name.startswith(start) for start in reading or [])
+            or any(name in grant.partitions or name.startswith(grant.prefixes) for grant in readable)
+        )
+
+    access = Access(acl)
+    assert access.denied_reading(alice, asked) == [name for name in asked if not may_read(name)]
+    assert access.denied(alice, asked) == [name for name in asked if name not in (both or [])]
+
+
+@pytest.mark.req("AUTHZ-08")
+def test_the_keys_for_reading_are_checked_like_the_others(tmp_path: Path) -> None:
+    for key, value in (("readable_partitions", '[""]'), ("readable_partition_prefixes", '"team/"')):
+        with pytest.raises(AclError, match=key):
+            Acl.load(acl_file(tmp_path, f"[everyone]\n{key} = {value}\n"))

@@ -27,6 +27,15 @@ from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
     "--prefix", "prefixes", multiple=True, help="A prefix of partitions it may touch; may be repeated."
 )
 @click.option(
+    "--read-partition", "readable", multiple=True, help="A partition it may only read; may be repeated."
+)
+@click.option(
+    "--read-prefix",
+    "readable_prefixes",
+    multiple=True,
+    help="A prefix of partitions it may only read; may be repeated.",
+)
+@click.option(
     "--ttl",
     "ttl_s",
     type=click.FloatRange(min=0, min_open=True),
@@ -42,6 +51,8 @@ def token(
     client_id: str,
     partitions: tuple[str, ...],
     prefixes: tuple[str, ...],
+    readable: tuple[str, ...],
+    readable_prefixes: tuple[str, ...],
     ttl_s: float,
     algorithm: str,
     issuer: str | None,
@@ -49,15 +60,20 @@ def token(
 ) -> None:
     """Print a signed token.
 
-    Without --partition and --prefix the token says nothing about access, and the server's ACL and
-    --access-default decide.
+    Without --partition, --prefix, --read-partition and --read-prefix the token says nothing about access, and
+    the server's ACL and --access-default decide.
 
     \b
       unisono token --jwt-secret-file secret --client-id alice --prefix team-a/ --ttl 86400
     """
     if (fault := client_id_fault(client_id)) is not None:
         raise click.UsageError(f"--client-id {fault}")
-    for option, names in (("--partition", partitions), ("--prefix", prefixes)):
+    for option, names in (
+        ("--partition", partitions),
+        ("--prefix", prefixes),
+        ("--read-partition", readable),
+        ("--read-prefix", readable_prefixes),
+    ):
         if any(normal_start(name) is None for name in names):
             raise click.UsageError(f"{option}: a partition's name has at most {NAME_BYTES_MAX} bytes")
     try:
@@ -66,6 +82,8 @@ def token(
             client_id,
             partitions=partitions or None,
             prefixes=prefixes or None,
+            readable_partitions=readable or None,
+            readable_prefixes=readable_prefixes or None,
             ttl_s=ttl_s,
             now_s=time.time(),
             algorithm=algorithm,

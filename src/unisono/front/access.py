@@ -1,8 +1,9 @@
 """Access: which partitions an identity may use (AUTHZ).
 
-A partition is granted by the claims of the token or by the operator's ACL; either is enough (AUTHZ-01). Where neither
-mentions the client, the configured default decides (AUTHZ-02). Names are compared in NFC: claims and ACL are
-normalised when read, and callers pass normalised partitions.
+A partition is granted by the claims of the token or by the operator's ACL; either is enough (AUTHZ-01). A grant is
+for reading and writing, or for reading only (AUTHZ-08). Where neither mentions the client, the configured default
+decides (AUTHZ-02). Names are compared in NFC: claims and ACL are normalised when read, and callers pass normalised
+partitions.
 """
 
 from __future__ import annotations
@@ -19,24 +20,45 @@ from unisono.front.auth.verify import Identity
 from unisono.front.unique_names import unique_names
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 
+GRANT_KEYS = ("partitions", "prefixes", "readable_partitions", "readable_partition_prefixes")
+"""The keys of a table of the ACL, in the order of `Grant.of`."""
+
 
 class AclError(Exception):
     """The ACL file cannot be used; the text names the file and the key."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Partitions by exact name and by prefix; the empty prefix is every partition."""
+    """Partitions by exact name and by prefix; the empty prefix is every partition. `readable…`: for reading only."""
 
     partitions: frozenset[str]
     prefixes: tuple[str, ...]
+    readable_partitions: frozenset[str] = frozenset()
+    readable_prefixes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, partitions: Iterable[str] = (), prefixes: Iterable[str] = ()) -> Grant:
+    def of(
+        cls,
+        partitions: Iterable[str] = (),
+        prefixes: Iterable[str] = (),
+        readable_partitions: Iterable[str] = (),
+        readable_prefixes: Iterable[str] = (),
+    ) -> Grant:
         """Names that no partition can have are left out."""
-        return cls(frozenset(_normal(partitions)), tuple(dict.fromkeys(_normal(prefixes))))
+        return cls(
+            frozenset(_normal(partitions)),
+            tuple(dict.fromkeys(_normal(prefixes))),
+            frozenset(_normal(readable_partitions)),
+            tuple(dict.fromkeys(_normal(readable_prefixes))),
+        )
 
     def joined(self, other: Grant) -> Grant:
-        return Grant(self.partitions | other.partitions, tuple(dict.fromkeys(self.prefixes + other.prefixes)))
+        return Grant(
+            self.partitions | other.partitions,
+            tuple(dict.fromkeys(self.prefixes + other.prefixes)),
+            self.readable_partitions | other.readable_partitions,
+            tuple(dict.fromkeys(self.readable_prefixes + other.readable_prefixes)),
+        )
 
 
 class Acl:
@@ -70,19 +92,17 @@ class Acl:
 
 
 class Access:
-    """Decides which partitions an identity may use."""
+    """Decides which partitions an identity may read, and which it may read and write."""
 
     def __init__(self, acl: Acl | None = None, default: Literal["deny", "allow"] = "deny") -> None:
         self._acl = acl
         self._allow_by_default = default == "allow"
 
     def denied(self, identity: Identity, partitions: Sequence[str]) -> list[str]:
-        """Those of `partitions`, already in NFC, that the identity may not use, in their order."""
-        grant = self._acl.grant(identity.client_id) if self._acl is not None else None
+        """Those of `partitions`, already in NFC, that the identity may not write, in their order."""
+        grant = self._grant(identity)
         if grant is None:
-            if not identity.has_scope:
-                return [] if self._allow_by_default else list(partitions)
-            grant = _NOTHING
+            return [] if self._allow_by_default else list(partitions)
         return [
             name
             for name in partitions
@@ -93,6 +113,28 @@ class Access:
                 or name.startswith(grant.prefixes)
             )
         ]
+
+    def denied_reading(self, identity: Identity, partitions: Sequence[str]) -> list[str]:
+        """Those of `partitions`, already in NFC, that the identity may not even read, in their order (AUTHZ-08)."""
+        denied = self.denied(identity, partitions)
+        grant = self._grant(identity)
+        if not denied or grant is None:
+            return denied
+        return [
+            name
+            for name in denied
+            if not (
+                name in identity.readable_partitions
+                or name in grant.readable_partitions
+                or name.startswith(identity.readable_prefixes)
+                or name.startswith(grant.readable_prefixes)
+            )
+        ]
+
+    def _grant(self, identity: Identity) -> Grant | None:
+        """What the ACL grants beside the token; None when neither mentions the client."""
+        grant = self._acl.grant(identity.client_id) if self._acl is not None else None
+        return _NOTHING if grant is None and identity.has_scope else grant
 
 
 def _normal(names: Iterable[str]) -> Iterable[str]:
@@ -132,11 +174,15 @@ def _table(value: object, where: str, known: frozenset[str] | set[str] | None = 
 
 
 def _grant(value: object, where: str) -> Grant:
-    table = _table(value, where, {"partitions", "prefixes"})
-    partitions = _strings(table.get("partitions", []), f"{where}.partitions")
-    if "" in partitions:
-        raise AclError(f'{where}.partitions: a partition is never empty; everything is prefixes = [""]')
-    return Grant.of(partitions, _strings(table.get("prefixes", []), f"{where}.prefixes"))
+    table = _table(value, where, set(GRANT_KEYS))
+    lists = {key: _strings(table.get(key, []), f"{where}.{key}") for key in GRANT_KEYS}
+    for names, prefixes in (
+        ("partitions", "prefixes"),
+        ("readable_partitions", "readable_partition_prefixes"),
+    ):
+        if "" in lists[names]:
+            raise AclError(f'{where}.{names}: a partition is never empty; everything is {prefixes} = [""]')
+    return Grant.of(*(lists[key] for key in GRANT_KEYS))
 
 
 def _strings(value: object, where: str) -> list[str]:

@@ -33,7 +33,7 @@ class SyncRequests:
     def denied(self, partitions: tuple[str, ...]) -> list[str]:
         identity = self._connection.identity
         assert identity is not None
-        return self._connection.services.access.denied(identity, partitions)
+        return self._connection.services.access.denied_reading(identity, partitions)
 
     def subscribe(self, partitions: tuple[str, ...]) -> None:
         self._connection.services.hub.subscribe(self._connection, partitions)

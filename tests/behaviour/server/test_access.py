@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +288,75 @@ def test_an_id_taken_elsewhere_is_told_only_to_those_who_may_write(strict: Serve
         assert result["reason"] == "validation_failed"
         (result,) = second.submit(item([f"{part}-1"], EVENT, taken))
         assert result["reason"] == "forbidden"
+
+
+# -- reading and writing apart -------------------------------------------------------------------------------
+
+READERS = """
+[everyone]
+readable_partitions = ["news"]
+
+[clients.reader]
+partitions = ["own"]
+readable_partition_prefixes = ["team/"]
+"""
+
+
+def rights(peer: Peer, partition: str) -> str:
+    """What a client may do with a partition: `rw`, `r` or nothing."""
+    (result,) = peer.submit(item([partition], set_event("seen", new_id())))
+    assert result["status"] == "committed" or result["reason"] == "forbidden"
+    peer.send("sync", {"partitions": [partition], "since_committed_id": 0})
+    answer = peer.receive()
+    reads = answer["type"] == "sync_response"
+    assert reads or answer["payload"]["code"] == "forbidden"
+    return ("r" if reads else "") + ("w" if result["status"] == "committed" else "")
+
+
+@pytest.mark.req("AUTHZ-08")
+def test_claims_can_allow_reading_only(strict: Server, part: str) -> None:
+    claims = {
+        "partitions": [f"{part}/own"],
+        "readable_partitions": [f"{part}/caf\u00e9", f"{part}/own"],
+        "readable_prefixes": [f"{part}/team/"],
+    }
+    with enter(strict, f"{part}-a", **claims) as peer:
+        asked = {"own": "rw", "cafe\u0301": "r", "team/1": "r", "team": "", "other": ""}
+        assert {name: rights(peer, f"{part}/{name}") for name in asked} == asked
+    with enter(strict, f"{part}-b", readable_prefixes=[""]) as peer:
+        assert rights(peer, f"{part}/own") == "r"
+
+
+@pytest.mark.req("AUTHZ-08", "AUTHZ-03")
+def test_a_reader_hears_what_it_may_not_write(strict: Server, part: str) -> None:
+    with (
+        enter(strict, f"{part}-r", readable_partitions=[part], partitions=[f"{part}-own"]) as reader,
+        enter(strict, f"{part}-w", partitions=[part]) as writer,
+    ):
+        reader.subscribe(part)
+        committed_id = writer.commit([part], EVENT)
+        assert reader.expect("event_broadcast")["committed_id"] == committed_id
+        denied, both, own = reader.submit(
+            item([part], EVENT), item([part, f"{part}-own"], EVENT), item([f"{part}-own"], EVENT)
+        )
+        assert [r.get("reason") for r in (denied, both, own)] == ["forbidden", "forbidden", None]
+        assert [error["message"] for error in both["errors"]] == [f"not authorised for {part!r}"]
+        assert len(writer.history([part])) == 1
+
+
+@pytest.mark.req("AUTHZ-08", "AUTHZ-02")
+def test_a_claim_about_reading_is_a_claim(server: Server, who: str, part: str) -> None:
+    """On a server that allows by default, a token that speaks of reading alone is held to it."""
+    with enter(server, who, readable_partitions=[part]) as peer:
+        assert (rights(peer, part), rights(peer, f"{part}-other")) == ("r", "")
+
+
+@pytest.mark.req("AUTHZ-08")
+def test_an_acl_can_allow_reading_only(tmp_path: Path) -> None:
+    (tmp_path / "acl.toml").write_text(READERS, encoding="utf-8")
+    with running(tmp_path / "data", "--model", "open", "--acl", str(tmp_path / "acl.toml")) as server:
+        asked = {"own": "rw", "team/1": "r", "news": "r", "other": ""}
+        with enter(server, "reader") as peer:
+            assert {name: rights(peer, name) for name in asked} == asked
+        with enter(server, "stranger", partitions=["news"]) as peer:  # either source is enough
+            assert [rights(peer, name) for name in ("news", "own", "team/1")] == ["rw", "", ""]

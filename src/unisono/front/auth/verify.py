@@ -38,7 +38,8 @@ NBF_LEEWAY_S = 10.0
 class Identity(msgspec.Struct, frozen=True):
     """The client of a connection, and the partitions its token grants.
 
-    `has_scope`: the token has a claim about partitions, even if an empty one (AUTHZ-02).
+    `has_scope`: the token has a claim about partitions, even if an empty one (AUTHZ-02). `readable…`: partitions that
+    it grants for reading only (AUTHZ-08).
     """
 
     client_id: str
@@ -46,7 +47,17 @@ class Identity(msgspec.Struct, frozen=True):
     partitions: frozenset[str]
     prefixes: tuple[str, ...]
     has_scope: bool
+    readable_partitions: frozenset[str] = frozenset()
+    readable_prefixes: tuple[str, ...] = ()
 
+
+SCOPE_CLAIMS = (
+    "allowed_partitions",
+    "allowed_partition_prefixes",
+    "readable_partitions",
+    "readable_partition_prefixes",
+)
+"""The claims about partitions. A token with one of them, even an empty one, is held to them (AUTHZ-02)."""
 
 _JWS = jwt.PyJWS(algorithms=sorted(ALGORITHMS), options={"enforce_minimum_key_length": True})
 
@@ -85,7 +96,9 @@ class Verifier:
             expires_at_s=expires_at_s,
             partitions=frozenset(_names(claims, "allowed_partitions")),
             prefixes=_names(claims, "allowed_partition_prefixes"),
-            has_scope="allowed_partitions" in claims or "allowed_partition_prefixes" in claims,
+            has_scope=any(name in claims for name in SCOPE_CLAIMS),
+            readable_partitions=frozenset(_names(claims, "readable_partitions")),
+            readable_prefixes=_names(claims, "readable_partition_prefixes"),
         )
 
     def _check_times(self, claims: Mapping[str, object], now_s: float) -> float:
@@ -118,12 +131,16 @@ def sign_token(
     algorithm: str = "HS256",
     issuer: str | None = None,
     audience: str | None = None,
+    readable_partitions: Sequence[str] | None = None,
+    readable_prefixes: Sequence[str] | None = None,
 ) -> str:
     """A token signed with a shared secret. `None` leaves a claim out; an empty list grants nothing."""
     _accepted(SharedSecret(secret), [algorithm])
     optional = {
         "allowed_partitions": None if partitions is None else list(partitions),
         "allowed_partition_prefixes": None if prefixes is None else list(prefixes),
+        "readable_partitions": None if readable_partitions is None else list(readable_partitions),
+        "readable_partition_prefixes": None if readable_prefixes is None else list(readable_prefixes),
         "iss": issuer,
         "aud": audience,
     }
