@@ -105,6 +105,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = None
     jwt_issuer: Annotated[str | None, about("Identity", "Required `iss`; unset: not checked.")] = None
     jwt_audience: Annotated[str | None, about("Identity", "Required `aud`; unset: not checked.")] = None
+    jwt_user_claim: Annotated[
+        str,
+        Meta(min_length=1),
+        about("Identity", "Claim that names the person behind a client, stored with events."),
+    ] = "sub"
     jwt_leeway_s: Annotated[
         float,
         Meta(ge=0, le=300),

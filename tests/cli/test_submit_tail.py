@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jwt
@@ -12,6 +16,7 @@ import pytest
 from tests.behaviour.server.harness import Server
 from tests.cli.against_server import at, committed
 from tests.commands import unisono
+from tests.waiting import PATIENCE_S
 
 
 def test_submit_takes_an_event_in_each_of_its_forms(server: Server, part: str) -> None:
@@ -141,3 +146,33 @@ def test_the_token_can_come_from_a_file_or_the_environment(server: Server, part:
     where = ["--url", server.url, "--partition", part]
     assert committed(unisono("submit", *where, "--token", f"@{file}", "--set", "settings.a=1"))
     assert committed(unisono("submit", *where, "--set", "settings.a=2", env={"UNISONO_TOKEN": token}))
+
+
+@pytest.mark.req("AUTH-09", "EXT-03")
+def test_with_a_token_that_allows_it_nobody_is_replaced(server: Server, part: str) -> None:
+    token = server.token("dora", user_id="dora@home", derived_client_ids=True, claims={"role": "x"})
+    where = ["--url", server.url, "--token", token, "--partition", part]
+    with server.peer() as running:
+        running.connect("dora", token, supported_profiles=["compatibility"])
+        running.subscribe(part)
+        assert committed(unisono("submit", *where, "--set", "settings.a=1"))
+        assert re.fullmatch(r"dora/submit-[0-9a-f]{8}", running.expect("event_broadcast")["client_id"])
+        shown = unisono("tail", *where, "--once")
+        assert re.search(r"  dora/submit-[0-9a-f]{8} \(dora@home\)  ", shown.output)
+        assert json.loads(unisono("tail", *where, "--once", "--json").output)["user_id"] == "dora@home"
+        running.send("heartbeat", {})
+        running.expect("heartbeat_ack")
+
+
+def test_on_a_terminal_whose_connection_is_taken_is_told(server: Server, part: str) -> None:
+    """Into a pipe nothing is said, so that scripts read what they always read."""
+    where = ["--url", server.url, "--token", server.token("emil"), "--partition", part]
+    command = [sys.executable, "-m", "unisono", "tail", *where, "--once"]
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=follower)
+        os.close(follower)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert b"connecting as 'emil'; a client that is connected" in terminal.read(4096)
+    assert unisono("tail", *where, "--once").output == ""

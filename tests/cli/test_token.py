@@ -33,6 +33,33 @@ def test_a_token_says_what_it_was_asked_to(tmp_path: Path) -> None:
     assert silent["exp"] - silent["iat"] == 3600
 
 
+@pytest.mark.req("AUTH-09", "AUTH-10", "AUTHZ-08")
+def test_a_token_names_the_person_and_what_it_may_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    base = ["token", "--jwt-secret-file", str(secret), "--client-id", "phone"]
+    made = unisono(
+        *base, "--user", "carol", "--derived-ids", "--claim", "name=Carol C.", "--claim", 'roles=["a"]',
+        "--read-partition", "news", "--read-prefix", "team/",
+    )  # fmt: skip
+    claims = jwt.decode(made.output.strip(), SECRET, algorithms=["HS256"])
+    del claims["iat"], claims["exp"]
+    assert claims == {
+        "client_id": "phone", "sub": "carol", "derived_client_ids": True, "name": "Carol C.", "roles": ["a"],
+        "readable_partitions": ["news"], "readable_partition_prefixes": ["team/"],
+    }  # fmt: skip
+    for wrong in (
+        ["--user", ""],
+        ["--user", "x" * 257],
+        ["--claim", "a"],
+        ["--claim", "=a"],
+        ["--claim", "exp=1"],
+    ):
+        refused = unisono(*base, *wrong)
+        assert refused.exit_code == 2, wrong
+        assert wrong[0] in refused.output
+
+
 def test_a_token_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     secret, short = tmp_path / "secret", tmp_path / "short"
     secret.write_bytes(SECRET)

@@ -13,6 +13,7 @@ import pytest
 from tests.client.peers import Line, event, playing
 from tests.client.running import WAIT_S, Gate, asynchronous, client, until
 from unisono.client import Committed, Options, Phase, Rejected
+from unisono.protocol.extensions import EXTENSIONS
 
 
 def kinds(log: list[dict[str, Any]]) -> list[str]:
@@ -39,6 +40,7 @@ async def test_what_the_client_says_is_in_the_words_of_the_protocol() -> None:
             "required_profile": "compatibility",
             "required_tree_policy": "strict",
             "snapshots": True,
+            "extensions": list(EXTENSIONS),
         }
         asked = line.expect("sync")
         assert asked == {

@@ -14,8 +14,8 @@ from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
 from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
-from unisono.front.connection import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.descriptors import MAX_REFUSED
+from unisono.front.early_messages import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.intake import SPREAD_MAX
 from unisono.front.openings import MIN_OPENINGS
 from unisono.front.rates import MAX_CLIENTS

@@ -11,7 +11,7 @@ import pytest
 from tests.js.node import run
 from tests.js.server_control import ControlledServer, controlled
 from unisono.model.load import load_model
-from unisono.samples import board_model
+from unisono.samples import sample_model
 
 NodeTests = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,7 +28,7 @@ def test_stores(node_tests: NodeTests) -> None:
 
 @pytest.mark.req("CLIENT-02", "CLIENT-10")
 def test_events_of_a_model(built: Path, tmp_path: Path) -> None:
-    model = board_model()
+    model = sample_model("board")
     with controlled(tmp_path / "data", "--model", str(model), "--access-default", "allow") as (_, control):
         run(
             "--test",

@@ -6,14 +6,20 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from tests.pipeline.history import make_record
+from unisono.lake import table as tables
+from unisono.lake import write
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
-from unisono.lake.columns import to_batch
+from unisono.lake.cold.pages import LakePages
+from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, to_batch
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake
+from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.table import EXPORT
 from unisono.lake.write import DataFile, write_runs
@@ -182,3 +188,47 @@ def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
     Path(lake.storage.table(LOG), "_delta_log", "00000000000000000000.json").write_text("{")
     with pytest.raises(LakeUnusable, match="cannot be opened"):
         lake.head()
+
+
+def test_a_lake_from_before_there_were_authors_gets_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files have no such column and are read as null; the next commit adds it to the table."""
+    chance = random.Random(1)
+    old = [make_record(number, chance, author="") for number in range(1, 11)]
+    new = [make_record(number, chance, author='{"user_id":"ann"}') for number in range(11, 21)]
+    lake = Lake.at(str(tmp_path / "old"))
+    with monkeypatch.context() as before:
+        schemas = {
+            name: schema.remove(schema.get_field_index("author")) if "author" in schema.names else schema
+            for name, schema in tables._SCHEMAS.items()
+        }
+        before.setattr(tables, "_SCHEMAS", schemas)
+        narrow = {LOG: schemas[LOG], BY_PARTITION: PARTITION_SCHEMA.remove(10)}
+        before.setattr(write, "FILE_SCHEMAS", narrow)
+        lake.make(buckets=4)
+        first = append_to_both(lake, to_batch(old).drop_columns(["author"]), 0, 10)
+    assert "author" not in pq.read_schema(lake.storage.uri(LOG, first[0].path)).names
+    delta = DeltaTable(lake.storage.table(LOG))
+    assert "author" not in [field.name for field in delta.schema().fields]
+    append_to_both(lake, to_batch(new), 10, 20)
+    assert count(lake) == lake.head() == 20
+    seen = DeltaTable(lake.storage.table(LOG)).to_pyarrow_table().sort_by("committed_id")
+    assert seen.column("author").to_pylist() == [None] * 10 + ['{"user_id":"ann"}'] * 10
+    scanned = pa.Table.from_batches(scan_log(lake.storage, lake.view().log_files, 0, 20), LOG_SCHEMA)
+    assert scanned.equals(pa.Table.from_batches([to_batch([*old, *new])]).combine_chunks())
+    pages = LakePages(lake, 1 << 20)
+    found = pages.page(None, 0, 20, limit=50, bytes_max=1 << 20).records
+    assert list(found) == [*old, *new]
+    own = [record for record in (*old, *new) if record.partitions[0] == old[0].partitions[0]]
+    first_of = pages.page(own[0].partitions[:1], 0, 20, limit=50, bytes_max=1 << 20).records[0]
+    assert first_of == own[0]
+    pages.close()
+
+
+def append_to_both(lake: Lake, batch: pa.RecordBatch, since: int, upto: int) -> list[DataFile]:
+    """The files of `log`; those of both tables are committed."""
+    files = write_runs(lake.storage, [batch], buckets=4, events_per_file=99).files
+    for name in (BY_PARTITION, LOG):
+        lake.table(name).append([file for file in files if file.table == name], since, upto, {})
+    return [file for file in files if file.table == LOG]

@@ -14,7 +14,7 @@ from unisono.model.load import ModelError, load_model
 from unisono.model.model import CANONICAL
 from unisono.model.partition import PartitionState
 from unisono.model.rules import Event
-from unisono.samples import board_model
+from unisono.samples import sample_model
 
 ID = {"data": "id"}
 
@@ -121,7 +121,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_the_sample_model_judges_and_reduces() -> None:
-    model, state = load_model(board_model()), PartitionState()
+    model, state = load_model(sample_model("board")), PartitionState()
 
     def judge(schema: str, data: Any) -> list[str]:
         event: Any = {"type": "event", "payload": {"schema": schema, "data": data}}

@@ -66,6 +66,7 @@ def test_a_directory_is_a_model_with_its_version(tmp_path: Path) -> None:
         "digest": model.digest,
         "schemas": {"task": {"checks": [], "reducer": "task"}},
         "tree": {"init": True, "targets": {"explorer": ["treePush"]}},
+        "claims": [],
     }
     assert [error.field for error in model.shape("canonical", canonical("task", 1))] == ["event.payload.data"]
     assert [error.field for error in model.shape("canonical", canonical("pieces/id", "x"))] == [

@@ -11,6 +11,7 @@ from unisono.authority.states.resident import States
 from unisono.client.view.partition import PartitionView
 from unisono.lake.lake import Lake
 from unisono.lake.snapshots import StateRow
+from unisono.model.authorship import authorship_of
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
@@ -66,7 +67,14 @@ def require_one_state(directory: Path, lake: Lake, shipped: ShippedModel, record
         log.close()
     for name, history in histories.items():
         view = PartitionView(model)
-        view.fold((record.committed_id, record.event) for record in history)
+        view.fold(
+            (
+                record.committed_id,
+                record.event,
+                authorship_of(record.client_id, record.author, record.status_updated_at),
+            )
+            for record in history
+        )
         held = orjson.loads(rows[name].state)
         assert {"tree": view.dump(COMPATIBILITY), "data": view.dump(CANONICAL)} == held, name
         base = view.base(history[-1].committed_id)

@@ -22,7 +22,7 @@ NAMES = ("plain", "with space", "slash/name", "ünï-cødé", "Ωmega", "emoji-�
 Row = dict[str, Any]
 
 
-def make_record(committed_id: int, chance: random.Random) -> Record:
+def make_record(committed_id: int, chance: random.Random, *, author: str = "") -> Record:
     """One event of either profile, in one to three partitions, some of them with awkward names."""
     shape = committed_id % 4
     text = " ".join(chance.choices(("lorem", "ipsum", "dolor", "sit", "amet", "“quoted”", "日本"), k=8))
@@ -53,6 +53,7 @@ def make_record(committed_id: int, chance: random.Random) -> Record:
         body,
         content_hash(body, canonical(list(partitions))),
         START_MS + committed_id,
+        author,
     )
 
 
@@ -99,6 +100,7 @@ def row_of(record: Record) -> Row:
         "schema": schema,
         "status_updated_at": record.status_updated_at,
         "hash": record.hash,
+        "author": record.author or None,
     }
 
 

@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unisono.lake.file_actions import add_action, remove_actions
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG
-from unisono.lake.table import _add, _removes
 from unisono.lake.write import FILE_SCHEMAS, DataFile
 
 Row = dict[str, Any]
@@ -89,9 +89,9 @@ class Planter:
                 table = self.lake.table(name)
                 old, new = [held.file for held in dirty], [self.write(held) for held in dirty]
                 dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
-                adds = [_add(file, data_change=True) for file in new]
+                adds = [add_action(file, data_change=True) for file in new]
                 table._commit(
-                    adds, _removes(old, data_change=True), table._rewrite_transactions(old, dropped), {}
+                    adds, remove_actions(old, data_change=True), table._rewrite_transactions(old, dropped), {}
                 )
         self.held = {}
 

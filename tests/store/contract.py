@@ -58,6 +58,25 @@ class LogContract:
         monkeypatch.setattr(sys.modules[type(reader).__module__], "NAMES_READ_MAX", 3)
         assert sorted(reader.partition_names()) == sorted(names)
 
+    @pytest.mark.req("AUTH-10", "EXT-03")
+    def test_authors_are_stored_and_sent_to_those_who_ask(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        odd = '{"claims":{"name":"\\u0000 \\"é\\\\"},"user_id":"ann"}'
+        records = [make_record(n, ("p",), author=odd if n % 2 else "") for n in range(1, 6)]
+        log.begin([])
+        log.commit(records)
+        many = ["p", *(f"q{n}" for n in range(40))]
+        for source in (log, reader):
+            assert list(source.scan(0, 9, limit=9)) == records
+            for names in (["p"], many):
+                assert list(source.page(names, 0, 9, **NO_LIMIT).records) == records
+                assert sent(source.wire_page(names, 0, 9, **NO_LIMIT)) == in_wire_form(records)
+                full = sent(source.wire_page(names, 0, 9, **NO_LIMIT, authors=True))
+                assert full == [
+                    plain | (json.loads(record.author) if record.author else {})
+                    for plain, record in zip(in_wire_form(records), records, strict=True)
+                ]
+
     # Order and identity
 
     @pytest.mark.req("ORD-01")

@@ -18,6 +18,7 @@ def make_record(
     id: str | None = None,
     event: bytes | None = None,
     client_id: str = "client",
+    author: str = "",
 ) -> Record:
     body = event if event is not None else canonical({"payload": {"n": committed_id}, "type": "note"})
     return Record(
@@ -28,6 +29,7 @@ def make_record(
         event=body,
         hash=content_hash(body, canonical(list(partitions))),
         status_updated_at=START_MS + committed_id,
+        author=author,
     )
 
 

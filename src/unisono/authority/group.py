@@ -163,7 +163,9 @@ class GroupCommitter:
             self._out.stage(channel, Dropped(submit.conn))
             return None
         perf, single, profile, client_id = self._perf, submit.single, submit.profile, submit.client_id
-        stage, stage_for_all, conn = self._replica.states.stage, self._out.stage_for_all, submit.conn
+        states, stage_for_all, conn = self._replica.states, self._out.stage_for_all, submit.conn
+        author = submit.author
+        authorship = states.authorship(client_id, author, now)
         client_json = _encode(client_id)
         head = self._replica.head
         latest = perf() + self._request_s
@@ -171,19 +173,19 @@ class GroupCommitter:
             if place and perf() > latest:
                 self._partial_results[conn] = results
                 return msgspec.structs.replace(submit, items=submit.items[place:])
-            verdict = judge(item, profile, known, stage)
+            verdict = judge(item, profile, known, states.stage, authorship)
             if verdict is COMMIT:
                 assert isinstance(item, Candidate)
                 id, partitions, event = item.id, item.partitions, item.event
                 committed_id = head + len(records) + 1
-                record = Record(committed_id, id, client_id, partitions, event, item.hash, now)
+                record = Record(committed_id, id, client_id, partitions, event, item.hash, now, author)
                 records.append(record)
                 known[id] = record
                 id_json = _encode(id)
                 payload = EVENT_FORMAT % (
                     id_json, client_json, encode_names(partitions), committed_id, event, now,
                 )  # fmt: skip
-                stage_for_all(EventCommitted(committed_id, conn, partitions, payload, single))
+                stage_for_all(EventCommitted(committed_id, conn, partitions, payload, single, author))
                 if not single:
                     results.append(COMMITTED_FORMAT % (id_json, now, committed_id))
             elif isinstance(verdict, Reject):

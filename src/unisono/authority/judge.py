@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from unisono.ipc.messages import Candidate, RefusedItem
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.store.port import Record, RememberedId
 from unisono.vocabulary import FieldError
 
@@ -40,7 +41,7 @@ class Reject(msgspec.Struct, frozen=True):
 Verdict: TypeAlias = Commit | Duplicate | Reject
 
 
-Stage: TypeAlias = Callable[[str, Candidate], tuple[FieldError, ...]]
+Stage: TypeAlias = Callable[[str, Candidate, Authorship], tuple[FieldError, ...]]
 """The errors of an event of a profile; if there are none, its changes are staged."""
 
 
@@ -49,6 +50,7 @@ def judge(
     profile: str,
     known: Mapping[str, RememberedId | Record],
     stage: Stage,
+    authorship: Authorship = UNKNOWN,
 ) -> Verdict:
     """`known` has the ids in the log and those the group has accepted so far (ORD-05)."""
     if isinstance(item, RefusedItem):
@@ -61,5 +63,5 @@ def judge(
             "validation_failed",
             (FieldError("event", f"id {item.id!r} was committed before with a different payload"),),
         )
-    errors = stage(profile, item)
+    errors = stage(profile, item, authorship)
     return Reject("validation_failed", errors) if errors else COMMIT

@@ -46,7 +46,14 @@ class Replica:
 
     def offer(self) -> Offer:
         states = self.states
-        return Offer(self.head, states.model_version, states.profiles, states.model_digest, self._identity)
+        return Offer(
+            self.head,
+            states.model_version,
+            states.profiles,
+            states.model_digest,
+            self._identity,
+            states.model.claims,
+        )
 
     def adopt(self, states: States) -> None:
         """Judge by another model from the next group on, and announce it to every front (MODEL-02)."""
@@ -68,7 +75,11 @@ class Replica:
             record.event,
             record.status_updated_at,
         )
-        self._out.stage_for_all(EventCommitted(record.committed_id, 0, record.partitions, payload))
+        self._out.stage_for_all(
+            EventCommitted(
+                record.committed_id, 0, record.partitions, payload, answers=False, author=record.author
+            )
+        )
 
     # -- other nodes ---------------------------------------------------------------------------------------
 

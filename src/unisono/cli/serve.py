@@ -153,6 +153,7 @@ def _verifier(settings: Settings, keys: KeySource) -> Verifier:
         audience=settings.jwt_audience,
         leeway_s=settings.jwt_leeway_s,
         algorithms=settings.jwt_algorithms,
+        user_claim=settings.jwt_user_claim,
     )
 
 

@@ -23,6 +23,7 @@ from unisono.protocol.client_codec import (
     submit_payload,
     sync_payload,
 )
+from unisono.protocol.extensions import IDENTITY
 
 PAGE_EVENTS: Final = 1000
 BATCH_EVENTS: Final = 100
@@ -62,7 +63,7 @@ async def _tail(
     url: str, token: str, partitions: tuple[str, ...], since: int, as_json: bool, once: bool
 ) -> None:
     # Either profile may read any event; a server may offer only one of them.
-    async with connect(url, token, ("compatibility", "canonical")) as wire:
+    async with connect(url, token, ("compatibility", "canonical"), "tail", (IDENTITY,)) as wire:
         printed = await _history(wire, partitions, since, as_json)
         if once:
             return
@@ -100,7 +101,7 @@ async def _live(wire: Wire, as_json: bool) -> None:
 def _print(committed: CommittedEvent, as_json: bool) -> None:
     event = json.loads(bytes(committed.event))
     if as_json:
-        line = {
+        line: dict[str, Any] = {
             "id": committed.id,
             "client_id": committed.client_id,
             "partitions": committed.partitions,
@@ -108,15 +109,26 @@ def _print(committed: CommittedEvent, as_json: bool) -> None:
             "event": event,
             "status_updated_at": committed.status_updated_at,
         }
+        if committed.user_id is not None:
+            line["user_id"] = committed.user_id
+        if committed.claims:
+            line["claims"] = committed.claims
         print(json.dumps(line, ensure_ascii=False), flush=True)
         return
     at = time.strftime("%H:%M:%S", time.localtime(committed.status_updated_at / 1000))
     body = json.dumps(event["payload"], ensure_ascii=False)
     where = ",".join(committed.partitions)
     print(
-        f"{committed.committed_id:>8}  {at}  {committed.client_id}  [{where}]  {event['type']}  {body}",
+        f"{committed.committed_id:>8}  {at}  {_who(committed)}  [{where}]  {event['type']}  {body}",
         flush=True,
     )
+
+
+def _who(committed: CommittedEvent) -> str:
+    """The client and, where it is known, the person behind it."""
+    if committed.user_id is None:
+        return committed.client_id
+    return f"{committed.client_id} ({committed.user_id})"
 
 
 @click.command()
@@ -200,7 +212,7 @@ def _json_or_text(text: str) -> Any:
 async def _submit(url: str, token: str, profile: str, items: list[bytes]) -> int:
     """Submit in batches and print each result; how many were rejected."""
     rejected = 0
-    async with connect(url, token, (profile,)) as wire:
+    async with connect(url, token, (profile,), "submit") as wire:
         for start in range(0, len(items), BATCH_EVENTS):
             await wire.send("submit_events", submit_payload(items[start : start + BATCH_EVENTS]))
             for result in (await wire.answer(SubmitResult)).results:

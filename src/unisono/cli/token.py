@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Final
 
 import click
 
 from unisono.front.auth.keys import KeySourceError, read_secret
-from unisono.front.auth.verify import sign_token
-from unisono.protocol.identities import client_id_fault
+from unisono.front.auth.verify import SCOPE_CLAIMS, sign_token
+from unisono.protocol.identities import DERIVED_CLAIM, client_id_fault
 from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
+
+OWN_CLAIMS: Final = frozenset({"client_id", "sub", "exp", "iat", "iss", "aud", DERIVED_CLAIM, *SCOPE_CLAIMS})
 
 
 @click.command()
@@ -22,6 +26,19 @@ from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
     help="The shared secret that the server verifies with.",
 )
 @click.option("--client-id", required=True, help="Who the token is for.")
+@click.option("--user", "user_id", help="The person behind the client, claim `sub`; stored with its events.")
+@click.option(
+    "--claim",
+    "claims",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another claim; VALUE is JSON or plain text. May be repeated.",
+)
+@click.option(
+    "--derived-ids",
+    is_flag=True,
+    help="May also connect as CLIENT_ID/…, as `tail` and `submit` do so that a running client goes on.",
+)
 @click.option("--partition", "partitions", multiple=True, help="A partition it may touch; may be repeated.")
 @click.option(
     "--prefix", "prefixes", multiple=True, help="A prefix of partitions it may touch; may be repeated."
@@ -49,6 +66,9 @@ from unisono.protocol.partitions import NAME_BYTES_MAX, normal_start
 def token(
     secret_file: Path,
     client_id: str,
+    user_id: str | None,
+    claims: tuple[str, ...],
+    derived_ids: bool,
     partitions: tuple[str, ...],
     prefixes: tuple[str, ...],
     readable: tuple[str, ...],
@@ -68,6 +88,8 @@ def token(
     """
     if (fault := client_id_fault(client_id)) is not None:
         raise click.UsageError(f"--client-id {fault}")
+    if user_id is not None and (fault := client_id_fault(user_id)) is not None:
+        raise click.UsageError(f"--user {fault}")
     for option, names in (
         ("--partition", partitions),
         ("--prefix", prefixes),
@@ -82,6 +104,9 @@ def token(
             client_id,
             partitions=partitions or None,
             prefixes=prefixes or None,
+            user_id=user_id,
+            derived_client_ids=derived_ids,
+            claims=_more_claims(claims),
             readable_partitions=readable or None,
             readable_prefixes=readable_prefixes or None,
             ttl_s=ttl_s,
@@ -93,3 +118,18 @@ def token(
     except KeySourceError as error:
         raise click.ClickException(str(error)) from None
     click.echo(signed)
+
+
+def _more_claims(given: tuple[str, ...]) -> dict[str, object]:
+    claims: dict[str, object] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise click.UsageError("--claim needs NAME=VALUE")
+        if name in OWN_CLAIMS:
+            raise click.UsageError(f"--claim {name}: this claim has an option of its own")
+        try:
+            claims[name] = json.loads(value)
+        except ValueError:
+            claims[name] = value
+    return claims

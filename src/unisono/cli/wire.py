@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +21,7 @@ from unisono.protocol.client_codec import (
     decode,
     plain_connect_payload,
 )
-from unisono.protocol.identities import client_id_of
+from unisono.protocol.identities import DERIVED_CLAIM, client_id_of, unverified_claims
 
 HEARTBEAT_S: Final = 10.0
 """A third of the server's default window."""
@@ -84,12 +86,31 @@ def _path_hint(url: str) -> str:
     )
 
 
-@asynccontextmanager
-async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterator[Wire]:
-    """A session that has been answered `connected`."""
-    client_id = client_id_of(token)
-    if client_id is None:
+def own_client_id(token: str, command: str) -> str:
+    """A client_id for one run of a command: derived from the token's where the token allows it (AUTH-09).
+
+    Otherwise it is the token's own, and a person is warned that a running client of that name is disconnected.
+    """
+    principal = client_id_of(token)
+    if principal is None:
         raise WireFailed(NO_CLIENT_ID)
+    if unverified_claims(token).get(DERIVED_CLAIM) is True:
+        return f"{principal}/{command}-{secrets.token_hex(4)}"
+    if sys.stderr.isatty():
+        print(
+            f"{command}: connecting as {principal!r}; a client that is connected under this client_id is disconnected"
+            f" (a token with the claim {DERIVED_CLAIM} avoids that)",
+            file=sys.stderr,
+        )
+    return principal
+
+
+@asynccontextmanager
+async def connect(
+    url: str, token: str, profiles: Sequence[str], command: str, extensions: Sequence[str] = ()
+) -> AsyncIterator[Wire]:
+    """A session that has been answered `connected`."""
+    client_id = own_client_id(token, command)
     async with aiohttp.ClientSession() as session:
         try:
             socket = await session.ws_connect(url, max_msg_size=0)
@@ -97,7 +118,7 @@ async def connect(url: str, token: str, profiles: Sequence[str]) -> AsyncIterato
             raise WireFailed(f"cannot connect to {url}: {error}{_path_hint(url)}") from None
         async with socket:
             wire = Wire(socket)
-            await wire.send("connect", plain_connect_payload(token, client_id, profiles))
+            await wire.send("connect", plain_connect_payload(token, client_id, profiles, extensions))
             await wire.answer(Connected)
             yield wire
             await wire.send("disconnect")

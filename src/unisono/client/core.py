@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import apsw
 import msgspec
 from msgspec import UNSET
 
 from unisono.client.config import Config, load
+from unisono.client.core_connection import CoreConnection
 from unisono.client.errors import ClientClosed, ClientError
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
@@ -36,6 +37,7 @@ from unisono.client.sync.inputs_effects import (
     DropConnection,
     Effect,
     Input,
+    NoteAuthor,
     NoteLog,
     NoteModel,
     PartitionAdded,
@@ -52,51 +54,21 @@ from unisono.client.sync.inputs_effects import (
     SubmitNext,
     Submitted,
     WakeAt,
+    mark_consecutive,
 )
 from unisono.client.view.views import Views
 from unisono.model.load import ModelError
 from unisono.model.model import Model
 from unisono.protocol.client_codec import (
     ENVELOPE_BYTES,
-    Broadcast,
     SyncResponse,
+    author_in,
     item_payload,
     submit_payload,
     sync_payload,
 )
 
 log = logging.getLogger("unisono.client")
-
-
-class CoreConnection(Protocol):
-    """What a core needs of its connection."""
-
-    def connect(self, last_committed_id: int, *, snapshots: bool) -> None: ...
-
-    def send(self, kind: str, payload: bytes) -> None: ...
-
-    def drop_connection(self) -> None: ...
-
-    def retry(self, new_token: bool) -> None: ...
-
-    def stop(self, reason: str) -> None: ...
-
-    def wake_at(self, at: float) -> None: ...
-
-
-def _mark_consecutive(happened: Sequence[Input]) -> Sequence[Input]:
-    """The same inputs, with every broadcast but the last marked as followed by another."""
-    at = [
-        place
-        for place, each in enumerate(happened)
-        if isinstance(each, Received) and isinstance(each.message, Broadcast)
-    ]
-    if len(at) < 2:
-        return happened
-    marked = list(happened)
-    for place in at[:-1]:
-        marked[place] = msgspec.structs.replace(happened[place], more=True)
-    return marked
 
 
 class Core:
@@ -140,6 +112,8 @@ class Core:
             wants_snapshots=config.options.snapshots and may_use_snapshots(config.profile, model),
             snapshot_based=frozenset(name for name, row in rows.items() if row.floor),
         )
+        if isinstance(config.token, str):
+            self.presume_author(config.token)
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
         self._messages: list[tuple[str, bytes]] = []
         self._closed: ClientError | None = None
@@ -155,7 +129,7 @@ class Core:
         self._check_open()
         settled: list[tuple[str, Committed | Rejected]] = []
         with self.store.transaction() if len(happened) > 1 else nullcontext():
-            for each in _mark_consecutive(happened):
+            for each in mark_consecutive(happened):
                 self._process(each, settled)
         messages, self._messages = self._messages, []
         for kind, payload in messages:
@@ -221,6 +195,8 @@ class Core:
                 self._match_model(effect.version, effect.digest)
             case NoteLog():
                 self.store.note_log(effect.log)
+            case NoteAuthor():
+                self._note_author(effect.author)
             case Reset():
                 self._reset(effect)
             case ReportProblem():
@@ -291,6 +267,20 @@ class Core:
         if effect.only is not None:
             return iter([pending[effect.only]])
         return (draft for draft in pending.values() if draft.id not in effect.without)
+
+    def _note_author(self, author: str) -> None:
+        changed = author != self.store.author
+        if changed or not self.store.author_known:
+            self.store.note_author(author)
+        if changed:
+            self.views.reopen_with_drafts()
+
+    def presume_author(self, token: str) -> None:
+        """Until the server has said who this client is, drafts are judged by what the token says."""
+        author = author_in(token, self.views.model.claims)
+        if not self.store.author_known and author != self.store.author:
+            self.store.author = author
+            self.views.reopen_with_drafts()
 
     def report(self, code: str, message: str) -> None:
         """Log a problem and show it in the status, which has the last one."""

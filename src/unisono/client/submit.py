@@ -78,7 +78,9 @@ class Drafting:
         if known or id in others or self._store.committed(id):
             raise InvalidEvent([FieldError("id", f"{id!r} was given to another event")])
         errors = self._views.model.shape(self._profile, checked.event)
-        errors = errors or self._views.refusals(self._profile, checked.partitions, checked.event)
+        errors = errors or self._views.refusals(
+            self._profile, checked.partitions, checked.event, self._wall_ms()
+        )
         if errors:
             raise InvalidEvent(errors)
         return DraftRecord(outbox.next_clock(), id, checked.partitions, checked.text, self._wall_ms())

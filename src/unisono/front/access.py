@@ -133,7 +133,7 @@ class Access:
 
     def _grant(self, identity: Identity) -> Grant | None:
         """What the ACL grants beside the token; None when neither mentions the client."""
-        grant = self._acl.grant(identity.client_id) if self._acl is not None else None
+        grant = self._acl.grant(identity.principal) if self._acl is not None else None
         return _NOTHING if grant is None and identity.has_scope else grant
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from unisono.front.auth.verify import Identity
 from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
+from unisono.front.early_messages import MAX_UNVERIFIED_BYTES, EarlyMessages
 from unisono.front.heartbeats import PING_FRAME, missed, ping_every
 from unisono.front.hub import text_frame
 from unisono.front.intake import Intake, check_shape, named_partitions
@@ -21,7 +22,7 @@ from unisono.front.websocket import WebSocket
 from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
-from unisono.protocol.extensions import grant
+from unisono.protocol.extensions import IDENTITY, grant
 from unisono.protocol.messages import Connect, Heartbeat
 from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
@@ -39,12 +40,9 @@ log = logging.getLogger("unisono.front")
 
 T = TypeVar("T")
 
-MAX_UNVERIFIED_BYTES = 64 * 1024
-"""Bytes of one message before `connected`, and of all messages that wait behind a connect: the client is not verified
-yet, so it gets little memory (LIM-07)."""
 
-MAX_EARLY_MESSAGES = 64
-"""Messages a client may send behind its connect before the answer; one more is overload (CONN-02)."""
+NEW_CLAIMS = "another model stores other claims; connect again"
+"""The claims that are stored with events are taken from the token, which is not kept, at connect."""
 
 
 class ClientConnection(WebSocket):
@@ -70,6 +68,7 @@ class ClientConnection(WebSocket):
         self.wants_snapshots = False
         self.extensions: tuple[str, ...] | None = None
         """Those granted at connect; None when the client asked for none (EXT-01)."""
+        self.sees_authors = False
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._intake: Intake | None = None
@@ -77,7 +76,7 @@ class ClientConnection(WebSocket):
         self._in_flight_requests: deque[int] = deque()
         """Items of each request in flight, oldest first."""
         self._catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
-        self._early_messages: deque[bytes] | None = None
+        self._early_messages: EarlyMessages | None = None
         self._verifying: asyncio.Task[None] | None = None
         self._timers: list[Timer] = []
         self._messages_sent = 0
@@ -134,16 +133,10 @@ class ClientConnection(WebSocket):
 
     def on_message(self, data: bytes) -> None:
         if self._early_messages is not None:
-            self._add_early_message(self._early_messages, data)
+            if not self._early_messages.add(data):
+                self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self.guard(lambda: self._handle(data))
-
-    def _add_early_message(self, waiting: deque[bytes], data: bytes) -> None:
-        size = sum(map(len, waiting)) + len(data)
-        if len(waiting) >= MAX_EARLY_MESSAGES or size > self.max_message_bytes:
-            self.leave(CloseCode.OVERLOAD, "too many messages before connected")
-        else:
-            waiting.append(data)
 
     def _handle(self, data: bytes) -> None:
         settings = self._settings
@@ -171,7 +164,7 @@ class ClientConnection(WebSocket):
                 assert self._catchup is not None, "a connection that receives messages has not ended"
                 self._catchup.start(effect.sync)
             case Verify():
-                self._early_messages = deque()
+                self._early_messages = EarlyMessages(self.max_message_bytes)
                 self._verifying = self.owner.spawn(self._verify(effect.connect))
             case Leave():
                 self._leave(effect)
@@ -215,11 +208,17 @@ class ClientConnection(WebSocket):
     async def _verify(self, connect: Connect) -> None:
         services, settings = self.services, self._settings
         try:
-            identity = await services.verifier.verify(connect.token, connect.client_id, now_ms() / 1000)
+            stored = () if self.owner.offer is None else self.owner.offer.claims
+            identity = await services.verifier.verify(
+                connect.token, connect.client_id, now_ms() / 1000, stored
+            )
             if self.session.state is not SessionState.AWAIT_CONNECT:
                 return
             offer = self.owner.offer
             assert offer is not None, "a connection is closed when the offer is withdrawn"
+            if offer.claims != stored:
+                self.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
+                return
             offered = [name for name in settings.profiles if name in offer.profiles]
             profile = negotiate(connect, offered, settings.default_profile)
         except WireError as error:
@@ -233,6 +232,7 @@ class ClientConnection(WebSocket):
         self.identity = identity
         self.wants_snapshots = connect.snapshots is True and settings.max_sync_snapshot_bytes > 0
         self.extensions = grant(connect.extensions)
+        self.sees_authors = IDENTITY in (self.extensions or ())
         services.requests.claim(
             self.number,
             identity.client_id,
@@ -256,14 +256,15 @@ class ClientConnection(WebSocket):
             log=offer.log,
             snapshots=self.wants_snapshots,
             extensions=self.extensions,
+            author=identity.author if self.sees_authors else None,
         )
         self.max_message_bytes = self._settings.max_message_bytes
         for effect in effects:
             self._perform(effect, 0)
         self._at(self.services.loop.time(), self._expiry_due)
         waiting, self._early_messages = self._early_messages, None
-        while waiting and not self._leaving:
-            self.on_message(waiting.popleft())
+        while waiting is not None and not self._leaving and (data := waiting.take()) is not None:
+            self.on_message(data)
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -276,7 +277,7 @@ class ClientConnection(WebSocket):
         count = len(submit.items)
         if self.in_flight_items + count > settings.max_in_flight_drafts:
             raise RateLimited(f"more than {settings.max_in_flight_drafts} drafts in flight", RETRY_MS)
-        services.requests.check_submit(identity.client_id, count, size)
+        services.requests.check_submit(identity.principal, count, size)
         if self._intake is None:
             self._intake = Intake(identity, services.access, settings.max_message_bytes)
         prepare = self._intake.prepare
@@ -291,7 +292,16 @@ class ClientConnection(WebSocket):
         self.in_flight_items += count
         self._in_flight_requests.append(count)
         services.requests.submit(
-            Submit(self.number, identity.client_id, self.session.profile, submit.single, items, written), size
+            Submit(
+                self.number,
+                identity.client_id,
+                self.session.profile,
+                submit.single,
+                items,
+                written,
+                identity.author,
+            ),
+            size,
         )
 
     def answer(self, kind: str, payload: bytes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from unisono.ipc.messages import EventCommitted
-from unisono.protocol.codec import encode
+from unisono.protocol.codec import encode, with_author
 
 
 def text_frame(payload: bytes) -> bytes:
@@ -27,6 +27,9 @@ class Subscriber(Protocol):
 
     number: int
     subscriptions: tuple[str, ...]
+
+    @property
+    def sees_authors(self) -> bool: ...
 
     def send(self, frame: bytes) -> None: ...
 
@@ -62,10 +65,25 @@ class Hub:
         frame = text_frame(
             encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
         )
+        if committed.author:
+            return self._publish_with_author(committed, receivers, frame)
         sent = 0
         for subscriber in receivers:
             if subscriber.number != committed.origin:
                 subscriber.send(frame)
+                sent += 1
+        return sent
+
+    def _publish_with_author(
+        self, committed: EventCommitted, receivers: Iterable[Subscriber], plain: bytes
+    ) -> int:
+        """As `publish`; those who asked for authors get another form of the event (EXT-03)."""
+        payload = with_author(committed.payload, committed.author)
+        full = text_frame(encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), payload))
+        sent = 0
+        for subscriber in receivers:
+            if subscriber.number != committed.origin:
+                subscriber.send(full if subscriber.sees_authors else plain)
                 sent += 1
         return sent
 

@@ -18,7 +18,7 @@ from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.front.connection import ClientConnection
+from unisono.front.connection import NEW_CLAIMS, ClientConnection
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
 from unisono.front.openings import Openings, listen
@@ -217,6 +217,7 @@ class Front:
 
     def _model_changed(self, changed: ModelChanged) -> None:
         """MODEL-02: every active canonical connection is notified."""
+        claims = () if self.offer is None else self.offer.claims
         self.offer = changed.offer
         payload = encode_payload(
             {
@@ -227,6 +228,8 @@ class Front:
         for connection in list(self._connections.values()):
             if connection.session.profile == CANONICAL:
                 connection.send_message("version_changed", payload)
+            if connection.identity is not None and set(changed.offer.claims) - set(claims):
+                connection.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
 
     def _from_reader(self, message: Message) -> None:
         match message:

@@ -82,6 +82,7 @@ class SyncRequests:
                 snapshot_starts or {},
                 start,
                 log,
+                connection.sees_authors,
             ),
             connection.while_active(answered),
         )

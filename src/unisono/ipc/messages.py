@@ -53,7 +53,8 @@ class RefusedItem(ChannelStruct, frozen=True):
 class Submit(ChannelStruct, frozen=True):
     """One request's items, in order.
 
-    Answered once, by BatchOutcome, SingleOutcome or Dropped, unless LogFailed cancels everything unanswered.
+    `author`: the submitter's `user_id` and the claims that the model asks for, as canonical JSON, or empty. Answered
+    once, by BatchOutcome, SingleOutcome or Dropped, unless LogFailed cancels everything unanswered.
     """
 
     conn: int
@@ -62,6 +63,7 @@ class Submit(ChannelStruct, frozen=True):
     single: bool
     items: tuple[Candidate | RefusedItem, ...]
     event_bytes: int
+    author: str = ""
 
 
 class AskHead(ChannelStruct, frozen=True):
@@ -84,6 +86,8 @@ class Offer(ChannelStruct, frozen=True):
     profiles: dict[str, tuple[str, ...]]
     model_digest: str = ""
     log: LogIdentity | None = None
+    claims: tuple[str, ...] = ()
+    """Claims of tokens that the model asks for: they are stored with events."""
 
 
 class Claimed(ChannelStruct, frozen=True):
@@ -103,7 +107,7 @@ class EventCommitted(ChannelStruct, frozen=True):
     """One durable event. `payload` is its wire form, encoded once for all listeners.
 
     `origin` is the connection that submitted it, 0 for one of another node. `answers`: it is also the answer to that
-    connection's `submit_event`.
+    connection's `submit_event`. `author`: for listeners that asked for it (EXT-03).
     """
 
     committed_id: int
@@ -111,6 +115,7 @@ class EventCommitted(ChannelStruct, frozen=True):
     partitions: tuple[str, ...]
     payload: bytes
     answers: bool = False
+    author: str = ""
 
 
 class BatchOutcome(ChannelStruct, frozen=True):
@@ -177,7 +182,7 @@ class AskPage(ChannelStruct, frozen=True):
     """Ask for one page of history; of a partition in `snapshot_starts`, only events after its snapshot.
 
     With `start` it is a first page, and the reader chooses the snapshots. `log` is the identity that the client
-    knows: a page of another log is refused.
+    knows: a page of another log is refused. `authors`: the client has asked for them (EXT-03).
     """
 
     ticket: int
@@ -189,6 +194,7 @@ class AskPage(ChannelStruct, frozen=True):
     snapshot_starts: dict[str, int] = {}
     start: SnapshotStart | None = None
     log: LogIdentity | None = None
+    authors: bool = False
 
 
 class CancelPage(ChannelStruct, frozen=True):

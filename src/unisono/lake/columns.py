@@ -1,7 +1,8 @@
 """The columns of a committed event, in Arrow and in Spark, and how records of the log become rows.
 
 `type` is `event.type`; `schema` is `event.payload.schema` of a canonical event (`type` is `event`) and null for
-every other. Both are derived from `event`, which is stored whole.
+every other. Both are derived from `event`, which is stored whole. `author` is null for an event without one, and in
+every row of a file that was written before there was this column.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ LOG_SCHEMA: Final = pa.schema(
         pa.field("schema", pa.string()),
         pa.field("status_updated_at", pa.int64()),
         pa.field("hash", pa.binary()),
+        pa.field("author", pa.string()),
     ]
 )
 """One row per event: the Delta table `log`, and the data source."""
+
+LATER_COLUMNS: Final = ("author",)
+"""Columns that files of an older version lack; they are read as null."""
 
 PARTITION_SCHEMA: Final = pa.schema([pa.field("partition", pa.string()), *LOG_SCHEMA])
 """One row per (partition, event): the files of the Delta table `by_partition`."""
@@ -65,7 +70,7 @@ selection only (`client`, `id`, `partition`): a name could itself be what was er
 
 SPARK_LOG_SCHEMA: Final = (
     "committed_id BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, "
-    "type STRING, schema STRING, status_updated_at BIGINT, hash BINARY"
+    "type STRING, schema STRING, status_updated_at BIGINT, hash BINARY, author STRING"
 )
 SPARK_PARTITION_SCHEMA: Final = f"partition STRING, {SPARK_LOG_SCHEMA}"
 
@@ -118,6 +123,7 @@ def to_batch(records: Sequence[Record]) -> pa.RecordBatch:
             pa.array([kind[1] for kind in kinds], pa.string()),
             pa.array([record.status_updated_at for record in records], pa.int64()),
             pa.array([record.hash for record in records], pa.binary()),
+            pa.array([record.author or None for record in records], pa.string()),
         ],
         schema=LOG_SCHEMA,
     )

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
 from unisono.lake.errors import LakeUnusable
+from unisono.lake.event_file import EventFile
 
 LOG: Final = "log"
 BY_PARTITION: Final = "by_partition"
@@ -97,7 +98,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     def open_parquet(self, source: Any) -> pq.ParquetFile:
         """A Parquet reader that verifies checksums: damage is an error, never wrong rows."""
-        return pq.ParquetFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
+        return EventFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
 
     def sync_commits(self, table: str) -> None:
         """Make the newest commits in a directory survive power loss; an object store guarantees it by itself."""

@@ -17,19 +17,18 @@ reads them, and a vacuum removes them. A job whose commit is refused removes its
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
 from unisono.lake.errors import CommitConflict, LakeUnusable, one_line
+from unisono.lake.file_actions import add_action, remove_actions
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
@@ -240,7 +239,7 @@ class Table:
         `origin`: notes on the log they come from, see `origin.py`.
         """
         self.require_head(since)
-        adds = [_add(file, data_change=True) for file in files]
+        adds = [add_action(file, data_change=True) for file in files]
         transactions = [
             Transaction(EXPORT, upto),
             self._rows_transaction(files),
@@ -290,14 +289,14 @@ class Table:
         transactions.append(self._rows_transaction(new))
         if old:
             transactions += self._rewrite_transactions(old, sum(file.rows for file in old))
-        adds = [_add(file, data_change=True) for file in new]
-        self._commit(adds, _removes(old, data_change=True), transactions, notes)
+        adds = [add_action(file, data_change=True) for file in new]
+        self._commit(adds, remove_actions(old, data_change=True), transactions, notes)
 
     def record_erasures(self, files: Sequence[DataFile], notes: Mapping[str, Any]) -> None:
         """Add records of erasures; CommitConflict when others were added since this version."""
         count = self.delta.transaction_version(ERASE) or 0
         transactions = [Transaction(ERASE, count + 1), self._rows_transaction(files)]
-        self._commit([_add(file, data_change=True) for file in files], [], transactions, notes)
+        self._commit([add_action(file, data_change=True) for file in files], [], transactions, notes)
 
     def replace(
         self,
@@ -319,8 +318,8 @@ class Table:
         if dropped and (same_rows or self.name != SNAPSHOTS):
             raise LakeUnusable(f"{len(new)} files of the table {self.name} would lose {dropped} rows")
         transactions = self._rewrite_transactions(old, dropped)
-        adds = [_add(file, data_change=not same_rows) for file in new]
-        self._commit(adds, _removes(old, data_change=not same_rows), transactions, notes)
+        adds = [add_action(file, data_change=not same_rows) for file in new]
+        self._commit(adds, remove_actions(old, data_change=not same_rows), transactions, notes)
 
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
         """Remove all snapshots, also in files of other programs; every model version starts from 0 again."""
@@ -329,7 +328,7 @@ class Table:
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), Transaction(ROWS, self._dropped)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
         transactions += self._rewrite_transactions(old, 0)
-        self._commit([], _removes(old, data_change=True), transactions, notes)
+        self._commit([], remove_actions(old, data_change=True), transactions, notes)
 
     def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
         """The transactions of a commit that removes these files and `dropped` rows; CommitConflict if one is gone."""
@@ -348,6 +347,7 @@ class Table:
         notes: Mapping[str, Any],
     ) -> None:
         try:
+            self._add_columns()
             self.delta.create_write_transaction(
                 [*adds, *removes],
                 "append",
@@ -366,31 +366,14 @@ class Table:
             raise OSError(f"commit to {place} failed: {one_line(error)}") from error
         self.storage.sync_commits(self.name)
 
-
-def _add(file: DataFile, *, data_change: bool) -> AddAction:
-    low: dict[str, Any] = {"committed_id": file.first_id}
-    high: dict[str, Any] = {"committed_id": file.last_id}
-    if file.first_partition is not None:
-        low["partition"], high["partition"] = file.first_partition, file.last_partition
-    if file.model_digest is not None:
-        low["model_digest"] = high["model_digest"] = file.model_digest
-    stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
-    now = time.time_ns() // 1_000_000
-    return AddAction(
-        file.path,
-        file.bytes,
-        _partition_values(file),
-        now,
-        data_change,
-        json.dumps(stats, ensure_ascii=False),
-    )
-
-
-def _removes(files: Sequence[DataFile], *, data_change: bool) -> list[RemoveAction]:
-    now = time.time_ns() // 1_000_000
-    return [RemoveAction(file.path, data_change, now, file.bytes, _partition_values(file)) for file in files]
-
-
-def _partition_values(file: DataFile) -> dict[str, str | None]:
-    values = {"model_version": file.model_version, "bucket": file.bucket}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    def _add_columns(self) -> None:
+        """Add columns that a table of an older version lacks; its files read as null there."""
+        schema = self.delta.schema()
+        known = {field.name for field in schema.fields}
+        missing = [
+            field for field in Schema.from_arrow(_SCHEMAS[self.name]).fields if field.name not in known
+        ]
+        if missing:
+            self.delta.alter.add_columns(missing)
+            self.delta.update_incremental()
+            self.storage.sync_commits(self.name)

@@ -35,7 +35,7 @@ GROUP_ROWS: Final = 8_192
 GROUP_BYTES: Final = 8 << 20
 """A row group, which a reader fetches to find one event; a few hundred kilobytes compressed."""
 
-_DICTIONARY: Final = ("client_id", "partitions.list.element", "type", "schema", "partition")
+_DICTIONARY: Final = ("client_id", "partitions.list.element", "type", "schema", "author", "partition")
 _DELTAS: Final = ("committed_id", "status_updated_at")
 
 FILE_SCHEMAS: Final = {LOG: LOG_SCHEMA, BY_PARTITION: PARTITION_SCHEMA, SNAPSHOTS: SNAPSHOT_SCHEMA}

@@ -1,7 +1,8 @@
 """A model directory → `Model`, checked completely before anyone uses it.
 
     model.toml        name = "tasks", model_version = 3, and optionally
-                      reducers = "reducers.json", rules = "rules.py", rule_budget_ms = 50, tree = "tree.toml"
+                      reducers = "reducers.json", rules = "rules.py", rule_budget_ms = 50, tree = "tree.toml",
+                      claims = ["role"]: claims of tokens that are stored with events, for rules
     schemas/*.json    JSON Schema 2020-12; `task.created.json` is the schema of events named `task.created`
     schemas/*/*.json  pieces for the schemas to refer to: {"$ref": "pieces/id.json"}
     reducers.json     what events do, as data; see `unisono.model.declared`
@@ -35,7 +36,7 @@ from unisono.model.model import Model, no_model, open_model
 from unisono.model.policy import PolicyError, TreePolicy
 from unisono.model.registry import ModelProblem, SchemaProblems, SchemaRegistry
 from unisono.model.rule_calls import RULE_BUDGET_MS
-from unisono.model.rule_source import signature_fault
+from unisono.model.rule_source import signature_fault, unstored_uses
 from unisono.model.rules import Rules
 from unisono.model.schema import SchemaProfile
 from unisono.model.tree import TreeProfile
@@ -44,7 +45,9 @@ from unisono.vocabulary import JsonObject
 __all__ = ["MANIFEST", "Model", "ModelError", "ModelProblem", "load_model", "no_model", "open_model"]
 
 MANIFEST = "model.toml"
-MANIFEST_KEYS = ("name", "model_version", "reducers", "rules", "rule_budget_ms", "tree")
+MANIFEST_KEYS = ("name", "model_version", "reducers", "rules", "rule_budget_ms", "tree", "claims")
+CLAIMS_MAX = 16
+"""Claims that a model can ask for: they are stored with each event."""
 VERSION_LIMIT = 2**53
 
 _loads = itertools.count(1)
@@ -69,6 +72,7 @@ class ModelManifest(msgspec.Struct, frozen=True):
     rules: str | None = None
     rule_budget_ms: float = RULE_BUDGET_MS
     tree: str | None = None
+    claims: list[str] = []
 
 
 def load_model(path: Path, *, accept_init: bool = True) -> Model:
@@ -84,6 +88,8 @@ def load_model(path: Path, *, accept_init: bool = True) -> Model:
         reading.check_rules(manifest.rules or "", rules, registry)
     if manifest.reducers:
         reading.declare(manifest.reducers, rules, registry)
+    if manifest.rules:
+        reading.check_authorship(manifest.rules, manifest.claims)
     if reading.problems:
         raise ModelError(path, reading.problems)
     return Model(
@@ -95,6 +101,7 @@ def load_model(path: Path, *, accept_init: bool = True) -> Model:
         path=path,
         digest=reading.digest(),
         files=reading.files,
+        claims=tuple(manifest.claims),
     )
 
 
@@ -194,6 +201,11 @@ class _Reading:
             except ValueError as error:
                 self._problem(name, rule.schema, str(error))
 
+    def check_authorship(self, name: str, claims: list[str]) -> None:
+        """A rule that uses what is not stored would see something else in a replay."""
+        for place, says in unstored_uses(self.files.get(name, b""), claims):
+            self._problem(name, place, says)
+
     def policy(self, name: str) -> TreePolicy | None:
         table = self._toml(name)
         if table is None:
@@ -273,6 +285,11 @@ def _manifest_faults(table: dict[str, Any]) -> list[tuple[str, str]]:
         for key in ("reducers", "rules", "tree")
         if key in table and (not isinstance(table[key], str) or not table[key])
     ]
+    claims = table.get("claims", [])
+    if not isinstance(claims, list) or not all(isinstance(claim, str) and claim for claim in claims):
+        faults.append(("claims", "must be an array of names of claims"))
+    elif len(claims) > CLAIMS_MAX or len(set(claims)) < len(claims):
+        faults.append(("claims", f"must name at most {CLAIMS_MAX} claims, each once"))
     budget = table.get("rule_budget_ms", 1)
     if type(budget) not in (int, float) or not 0 < budget < float("inf"):
         faults.append(("rule_budget_ms", "must be a number of milliseconds above 0"))

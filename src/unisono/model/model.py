@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.partition import PartitionState
 from unisono.model.policy import TreePolicy
 from unisono.model.rules import RuleFailed
@@ -27,7 +28,8 @@ class Model(msgspec.Struct, frozen=True, eq=False):
     """One version of what events mean.
 
     `version` is None where no model was configured. `canonical` is None where canonical events have no
-    meaning at all. `digest` tells one content of a model directory from another; `files` is that content.
+    meaning at all. `digest` tells one content of a model directory from another; `files` is that content. `claims` of
+    tokens are stored with events, for rules.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
     path: Path | None = None
     digest: str = ""
     files: Mapping[str, bytes] = {}
+    claims: tuple[str, ...] = ()
 
     def shape(self, profile: str, event: JsonObject) -> list[FieldError]:
         """What is wrong with the event itself."""
@@ -47,31 +50,33 @@ class Model(msgspec.Struct, frozen=True, eq=False):
             return [FieldError("event.type", "this server has no model, so it takes no canonical events")]
         return self._canonical(profile).shape(event)
 
-    def refusals(self, profile: str, state: PartitionState, event: JsonObject) -> list[FieldError]:
+    def refusals(
+        self, profile: str, state: PartitionState, event: JsonObject, by: Authorship = UNKNOWN
+    ) -> list[FieldError]:
         """What keeps an event of the right shape from being applied to this state."""
         if profile == COMPATIBILITY:
             return self.compatibility.refusals(state.tree, event)
-        return self._canonical(profile).refusals(state.data, event)
+        return self._canonical(profile).refusals(state.data, event, by)
 
-    def apply(self, profile: str, state: PartitionState, event: JsonObject) -> None:
+    def apply(self, profile: str, state: PartitionState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """Change the state by an event nothing speaks against; `RuleFailed` and no change if a rule fails."""
         if profile == COMPATIBILITY:
             self.compatibility.apply(state.tree, event)
         else:
-            self._canonical(profile).apply(state.data, event)
+            self._canonical(profile).apply(state.data, event, by)
 
-    def apply_committed(self, state: PartitionState, event: JsonObject) -> bool:
+    def apply_committed(self, state: PartitionState, event: JsonObject, by: Authorship = UNKNOWN) -> bool:
         """Change the state by an event of the log, without judging it again.
 
         An event that cannot be applied (committed under another model, whose rules it does not fit) changes
         nothing, is counted in `state.skipped`, and gives False. Which ones these are depends on the model and
         the events before it alone. Whoever replays many events settles the state now and then.
         """
-        return self.obstacle(state, event) is None
+        return self.obstacle(state, event, by) is None
 
-    def obstacle(self, state: PartitionState, event: JsonObject) -> str | None:
+    def obstacle(self, state: PartitionState, event: JsonObject, by: Authorship = UNKNOWN) -> str | None:
         """As `apply_committed`; tells an operator what keeps the event from being applied, None if nothing does."""
-        why = self._replay(state, event)
+        why = self._replay(state, event, by)
         if why is not None:
             state.skipped += 1
         return why
@@ -85,14 +90,22 @@ class Model(msgspec.Struct, frozen=True, eq=False):
             "digest": self.digest,
             "schemas": None if registry is None else {name: self._describe(name) for name in registry.names},
             "tree": self._describe_tree(),
+            "claims": list(self.claims),
         }
+
+    @property
+    def reads_commit_time(self) -> bool:
+        """Whether a rule may read `event.committed_at`, which a draft does not know yet."""
+        return self.canonical is not None and any(
+            b"committed_at" in content for name, content in self.files.items() if name.endswith(".py")
+        )
 
     def _canonical(self, profile: str) -> SchemaProfile:
         if profile != CANONICAL or self.canonical is None:
             raise ValueError(f"this model has no profile {profile!r}")
         return self.canonical
 
-    def _replay(self, state: PartitionState, event: JsonObject) -> str | None:
+    def _replay(self, state: PartitionState, event: JsonObject, by: Authorship) -> str | None:
         if event.get("type") != EVENT_TYPE:
             errors = _ANY_TREE.shape(event) or _ANY_TREE.refusals(state.tree, event)
             if errors:
@@ -109,7 +122,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
         ):
             return "event.payload: is no object with a schema and data"
         try:
-            self.canonical.replay(state.data, event)
+            self.canonical.replay(state.data, event, by)
         except RuleFailed as failed:
             return failed.inside
         return None

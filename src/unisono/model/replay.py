@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from unisono.display import shorten
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.partition import PartitionState
 from unisono.model.registry import MESSAGE_CHARS_MAX
@@ -158,7 +159,7 @@ class Reviewer:
             self.review.erased += 1
 
     def take(
-        self, committed_id: int, event: JsonObject, partitions: tuple[str, ...]
+        self, committed_id: int, event: JsonObject, partitions: tuple[str, ...], by: Authorship = UNKNOWN
     ) -> tuple[str | None, str | None]:
         """One event; `partitions` are all of its partitions, as they are stored.
 
@@ -169,9 +170,9 @@ class Reviewer:
             self.review.events += 1
             kind.events += 1
         several = len(partitions) > 1
-        refusal = self._refusal(event)
-        lost = self._lost(self._model, self._now, event)
-        lost_before = None if self._before is None else self._lost(self._before, self._then, event)
+        refusal = self._refusal(event, by)
+        lost = self._lost(self._model, self._now, event, by)
+        lost_before = None if self._before is None else self._lost(self._before, self._then, event, by)
         if lost is not None:
             if lost_before is None:
                 self._count(kind, "no_longer", committed_id, several)
@@ -187,13 +188,13 @@ class Reviewer:
             self._then.settle()
         return lost, refusal
 
-    def _refusal(self, event: JsonObject) -> str | None:
+    def _refusal(self, event: JsonObject, by: Authorship) -> str | None:
         profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
-        errors = self._model.shape(profile, event) or self._model.refusals(profile, self._now, event)
+        errors = self._model.shape(profile, event) or self._model.refusals(profile, self._now, event, by)
         return f"{errors[0].field}: {errors[0].message}" if errors else None
 
-    def _lost(self, model: Model, state: PartitionState, event: JsonObject) -> str | None:
-        obstacle = model.obstacle(state, event)
+    def _lost(self, model: Model, state: PartitionState, event: JsonObject, by: Authorship) -> str | None:
+        obstacle = model.obstacle(state, event, by)
         if obstacle is None and event.get("type") == EVENT_TYPE and model.canonical is not None:
             registry, payload = model.canonical.registry, event["payload"]
             if registry is not None and isinstance(payload, dict) and payload["schema"] not in registry:

@@ -13,6 +13,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol
 
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.freeze import FORGETFUL, Copies
 from unisono.model.journal import Journal
 from unisono.model.registry import ERRORS_MAX
@@ -49,17 +50,18 @@ class RuleVerdict:
     that no rule can change what others see. `copies` are what reducers put of it into the states.
     """
 
-    __slots__ = ("_packed", "copies", "payload", "spent_s")
+    __slots__ = ("_packed", "by", "copies", "payload", "spent_s")
 
-    def __init__(self, payload: JsonObject) -> None:
+    def __init__(self, payload: JsonObject, by: Authorship) -> None:
         self.payload = payload
+        self.by = by
         self.spent_s = 0.0
         self.copies = Copies()
         self._packed = packed(payload)
 
     def event(self) -> Event:
         """The payload as the next rule sees it; a copy where it cannot be compared."""
-        return _event(self.payload if self._packed is not None else copied(self.payload))
+        return _event(self.payload if self._packed is not None else copied(self.payload), self.by)
 
     def called(self) -> None:
         """A rule had the event in its hands."""
@@ -96,14 +98,16 @@ class RuleCalls:
         self._judged: RuleVerdict | None = None
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def refusals(self, state: TrackedDict, journal: Journal, payload: JsonObject) -> list[FieldError]:
+    def refusals(
+        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+    ) -> list[FieldError]:
         """What the checks of the payload's schema say; the state is left as it was."""
         found: list[FieldError] = []
         for rule in self.rules.checks(_schema(payload)):
             mark = journal.mark()
             over = False
             try:
-                found += self._judge(rule, state, journal, payload)
+                found += self._judge(rule, state, journal, payload, by)
             except RuleTimeout:
                 found.append(self._stopped("check", rule))
                 over = True
@@ -118,7 +122,13 @@ class RuleCalls:
         return found[:ERRORS_MAX]
 
     def reduce(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, *, replay: bool = False
+        self,
+        state: TrackedDict,
+        journal: Journal,
+        payload: JsonObject,
+        by: Authorship = UNKNOWN,
+        *,
+        replay: bool = False,
     ) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
         rule = self.rules.reducer(_schema(payload))
@@ -127,9 +137,9 @@ class RuleCalls:
         mark = journal.mark()
         try:
             if replay:
-                returned = self._timed(rule, None, None, state, _event(copied(payload)))
+                returned = self._timed(rule, None, None, state, _event(copied(payload), by))
             else:
-                returned = self._judge(rule, state, journal, payload)
+                returned = self._judge(rule, state, journal, payload, by)
             if returned is not None:
                 raise TypeError("a reducer changes the state in place and returns nothing")
         except RuleTimeout as error:
@@ -140,11 +150,13 @@ class RuleCalls:
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
 
-    def _judge(self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject) -> Any:
+    def _judge(
+        self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
+    ) -> Any:
         """Call a rule for an event that is being judged."""
         judged = self._judged
-        if judged is None or judged.payload is not payload:
-            judged = self._judged = RuleVerdict(payload)
+        if judged is None or judged.payload is not payload or judged.by is not by:
+            judged = self._judged = RuleVerdict(payload, by)
         event = judged.event()
         left_s = spent = None
         if self.timeout_s is not None:
@@ -215,8 +227,18 @@ def _call(rule: Rule, state: TrackedDict, event: Event) -> Any:
     return _complaints(returned) if rule.kind == "check" else returned
 
 
-def _event(payload: Any) -> Event:
-    return Event(payload["schema"], payload["data"], payload.get("meta") or {})
+def _event(payload: Any, by: Authorship) -> Event:
+    """`claims` are copied: several events have the same."""
+    claims: Any = copied(by.claims) if by.claims else {}
+    return Event(
+        payload["schema"],
+        payload["data"],
+        payload.get("meta") or {},
+        by.client_id,
+        by.user_id,
+        claims,
+        by.committed_at,
+    )
 
 
 def _schema(payload: JsonObject) -> str:

@@ -1,4 +1,5 @@
-"""What can be said of rules without calling them: wrong arguments, and calls that give another answer each time.
+"""What can be said of rules without calling them: wrong arguments, uses of what is not stored with an event, and
+calls that give another answer each time.
 
 Arguments are looked at when a model is loaded, since no call of such a rule can succeed. What looks nondeterministic
 is a hint for the author: the source is read and not run, so a call may be harmless, and one that is hidden is not
@@ -9,14 +10,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import msgspec
 
-from unisono.model.rules import Rule
+from unisono.model.rules import Event, Rule
 
 ARGUMENTS: Final = ("state", "event")
+RULE_KINDS: Final = ("check", "reduce")
+EVENT_FIELDS: Final = Event.__struct_fields__
 
 CLOCK: Final = "reads the clock"
 CHANCE: Final = "is random"
@@ -99,6 +102,63 @@ def _wrong_arguments(rule: Rule) -> str | None:
     if names[:2] == ARGUMENTS[::-1]:
         return f"takes {signature}, in the wrong order"
     return None
+
+
+def unstored_uses(source: bytes, claims: Collection[str]) -> list[tuple[str, str]]:
+    """Where rules use something of an event that is not stored with it: a field there is not, or a claim that
+    `model.toml` does not ask for. Claims named by a variable are not seen; there they are simply missing."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []  # loading the module has said so
+    found: set[tuple[int, str]] = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for name in _event_arguments(function):
+                for node in ast.walk(function):
+                    says = _unstored(node, name, claims)
+                    if says is not None:
+                        found.add((getattr(node, "lineno", function.lineno), says))
+    return [(f"line {line}", says) for line, says in sorted(found)]
+
+
+def _event_arguments(function: ast.FunctionDef) -> set[str]:
+    """The names by which a function knows an event: `event`, and the second argument of a rule."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    is_rule = any(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in RULE_KINDS
+        for each in function.decorator_list
+    )
+    return {name for name in names if name == ARGUMENTS[1]} | (set(names[1:2]) if is_rule else set())
+
+
+def _unstored(node: ast.AST, event: str, claims: Collection[str]) -> str | None:
+    if _is_field(node, event) and isinstance(node, ast.Attribute) and node.attr not in EVENT_FIELDS:
+        return f"{event}.{node.attr}: an event has {', '.join(EVENT_FIELDS)}"
+    claim: ast.AST | None = None
+    if isinstance(node, ast.Subscript) and _is_field(node.value, event, "claims"):
+        claim = node.slice
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "get"
+        and _is_field(node.func.value, event, "claims")
+        and node.args
+    ):
+        claim = node.args[0]
+    if isinstance(claim, ast.Constant) and claim.value not in claims:
+        return f"the claim {claim.value!r} is not stored with events: name it in `claims` of model.toml"
+    return None
+
+
+def _is_field(node: ast.AST, event: str, field: str | None = None) -> bool:
+    """Whether a node is `event.field`, or any field of it."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == event
+        and field in (None, node.attr)
+    )
 
 
 def hints(source: bytes) -> list[str]:

@@ -66,14 +66,22 @@ class RuleFailed(Exception):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event as a rule sees it: the payload of a canonical event. What a rule changes in it is undone afterwards.
+    """An event as a rule sees it: the payload of a canonical event, and who submitted it. What a rule changes in it
+    is undone afterwards.
 
-    `data` has satisfied the schema; `meta` is empty when the client sent none.
+    `data` has satisfied the schema; `meta` is empty when the client sent none. The rest comes from the server and
+    cannot be forged: the device (`client_id`), the person (`user_id`, None where the token names none), those claims
+    of the token that `model.toml` asks for, and the time of the commit in milliseconds. All of it is stored.
+    A draft has its own client's identity, and the time at which it was made.
     """
 
     schema: str
     data: Any
     meta: dict[str, Any]
+    client_id: str = ""
+    user_id: str | None = None
+    claims: dict[str, Any] = {}
+    committed_at: int = 0
 
 
 Reducer: TypeAlias = Callable[[dict[str, Any], Event], None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import thread_time
 
 from unisono.display import shorten
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.journal import Journal
 from unisono.model.registry import DATA, ERRORS_MAX, SchemaRegistry
 from unisono.model.rule_calls import RULE_BUDGET_MS, RuleCalls, RuleWatch
@@ -135,16 +136,16 @@ class SchemaProfile:
             errors.append(FieldError(f"{PAYLOAD}.meta", "must be an object"))
         return errors[:ERRORS_MAX]
 
-    def refusals(self, state: SchemaState, event: JsonObject) -> list[FieldError]:
-        return self._calls.refusals(state.value, state.journal, _payload(event))
+    def refusals(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> list[FieldError]:
+        return self._calls.refusals(state.value, state.journal, _payload(event), by)
 
-    def apply(self, state: SchemaState, event: JsonObject) -> None:
+    def apply(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
-        self._calls.reduce(state.value, state.journal, _payload(event))
+        self._calls.reduce(state.value, state.journal, _payload(event), by)
 
-    def replay(self, state: SchemaState, event: JsonObject) -> None:
+    def replay(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """The same for an event of the log: no limit of time counts."""
-        self._calls.reduce(state.value, state.journal, _payload(event), replay=True)
+        self._calls.reduce(state.value, state.journal, _payload(event), by, replay=True)
 
     def empty(self) -> SchemaState:
         return SchemaState()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
@@ -120,14 +121,14 @@ class Trial:
             if not line.strip():
                 continue
             try:
-                event, partitions = _parse(line)
+                event, partitions, by = _parse(line)
             except ValueError as error:
                 name = self.story.name or "events"
                 self._tally.problems.append(ModelProblem(name, f"line {number}", str(error)))
                 continue
             if self._watch is not None:
                 self._watch.start_event(self.story.name, number)
-            errors = self._submit(event, partitions)
+            errors = self._submit(event, partitions, by)
             kind = kind_name(event)
             self._count(kind, number, errors)
             if self._probe.due(number):
@@ -156,20 +157,20 @@ class Trial:
         states = dumps if self._probe.states else None
         return Mark(number, digest.hexdigest(), kind, states, refused)
 
-    def _submit(self, event: JsonObject, partitions: list[str]) -> list[FieldError]:
+    def _submit(self, event: JsonObject, partitions: list[str], by: Authorship) -> list[FieldError]:
         profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
         errors = self._model.shape(profile, event)
         if errors:
             return errors
         states = [self._states.setdefault(name, PartitionState()) for name in partitions]
         for state in states:
-            errors = self._model.refusals(profile, state, event)
+            errors = self._model.refusals(profile, state, event, by)
             if errors:
                 return errors
         marks = [state.mark() for state in states]
         try:
             for state in states:
-                self._model.apply(profile, state, event)
+                self._model.apply(profile, state, event, by)
         except RuleFailed as failed:
             for state, mark in zip(states, marks, strict=True):
                 state.rollback(mark)
@@ -190,8 +191,17 @@ def place(story: str, line: int) -> str:
     return f"{story}: line {line}" if story else f"line {line}"
 
 
-def _parse(line: bytes) -> tuple[JsonObject, list[str]]:
-    """The event of a line and its partitions; `ValueError` says what the line lacks."""
+class _Committer(msgspec.Struct):
+    """Who submitted the event of a line, where it says so; the names are those of the wire."""
+
+    client_id: str = ""
+    user_id: str | None = None
+    claims: dict[str, Any] = {}
+    status_updated_at: int = 0
+
+
+def _parse(line: bytes) -> tuple[JsonObject, list[str], Authorship]:
+    """The event of a line, its partitions, and who submitted it; `ValueError` says what the line lacks."""
     try:
         item = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -199,10 +209,15 @@ def _parse(line: bytes) -> tuple[JsonObject, list[str]]:
     if not isinstance(item, dict):
         raise ValueError("is not an object")  # noqa: TRY004
     if "event" not in item:
-        return item, [DEFAULT_PARTITION]
+        return item, [DEFAULT_PARTITION], UNKNOWN
     event, partitions = item["event"], item.get("partitions")
     if not isinstance(event, dict):
         raise ValueError("`event` is not an object")  # noqa: TRY004
     if not isinstance(partitions, list) or not partitions or not all(isinstance(p, str) for p in partitions):
         raise ValueError("`partitions` is not a non-empty array of strings")
-    return event, sorted(set(partitions))
+    try:
+        by = msgspec.convert(item, _Committer)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    authorship = Authorship(by.client_id, by.user_id, by.claims, by.status_updated_at)
+    return event, sorted(set(partitions)), authorship

@@ -25,6 +25,7 @@ import orjson
 
 from unisono.config import Settings
 from unisono.lake.cold.archive import ArchivedReader, ArchiveFailed
+from unisono.model.authorship import authorship_of
 from unisono.model.load import ModelError, load_files, load_model
 from unisono.model.model import Model
 from unisono.model.partition import PartitionState
@@ -227,7 +228,8 @@ def _review_page(
             reviewer.skip(record.partitions)
             continue
         watch.start_event(partition, record.committed_id)
-        said = reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions)
+        by = authorship_of(record.client_id, record.author, record.status_updated_at)
+        said = reviewer.take(record.committed_id, orjson.loads(record.event), record.partitions, by)
         if observer is not None:
             observer.on_event(partition, record, reviewer.state, said)
     watch.idle()

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from unisono.protocol.codec import Envelope, encode, encode_payload
+from unisono.protocol.identities import unverified_claims
 from unisono.protocol.partitions import ENTRIES_MAX
 from unisono.vocabulary import FieldError, Json, JsonObject
 
@@ -31,6 +32,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     tree_policy: str | None = None
     ordered_delivery: bool = False
     snapshots: Any = None
+    extensions: tuple[str, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -55,10 +57,17 @@ class Connected(msgspec.Struct, frozen=True):
     model_digest: str | None = None
     log_id: str | None = None
     log_epoch: int | None = None
+    user_id: str | None = None
+    claims: dict[str, Any] | None = None
+
+    @property
+    def author(self) -> str:
+        """Who this connection submits as, in the form of `CommittedEvent.author`."""
+        return _author(self.user_id, self.claims)
 
 
 class CommittedEvent(msgspec.Struct, frozen=True):
-    """The one shape of a committed event (BCAST-05)."""
+    """The one shape of a committed event (BCAST-05), with its author where the client asked for it (EXT-03)."""
 
     id: str
     committed_id: int
@@ -66,6 +75,28 @@ class CommittedEvent(msgspec.Struct, frozen=True):
     event: Raw
     client_id: str = ""
     status_updated_at: int | float = 0
+    user_id: str | None = None
+    claims: dict[str, Any] | None = None
+
+    @property
+    def author(self) -> str:
+        """The `user_id` and the `claims` as JSON; empty where there are none."""
+        return _author(self.user_id, self.claims)
+
+
+def _author(user_id: str | None, claims: dict[str, Any] | None) -> str:
+    if user_id is None and not claims:
+        return ""
+    author = {"claims": claims, "user_id": user_id}
+    return encode_payload({name: value for name, value in author.items() if value}).decode()
+
+
+def author_in(token: str, claims: Sequence[str]) -> str:
+    """What a server would store with the events of this token, if `sub` names the user there; nobody verified it."""
+    found = unverified_claims(token)
+    user_id = found.get("sub")
+    kept = {name: found[name] for name in claims if name in found}
+    return _author(user_id if isinstance(user_id, str) else None, kept)
 
 
 class Broadcast(msgspec.Struct, frozen=True):
@@ -200,7 +231,13 @@ class MessageWriter:
 
 
 def connect_payload(
-    *, token: str, client_id: str, profile: str, last_committed_id: int, snapshots: bool
+    *,
+    token: str,
+    client_id: str,
+    profile: str,
+    last_committed_id: int,
+    snapshots: bool,
+    extensions: Sequence[str] = (),
 ) -> bytes:
     """The connect of a client with a store, which follows one profile."""
     body: JsonObject = {
@@ -214,12 +251,19 @@ def connect_payload(
         body["required_tree_policy"] = "strict"
     if snapshots:
         body["snapshots"] = True
+    if extensions:
+        body["extensions"] = list(extensions)
     return encode_payload(body)
 
 
-def plain_connect_payload(token: str, client_id: str, profiles: Sequence[str]) -> bytes:
+def plain_connect_payload(
+    token: str, client_id: str, profiles: Sequence[str], extensions: Sequence[str] = ()
+) -> bytes:
     """The connect of a program without a store, which takes any of these profiles."""
-    return encode_payload({"token": token, "client_id": client_id, "supported_profiles": list(profiles)})
+    body: JsonObject = {"token": token, "client_id": client_id, "supported_profiles": list(profiles)}
+    if extensions:
+        body["extensions"] = list(extensions)
+    return encode_payload(body)
 
 
 def sync_payload(

@@ -216,6 +216,11 @@ def encode_event(
     )
 
 
+def with_author(event: bytes, author: str) -> bytes:
+    """An event of the wire with the fields of its author; `author` is a JSON object, or empty (EXT-03)."""
+    return event[:-1] + b"," + author[1:].encode() if author else event
+
+
 def encode_snapshot(
     partition: str, committed_id: int, model_version: int | None, model_digest: str, state: bytes
 ) -> bytes:

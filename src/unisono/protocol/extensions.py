@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-EXTENSIONS: Final[tuple[str, ...]] = ()
+IDENTITY: Final = "identity"
+"""Committed events come with the user_id and the stored claims of their authors (EXT-03)."""
+
+EXTENSIONS: Final = (IDENTITY,)
 """The extensions of this server, in the order in which they are granted."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,15 @@ EVENT_ID_BYTES_MAX: Final = 128
 
 CLIENT_ID_BYTES_MAX: Final = 256
 """UTF-8 bytes of a client_id: it stands in every event of its client, and in indexes."""
+
+
+DERIVED_CLAIM: Final = "derived_client_ids"
+"""The claim of a token that may be used under client_ids of its own: `alice` and `alice/…` (AUTH-09)."""
+
+
+def is_derived(client_id: str, principal: str) -> bool:
+    """Whether a client_id belongs to the client of a token that allows derived ones."""
+    return client_id.startswith(f"{principal}/") and len(client_id) > len(principal) + 1
 
 
 def client_id_fault(client_id: str) -> str | None:
@@ -30,9 +39,15 @@ def client_id_fault(client_id: str) -> str | None:
 
 def client_id_of(token: str) -> str | None:
     """The client_id claim of a token, unverified: the server checks the signature. None when there is none."""
+    claims = unverified_claims(token)
+    return str(claims["client_id"]) if "client_id" in claims else None
+
+
+def unverified_claims(token: str) -> dict[str, Any]:
+    """The claims of a token whose signature nobody has checked; empty when it is none."""
     try:
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return str(claims["client_id"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error, msgspec.DecodeError):
-        return None
+    except (IndexError, ValueError, binascii.Error, msgspec.DecodeError):
+        return {}
+    return claims if isinstance(claims, dict) else {}

@@ -177,8 +177,12 @@ class Session:
         log: LogIdentity | None = None,
         snapshots: bool = False,
         extensions: Sequence[str] | None = None,
+        author: str | None = None,
     ) -> Sequence[Effect]:
-        """The token is good and the profile settled: the connection is active (CONN-04)."""
+        """The token is good and the profile settled: the connection is active (CONN-04).
+
+        `author`: of this connection's events, canonical JSON or empty, where the client asked for it (EXT-03).
+        """
         self._step(Input.CONNECT_ACCEPTED)
         self.client_id = client_id
         self.profile = profile
@@ -197,6 +201,8 @@ class Session:
         if log is not None:
             told["log_id"] = log.log_id
             told["log_epoch"] = log.log_epoch
+        if author:
+            told.update(msgspec.json.decode(author))
         return (Reply("connected", told),)
 
     def refuse(self, error: WireError) -> Sequence[Effect]:

@@ -41,6 +41,7 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
         limit=ask.limit,
         bytes_max=bytes_max,
         snapshot_starts=snapshot_starts,
+        authors=ask.authors,
     )
     last = page.committed_ids[-1] if page.committed_ids else ask.since
     return PageResult(

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def sample_model() -> Path:
-    """The directory of the outline model: notes, a title, and trees to arrange things in."""
-    return Path(__file__).parent / "outline"
-
-
-def board_model() -> Path:
-    """The directory of the board model: lists and cards, reduced by data alone, for clients in any language."""
-    return Path(__file__).parent / "board"
+def sample_model(name: str = "outline") -> Path:
+    """The directory of a model: `outline` has notes, a title, and trees to arrange things in; `board` has lists and
+    cards, reduced by data alone, for clients in any language; `roles` has cards, and members with roles."""
+    return Path(__file__).parent / name

@@ -43,6 +43,7 @@ class UnnumberedEvent(msgspec.Struct, frozen=True):
     event: bytes
     hash: bytes
     time: int | None
+    author: str = ""
 
 
 class LoadProgress(msgspec.Struct):
@@ -134,7 +135,9 @@ class Loader:
         wanted = self._time if row.time is None else row.time
         self._time = max(self._time, min(wanted, self._now_ms))
         self.progress.moved_times += self._time != wanted
-        return Record(committed_id, row.id, row.client_id, row.partitions, row.event, row.hash, self._time)
+        return Record(
+            committed_id, row.id, row.client_id, row.partitions, row.event, row.hash, self._time, row.author
+        )
 
 
 def _is(row: UnnumberedEvent, known: RememberedId | None) -> bool:

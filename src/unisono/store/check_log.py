@@ -85,7 +85,7 @@ class OpenedLog(Protocol):
         ...
 
     def events(self, since: int, upto: int) -> Sequence[Row]:
-        """Some events, ascending: committed_id, id, client_id, partitions, event, hash, status_updated_at."""
+        """Some events, ascending: committed_id, id, client_id, partitions, event, hash, status_updated_at, author."""
         ...
 
     def events_of(self, ids: Sequence[str]) -> Sequence[tuple[str, int]]:

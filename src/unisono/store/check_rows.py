@@ -28,7 +28,7 @@ def record_findings(row: Row) -> Iterator[LogFinding]:
 
     An erased event keeps the hash of its former text, which cannot be checked any more.
     """
-    committed_id, id, _client_id, partitions, event, hash, _time = row
+    committed_id, id, _client_id, partitions, event, hash, _time, author = row
     if not 0 < len(id.encode()) <= EVENT_ID_BYTES_MAX:
         yield LogFinding("id", f"its id has {len(id.encode())} bytes", committed_id)
     if complaint := _partitions_complaint(partitions):
@@ -40,6 +40,8 @@ def record_findings(row: Row) -> Iterator[LogFinding]:
     else:
         if text != event:
             yield LogFinding("event", "its JSON is not in canonical form", committed_id)
+    if complaint := _author_complaint(author):
+        yield LogFinding("author", complaint, committed_id)
     if not is_tombstone(event) and hash != content_hash(event, partitions.encode()):
         yield LogFinding("hash", "its hash is not that of its content", committed_id)
 
@@ -53,6 +55,20 @@ def time_findings(committed_id: int, time: int, before: int) -> Iterator[LogFind
         yield LogFinding("time", f"{time} is not a time in milliseconds", committed_id)
     elif 0 < before - time <= CLOCK_SKEW_MAX_MS:
         yield LogFinding("time", f"{time} is before {before}, the time of the event before it", committed_id)
+
+
+@lru_cache(maxsize=1024)
+def _author_complaint(author: str) -> str | None:
+    """The defect of an author, if any."""
+    if not author:
+        return None
+    try:
+        value, text = parse_canonical(author.encode())
+    except NotCanonical as error:
+        return f"its author cannot be read: {error}"
+    if not isinstance(value, dict) or not value or value.keys() - {"user_id", "claims"}:
+        return "its author is not an object with user_id or claims"
+    return None if text == author.encode() else "its author is not in canonical form"
 
 
 def name_complaint(name: str) -> str | None:

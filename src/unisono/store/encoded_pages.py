@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from unisono.protocol.codec import encode_event
+from unisono.protocol.codec import encode_event, with_author
 from unisono.store.port import NO_SNAPSHOT_STARTS, Page, WirePage
 
 
@@ -33,6 +33,7 @@ class EncodedPages(ABC):
         limit: int,
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+        authors: bool = False,
     ) -> WirePage:
         page = self.page(
             partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
@@ -40,7 +41,12 @@ class EncodedPages(ABC):
         return WirePage(
             [record.committed_id for record in page.records],
             [
-                encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at)
+                with_author(
+                    encode_event(
+                        r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at
+                    ),
+                    r.author if authors else "",
+                )
                 for r in page.records
             ],
             page.has_more,

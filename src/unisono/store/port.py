@@ -75,7 +75,10 @@ class LogExtent(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """One committed event: `event` is canonical JSON, `hash` SHA-256 over event and partitions (ORD-06)."""
+    """One committed event: `event` is canonical JSON, `hash` SHA-256 over event and partitions (ORD-06).
+
+    `author`: canonical JSON with the `user_id` and the `claims` of whoever submitted it; empty where there are none.
+    """
 
     committed_id: int
     id: str
@@ -84,6 +87,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     event: bytes
     hash: bytes
     status_updated_at: int
+    author: str = ""
 
 
 class RememberedId(msgspec.Struct, frozen=True):
@@ -183,8 +187,9 @@ class LogReader(Protocol):
         limit: int,
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+        authors: bool = False,
     ) -> WirePage:
-        """As `page`, in the form in which clients get it."""
+        """As `page`, in the form in which clients get it; with `authors`, as those get it who asked for them."""
         ...
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:

@@ -28,7 +28,7 @@ from tests.behaviour.server.pressure import (
 from tests.client.running import until as until_then
 from tests.waiting import in_a_window, until
 from unisono.front.auth.verify import sign_token
-from unisono.front.connection import MAX_EARLY_MESSAGES
+from unisono.front.early_messages import MAX_EARLY_MESSAGES
 
 # -- advertised ----------------------------------------------------------------------------------------------
 

@@ -54,10 +54,10 @@ from unisono.node.supervisor import serve
 from unisono.model.model import open_model
 
 class FaultyVerifier(Verifier):
-    async def verify(self, token, claimed_client_id, now_s):
+    async def verify(self, token, claimed_client_id, now_s, stored_claims=()):
         if claimed_client_id.endswith("faulty verifier"):
             raise RuntimeError("the internals of a verifier")
-        return await super().verify(token, claimed_client_id, now_s)
+        return await super().verify(token, claimed_client_id, now_s, stored_claims)
 
 class FaultyAccess(Access):
     def denied(self, identity, partitions):

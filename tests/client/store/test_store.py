@@ -13,8 +13,9 @@ import pytest
 from tests.client.store.opening import draft, held, opened
 from tests.client.sync.driving import event
 from unisono.client.errors import StoreForeign, StoreInUse, StoreTooNew
+from unisono.client.store.rows import ViewSnapshot
 from unisono.client.store.statements import SCHEMA, SCHEMA_VERSION
-from unisono.client.store.store import Store, StoreContradiction, ViewSnapshot
+from unisono.client.store.store import Store, StoreContradiction
 from unisono.client.sync.inputs_effects import Accepted, StartState
 
 # -- the file ----------------------------------------------------------------------------------------------
@@ -267,7 +268,8 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
         "DROP TRIGGER drafts_inserted; DROP TRIGGER drafts_updated;"
         "DROP TRIGGER partitions_inserted; DROP TRIGGER partitions_updated;"
         "DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor;"
-        "ALTER TABLE drafts DROP COLUMN status_updated_at; PRAGMA user_version = 1"
+        "ALTER TABLE drafts DROP COLUMN status_updated_at; ALTER TABLE events DROP COLUMN author;"
+        "PRAGMA user_version = 1"
     )
     for table in ("drafts", "partitions", "events", "snapshots"):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from unisono.client.view import partition as module
 from unisono.client.view.partition import Entry, PartitionView, committed_key, draft_key
+from unisono.model.authorship import UNKNOWN
 from unisono.model.model import Model, open_model
 from unisono.model.partition import PartitionState
 from unisono.vocabulary import Json, JsonObject
@@ -147,14 +148,15 @@ def test_a_draft_that_no_longer_fits_is_left_out_and_shown_again_when_it_does() 
 
 def test_an_event_below_the_base_asks_for_a_new_view() -> None:
     view = PartitionView(open_model())
-    view.fold([(1, b'{"type":"unset","payload":{"target":"a"}}'), (5, b"{}")])
+    view.fold([(1, b'{"type":"unset","payload":{"target":"a"}}', UNKNOWN), (5, b"{}", UNKNOWN)])
     assert not view.amend(5, [Entry(committed_key(3), put("a", 1))])
     assert view.dump("compatibility") == {}
 
 
 def test_events_that_mean_nothing_change_nothing() -> None:
     view = PartitionView(open_model())
-    view.fold([(1, b"not json"), (2, b"[1]"), (3, b'{"type":"set","payload":{"target":"a","value":1}}')])
+    events = [b"not json", b"[1]", b'{"type":"set","payload":{"target":"a","value":1}}']
+    view.fold((number, event, UNKNOWN) for number, event in enumerate(events, 1))
     assert view.dump("compatibility") == {"a": 1}
 
 

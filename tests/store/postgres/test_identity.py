@@ -10,7 +10,7 @@ import pytest
 from tests.behaviour.nodes.cluster import query
 from tests.commands import unisono
 from tests.store.postgres.server import Postgres, database, postgres
-from tests.store.records import append
+from tests.store.records import append, make_record
 from unisono.store.copy import copy_log
 from unisono.store.port import Snapshot, StorageError
 from unisono.store.postgres import identity as identities
@@ -49,8 +49,35 @@ def test_a_log_of_an_earlier_version_gets_an_epoch(postgres: Postgres) -> None:
         with closing(connect(dsn, Timeouts(), owner=True)) as connection:
             schema._migrate(connection, None, new=True, finish=True, migrations=known[:3])
         before = query(dsn, "SELECT replace(log_id::text, '-', '') FROM unisono.head")[0][0]
-        assert schema.migrate(dsn) == [known[3].name]
+        assert schema.migrate(dsn) == [migration.name for migration in known[3:]]
         assert opened(dsn) == LogIdentity(before, 1)
+    finally:
+        postgres.drop(dsn)
+
+
+@pytest.mark.req("AUTH-10")
+def test_a_log_of_an_earlier_version_has_no_authors_and_takes_them(postgres: Postgres) -> None:
+    """The migration only adds: what a node that does not know it has committed, and commits later, has none."""
+    dsn = postgres.create(template="template0")
+    try:
+        known = schema.known_migrations()
+        postgres.execute("CREATE SCHEMA unisono", database=dsn.rsplit("/", 1)[1])
+        with closing(connect(dsn, Timeouts(), owner=True)) as connection:
+            schema._migrate(connection, None, new=True, finish=True, migrations=known[:4])
+        by_an_older_node = (
+            "INSERT INTO unisono.events (committed_id, id, client_id, partitions, event, hash, status_updated_at)"
+            " VALUES ({0}, 'old-{0}', 'c', '[\"p\"]', '{{}}', '', 1);"
+            " UPDATE unisono.head SET committed_id = {0}"
+        )
+        query(dsn, by_an_older_node.format(1))
+        assert schema.migrate(dsn) == ["0005_pre_authors.sql"]
+        with closing(PostgresLog.open(dsn, "a")) as log:
+            log.begin([])
+            log.commit([make_record(2, author='{"user_id":"ann"}')])
+            query(dsn, by_an_older_node.format(3))
+            authors = [record.author for record in log.scan(0, 9, limit=9)]
+            assert authors == ["", '{"user_id":"ann"}', ""]
+            assert [record.author for record in log.catch_up(fresh=True).records] == [""]
     finally:
         postgres.drop(dsn)
 

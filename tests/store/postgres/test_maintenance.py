@@ -140,20 +140,23 @@ def test_pruning_waits_for_the_last_old_node(database: str, postgres: Postgres) 
         "GRANT SELECT, INSERT ON unisono.events TO old_node",
         database=name,
     )
-    with pytest.raises(StoreUnusable, match=r"lacks 0002_pre_keeping.sql, 0004_pre_identity.sql: run"):
+    with pytest.raises(StoreUnusable, match=r"lacks 0002_pre_keeping.sql, 0004_pre_identity.sql, 0005_pre_"):
         PostgresMaintenance(dsn)
     assert schema.migrate(dsn) == ["0002_pre_keeping.sql"]
     with closing(psycopg.connect(postgres.dsn(name, user="old_node"))) as connection:
         assert connection.execute("SELECT count(*) FROM unisono.pruned").fetchall() == [(0,)]
     with pytest.raises(
-        StoreUnusable, match=r"lacks 0004_pre_identity.sql: run `unisono db migrate --finish`"
+        StoreUnusable,
+        match=r"lacks 0004_pre_identity.sql, 0005_pre_authors.sql: run `unisono db migrate --finish`",
     ):
         PostgresMaintenance(dsn)
     postgres.execute("INSERT INTO unisono.nodes (node_id, name, knows) VALUES (99, 'old', 1)", database=name)
     with pytest.raises(StoreUnusable, match=r"0003_post_keeping.sql takes away .* old"):
         schema.migrate(dsn, finish=True)
     postgres.execute("DELETE FROM unisono.nodes WHERE node_id = 99", database=name)
-    assert schema.migrate(dsn, finish=True) == ["0003_post_keeping.sql", "0004_pre_identity.sql"]
+    assert schema.migrate(dsn, finish=True) == [
+        "0003_post_keeping.sql", "0004_pre_identity.sql", "0005_pre_authors.sql",
+    ]  # fmt: skip
     with closing(PostgresMaintenance(dsn)) as owner, closing(PostgresLog.open(dsn, "new")) as log:
         append(log, [["p"]] * 3)
         owner.set_archive(LAKE)
@@ -194,6 +197,14 @@ def test_only_the_owner_keeps_the_log(database: str, postgres: Postgres) -> None
         with pytest.raises(Pruned):
             log.page(["p"], 0, 1, **NO_LIMIT)
     postgres.execute("DROP OWNED BY keeping_node", "DROP ROLE keeping_node", database=name)
+
+
+@pytest.mark.req("AUTH-10")
+def test_the_author_is_erased_with_the_text(log: PostgresLog, owner: PostgresMaintenance) -> None:
+    log.begin([])
+    log.commit([make_record(n, author='{"user_id":"ann"}') for n in (1, 2)])
+    owner.erase([Tombstone(2, STONE)])
+    assert [record.author for record in log.scan(0, 2, limit=2)] == ['{"user_id":"ann"}', ""]
 
 
 def test_an_erasure_reaches_every_node(log: PostgresLog, owner: PostgresMaintenance, database: str) -> None:

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from tests.commands import unisono
-from tests.store.records import append
+from tests.store.records import append, make_record
 from tests.store.sqlite.old_logs import make_version_1
 from unisono.store.check import check_directory
 from unisono.store.copy import CopyRefused, copy_log
@@ -44,6 +44,19 @@ def test_a_log_of_an_earlier_version_gets_one(tmp_path: Path) -> None:
     assert (len(one.log_id), one.log_epoch) == (32, 1)
     assert opened(tmp_path) == one
     assert check_directory(tmp_path).ok
+
+
+@pytest.mark.req("AUTH-10", "EXT-03")
+def test_events_of_an_earlier_version_have_no_author(tmp_path: Path) -> None:
+    old = make_version_1(tmp_path)
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert list(log.scan(0, 300, limit=300)) == old
+        log.begin([])
+        log.commit([make_record(301, author='{"user_id":"ann"}')])
+        page = log.wire_page(["p"], 299, 301, limit=9, bytes_max=10**6, authors=True)
+        assert [b"user_id" in event for event in page.events] == [False, True]
+    report = check_directory(tmp_path)
+    assert report.ok, report.text()
 
 
 @pytest.mark.req("DUR-08")

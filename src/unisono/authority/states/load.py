@@ -20,10 +20,11 @@ from unisono.authority.one_shot_thread import OneShotThread
 from unisono.authority.states.replay import PartitionReplay
 from unisono.authority.stuck_rules import RunningCall
 from unisono.lake.cold.archive import Archive
+from unisono.model.authorship import Authorship, authorship_of
 from unisono.model.model import Model
 from unisono.model.pack import unpack
 from unisono.model.partition import PartitionState
-from unisono.store.port import CommitLog, Snapshot
+from unisono.store.port import CommitLog, Record, Snapshot
 
 logger = logging.getLogger("unisono.authority")
 
@@ -38,6 +39,12 @@ SNAPSHOT_BYTES_AT_ONCE: Final = 64 * 1024
 
 LOADS_AT_ONCE: Final = 4
 """Long loads that take turns: more would need more memory, and finish no sooner."""
+
+
+def record_authorship(record: Record) -> Authorship:
+    """Who submitted an event of the log."""
+    return authorship_of(record.client_id, record.author, record.status_updated_at)
+
 
 decode_event = orjson.loads
 """Linear also on texts full of extreme numbers, which msgspec's decoder is not."""
@@ -129,7 +136,7 @@ class Loads:
         for record in page.records:
             if self._running is not None:
                 self._running.replay(record.id)
-            self._model.apply_committed(load.state, decode_event(record.event))
+            self._model.apply_committed(load.state, decode_event(record.event), record_authorship(record))
             load.upto = record.committed_id
         load.folded += len(page.records)
         load.state.settle()

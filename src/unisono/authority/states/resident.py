@@ -13,11 +13,12 @@ from typing import Final
 import msgspec
 
 from unisono.authority.one_shot_thread import OneShotThread
-from unisono.authority.states.load import Load, Loads, decode_event
+from unisono.authority.states.load import Load, Loads, decode_event, record_authorship
 from unisono.authority.stuck_rules import RunningCall
 from unisono.ipc.messages import Candidate
 from unisono.ipc.stats import Counters
 from unisono.lake.cold.archive import Archive
+from unisono.model.authorship import UNKNOWN, Authorship, authorship_of
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
@@ -160,7 +161,13 @@ class States:
 
     # -- judging -------------------------------------------------------------------------------------------
 
-    def stage(self, profile: str, candidate: Candidate) -> tuple[FieldError, ...]:
+    def authorship(self, client_id: str, author: str, now: int) -> Authorship:
+        """Who submits a request, as the model's rules see it; nobody where there are no rules."""
+        return authorship_of(client_id, author, now) if self._has_rules else UNKNOWN
+
+    def stage(
+        self, profile: str, candidate: Candidate, authorship: Authorship = UNKNOWN
+    ) -> tuple[FieldError, ...]:
         """Check the shape, then the preconditions in every partition; then change every partition, or none at all."""
         event: JsonObject = decode_event(candidate.event)
         errors = self.model.shape(profile, event)
@@ -172,18 +179,23 @@ class States:
                 return (refusal,)
         touched = [self._resident[name] for name in candidate.partitions]
         for resident in touched:
-            errors = self.model.refusals(profile, resident.state, event)
+            errors = self.model.refusals(profile, resident.state, event, authorship)
             if errors:
                 return tuple(errors)
-        return self._change(profile, candidate, event, touched)
+        return self._change(profile, candidate, event, touched, authorship)
 
     def _change(
-        self, profile: str, candidate: Candidate, event: JsonObject, touched: list[Resident]
+        self,
+        profile: str,
+        candidate: Candidate,
+        event: JsonObject,
+        touched: list[Resident],
+        authorship: Authorship,
     ) -> tuple[FieldError, ...]:
         marks = [resident.state.mark() for resident in touched]
         try:
             for resident in touched:
-                self.model.apply(profile, resident.state, event)
+                self.model.apply(profile, resident.state, event, authorship)
         except RuleFailed as failure:
             for resident, mark in zip(touched, marks, strict=True):
                 resident.state.rollback(mark)
@@ -225,7 +237,7 @@ class States:
                 event = event or decode_event(record.event)
                 if self._running is not None:
                     self._running.replay(record.id)
-                self.model.apply_committed(resident.state, event)
+                self.model.apply_committed(resident.state, event, record_authorship(record))
                 resident.state.settle()
                 resident.upto = record.committed_id
                 resident.since_snapshot += 1

@@ -24,6 +24,7 @@ from unisono.client.reasons import unreachable, without_tokens
 from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
 from unisono.protocol.client_codec import BadMessage, MessageWriter, connect_payload, decode
 from unisono.protocol.codec import encode_payload
+from unisono.protocol.extensions import EXTENSIONS
 
 Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
 """One that gives text as bytes."""
@@ -83,6 +84,7 @@ class ServerConnection:
             profile=self._config.profile,
             last_committed_id=last_committed_id,
             snapshots=snapshots,
+            extensions=EXTENSIONS,
         )
         self.send("connect", payload)
 
@@ -209,6 +211,7 @@ class ServerConnection:
         try:
             async with dialling:
                 self._token = await self._request_token()
+                self.core.presume_author(self._token)
                 async with asyncio.timeout(self._options.connect_timeout_s):
                     socket = await session.ws_connect(
                         self._config.url,

@@ -34,6 +34,17 @@ class ServerNotes:
         self._put("log_id", log.log_id)
         self._put("log_epoch", log.log_epoch)
 
+    def author(self) -> str | None:
+        """The user_id and the claims that the server stores with this client's events, as JSON; empty for none.
+
+        None where the server has never said it.
+        """
+        author = self._read().get("author")
+        return None if author is None else str(author)
+
+    def write_author(self, author: str) -> None:
+        self._put("author", author)
+
     def _read(self) -> dict[str, Any]:
         return {str(key): value for key, value in self._connection.execute(SQL["notes"])}
 

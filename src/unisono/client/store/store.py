@@ -20,9 +20,11 @@ import orjson
 from unisono.client.store.checksums import damaged, row_checksum, store_failure
 from unisono.client.store.file import StoreFile
 from unisono.client.store.outbox import DraftRecord, Outbox
+from unisono.client.store.rows import Applied, PartitionRow, Settled, StoredEvent, ViewSnapshot
 from unisono.client.store.server_notes import ServerNotes
 from unisono.client.store.statements import SQL
 from unisono.client.sync.inputs_effects import Accepted, DraftRejected, StartState
+from unisono.model.authorship import authorship_of
 from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.protocol.client_codec import CommittedEvent
 from unisono.vocabulary import LogIdentity
@@ -30,47 +32,6 @@ from unisono.vocabulary import LogIdentity
 
 class StoreContradiction(Exception):
     """A committed event contradicts a stored one (CLIENT-12); nothing was changed."""
-
-
-class StoredEvent(msgspec.Struct, frozen=True):
-    """A committed event of one partition, as a view needs it."""
-
-    committed_id: int
-    event: bytes
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """A draft that has become an event."""
-
-    draft: DraftRecord
-    committed_id: int
-    status_updated_at: int
-
-
-class Applied(msgspec.Struct):
-    """What one transaction changed; the views of the partitions in `started` are rebuilt."""
-
-    events: dict[str, list[StoredEvent]] = msgspec.field(default_factory=dict)
-    settled: list[Settled] = msgspec.field(default_factory=list)
-    rejected: list[DraftRecord] = msgspec.field(default_factory=list)
-    started: list[str] = msgspec.field(default_factory=list)
-
-
-class PartitionRow(msgspec.Struct):
-    """A partition's row."""
-
-    number: int
-    cursor: int
-    known: int
-    floor: int = 0
-
-
-class ViewSnapshot(msgspec.Struct, frozen=True):
-    """The state of a partition after `committed_id`, folded by one model."""
-
-    committed_id: int
-    model_version: str
-    state: bytes
 
 
 Row: TypeAlias = tuple[Any, ...]
@@ -87,7 +48,7 @@ class Store:
 
     def __init__(self, path: str, client_id: str) -> None:
         self._file = StoreFile(path, client_id)
-        self._client_id = client_id
+        self.client_id = client_id
         self._connection = self._file.connection
         self._path = path
         try:
@@ -97,6 +58,10 @@ class Store:
             self.close()
             raise
         self.followed: dict[str, PartitionRow] = {}
+        known = self.notes.author()
+        self.author_known = known is not None
+        self.author = known or ""
+        """Who this client submits as: what the server said last, or what its token says until then."""
 
     def close(self, *, failed: bool = False) -> None:
         self._file.close(failed=failed)
@@ -205,14 +170,14 @@ class Store:
                 accepted.committed_id,
                 draft.partitions,
                 msgspec.Raw(draft.event),
-                self._client_id,
+                self.client_id,
                 accepted.status_updated_at,
             )
-            self._insert(event, applied)
+            self._insert(event, applied, self.author)
             self._settle(draft, event, applied)
 
     def _take(self, event: CommittedEvent, applied: Applied) -> None:
-        self._insert(event, applied)
+        self._insert(event, applied, event.author)
         draft = self.outbox.find(event.id)
         if draft is not None and _same(draft, event):
             self._settle(draft, event, applied)
@@ -222,7 +187,7 @@ class Store:
             self.outbox.write_settled(draft.id)
             applied.settled.append(Settled(draft, event.committed_id, int(event.status_updated_at)))
 
-    def _insert(self, event: CommittedEvent, applied: Applied) -> None:
+    def _insert(self, event: CommittedEvent, applied: Applied, author: str) -> None:
         followed = [
             (name, row)
             for name in event.partitions
@@ -240,15 +205,20 @@ class Store:
                 _encode(event.partitions).decode(),
                 body,
                 int(event.status_updated_at),
+                author,
             ),
         )
-        if not self._connection.changes():
+        changed = bool(self._connection.changes())
+        if not changed:
             self._check(event)
         for name, row in dict(followed).items():
             self._connection.execute(SQL["insert_event_partition"], (row.number, event.committed_id))
             if not self._connection.changes():
+                if changed and name not in applied.started:
+                    applied.started.append(name)  # its author became known: the view has it without
                 continue
-            applied.events.setdefault(name, []).append(StoredEvent(event.committed_id, body))
+            by = authorship_of(event.client_id, author, int(event.status_updated_at))
+            applied.events.setdefault(name, []).append(StoredEvent(event.committed_id, body, by))
             if event.committed_id <= row.known:  # late: snapshots from there on lack it
                 self._connection.execute(SQL["delete_snapshots_from"], (row.number, event.committed_id))
 
@@ -271,7 +241,7 @@ class Store:
             committed_id, partitions, event = row[0], row[3], row[4]
             if checksum != row_checksum(*row) or partition not in _decode_names(partitions):
                 raise damaged(self._path, f"event {committed_id} of {partition!r} is not what was stored")
-            yield StoredEvent(committed_id, event)
+            yield StoredEvent(committed_id, event, authorship_of(row[2], row[6], row[5]))
 
     def _reading(self, doing: str, rows: Iterator[Row]) -> Iterator[Row]:
         """Pass rows on; reading each of them can fail."""
@@ -298,7 +268,7 @@ class Store:
 
     def count_own(self) -> int:
         """How many of the stored events this client made."""
-        return int(self._connection.execute(SQL["count_events_of_client"], (self._client_id,)).get)
+        return int(self._connection.execute(SQL["count_events_of_client"], (self.client_id,)).get)
 
     def rewind(self, model_version: int | None, model_digest: str | None = None) -> None:
         """Another model: drop the snapshots and fetch everything again."""
@@ -328,6 +298,11 @@ class Store:
         if self.notes.model() != (True, version, digest):
             with self._transaction("noting the model"):
                 self.notes.write_model(version, digest)
+
+    def note_author(self, author: str) -> None:
+        with self._transaction("noting the identity"):
+            self.notes.write_author(author)
+        self.author, self.author_known = author, True
 
     def note_log(self, log: LogIdentity) -> None:
         with self._transaction("noting the log"):

@@ -30,6 +30,7 @@ from unisono.client.sync.inputs_effects import (
     Effect,
     Input,
     Lost,
+    NoteAuthor,
     Opened,
     PartitionAdded,
     PartitionRemoved,
@@ -57,6 +58,7 @@ from unisono.protocol.client_codec import (
     VersionChanged,
 )
 from unisono.protocol.errors import CloseCode
+from unisono.protocol.extensions import IDENTITY
 from unisono.protocol.profiles import COMPATIBILITY, TREE_POLICY
 
 __all__ = ["Phase", "SyncCycle", "SyncState", "advance"]
@@ -153,6 +155,8 @@ def _on_connected(step: Transition, connected: Connected) -> None:
         batch_max=max(1, limits.max_batch_size),
         names_max=max(1, limits.max_subscriptions),
     )
+    if IDENTITY in capabilities.extensions:
+        step.emit(NoteAuthor(connected.author))
     step.leave_out_excess()
     if left_out := step.state.left_out:
         step.report(TOO_MANY, f"the server takes no more: {len(left_out)} partitions are not followed")

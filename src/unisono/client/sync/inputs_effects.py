@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from unisono.protocol.client_codec import CommittedEvent, ServerMessage
+from unisono.protocol.client_codec import Broadcast, CommittedEvent, ServerMessage
 from unisono.vocabulary import FieldError, LogIdentity
 
 # -- inputs ------------------------------------------------------------------------------------------------
@@ -118,6 +118,22 @@ Input: TypeAlias = (
     | TimerFired
 )
 
+
+def mark_consecutive(happened: Sequence[Input]) -> Sequence[Input]:
+    """The same inputs, with every broadcast but the last marked as followed by another."""
+    at = [
+        place
+        for place, each in enumerate(happened)
+        if isinstance(each, Received) and isinstance(each.message, Broadcast)
+    ]
+    if len(at) < 2:
+        return happened
+    marked = list(happened)
+    for place in at[:-1]:
+        marked[place] = msgspec.structs.replace(happened[place], more=True)
+    return marked
+
+
 # -- effects -----------------------------------------------------------------------------------------------
 
 
@@ -204,6 +220,12 @@ class NoteLog(msgspec.Struct, frozen=True):
     log: LogIdentity
 
 
+class NoteAuthor(msgspec.Struct, frozen=True):
+    """Who this client submits as, in the form of `CommittedEvent.author`."""
+
+    author: str
+
+
 class Reset(msgspec.Struct, frozen=True):
     """The committed data is not this server's: drop it with all cursors and snapshots, keep drafts.
 
@@ -250,6 +272,7 @@ Effect: TypeAlias = (
     | NoteModel
     | Rewind
     | NoteLog
+    | NoteAuthor
     | Reset
     | ReportProblem
     | WakeAt

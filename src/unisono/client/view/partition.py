@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 import orjson
 
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
@@ -53,6 +54,7 @@ class Entry(msgspec.Struct):
 
     key: Key
     event: JsonObject
+    by: Authorship = UNKNOWN
     mark: int = 0
     shown: bool = False
 
@@ -84,10 +86,10 @@ class PartitionView:
         self.since_snapshot = 0
         self._entries: list[Entry] = []
 
-    def fold(self, events: Iterable[tuple[int, bytes]]) -> None:
+    def fold(self, events: Iterable[tuple[int, bytes, Authorship]]) -> None:
         """Put a history into the base; only before anything was amended."""
-        for count, (committed_id, event) in enumerate(events, 1):
-            self._model.apply_committed(self._state, parse(event))
+        for count, (committed_id, event, by) in enumerate(events, 1):
+            self._model.apply_committed(self._state, parse(event), by)
             self.folded = committed_id
             self.since_snapshot += 1
             if count % FOLD_SLICE == 0:
@@ -107,7 +109,7 @@ class PartitionView:
         """
         if any(entry.key <= committed_key(self.folded) for entry in added):
             return False
-        promoted = self._promote(became) if became else {}
+        promoted = self._promote(became, {entry.key: entry.by for entry in added}) if became else {}
         if promoted:
             added = [entry for entry in added if entry.key not in promoted.values()]
             removed = [place for place in removed if place not in promoted]
@@ -121,7 +123,7 @@ class PartitionView:
         self._settle(known)
         return True
 
-    def _promote(self, became: Mapping[Key, Key]) -> dict[Key, Key]:
+    def _promote(self, became: Mapping[Key, Key], authors: Mapping[Key, Authorship]) -> dict[Key, Key]:
         """Turn the oldest drafts into the events they became, where no order changes: the state stays the same.
 
         So many drafts sent in batches cost themselves, and not each time all that are still waiting.
@@ -130,10 +132,18 @@ class PartitionView:
         first = bisect_left(entries, draft_key(0, ""), key=_key)
         last = entries[first - 1].key if first else committed_key(self.folded)
         for entry, (place, becomes) in zip(entries[first:], sorted(became.items()), strict=False):
-            if entry.key != place or not entry.shown or becomes <= last:
+            by = authors.get(becomes, UNKNOWN)
+            if entry.key != place or not entry.shown or becomes <= last or not self._same(entry.by, by):
                 break
             entry.key = last = promoted[place] = becomes
+            entry.by = by
         return promoted
+
+    def _same(self, drafted: Authorship, committed: Authorship) -> bool:
+        """Whether a draft and its event mean the same to the model's rules."""
+        if self._model.reads_commit_time:
+            return False
+        return (drafted.user_id, drafted.claims) == (committed.user_id, committed.claims)
 
     def _settle(self, known: int) -> None:
         """Move into the base what is certain, once it is worth applying again what is above it."""
@@ -163,19 +173,19 @@ class PartitionView:
     def _change(self, entry: Entry) -> bool:
         event = entry.event
         if entry.key[0] == 0:
-            return self._model.apply_committed(self._state, event)
+            return self._model.apply_committed(self._state, event, entry.by)
         profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
-        if self.refusals(profile, event):
+        if self.refusals(profile, event, entry.by):
             return False
         try:
-            self._model.apply(profile, self._state, event)
+            self._model.apply(profile, self._state, event, entry.by)
         except RuleFailed:
             return False  # the reducer left the state as it was
         return True
 
-    def refusals(self, profile: str, event: JsonObject) -> list[FieldError]:
+    def refusals(self, profile: str, event: JsonObject, by: Authorship = UNKNOWN) -> list[FieldError]:
         """The refusals of an event on this state, as the server would judge it."""
-        return self._model.shape(profile, event) or self._model.refusals(profile, self._state, event)
+        return self._model.shape(profile, event) or self._model.refusals(profile, self._state, event, by)
 
     def dump(self, profile: str) -> Json:
         """The half of the state that this profile's events make, as plain JSON that shares nothing with it."""

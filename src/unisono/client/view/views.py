@@ -10,9 +10,11 @@ import msgspec
 
 from unisono.client.errors import UnknownPartition
 from unisono.client.store.outbox import DraftRecord
-from unisono.client.store.store import Applied, Store, ViewSnapshot
+from unisono.client.store.rows import Applied, ViewSnapshot
+from unisono.client.store.store import Store
 from unisono.client.sync.bootstrap import model_label
 from unisono.client.view.partition import Entry, Key, PartitionView, committed_key, draft_key, parse
+from unisono.model.authorship import Authorship, authorship_of
 from unisono.model.forest import Malformed
 from unisono.model.model import Model
 from unisono.model.pack import unpack
@@ -25,7 +27,7 @@ log = logging.getLogger("unisono.client")
 class PendingChange(msgspec.Struct):
     """Changes a view has not applied yet."""
 
-    added: list[tuple[Key, bytes]] = msgspec.field(default_factory=list)
+    added: list[tuple[Key, bytes, Authorship]] = msgspec.field(default_factory=list)
     removed: set[Key] = msgspec.field(default_factory=set)
     became: dict[Key, Key] = msgspec.field(default_factory=dict)
     rebuild: bool = False
@@ -59,13 +61,18 @@ class Views:
         """From the newest snapshot or the partition's base, the events after it, and the pending drafts."""
         store, known = self._store, self._store.followed[partition].known
         view = self._from_snapshot(partition) or self._from_base(partition) or PartitionView(self.model)
-        view.fold((event.committed_id, event.event) for event in store.events(partition, view.folded, known))
+        view.fold(
+            (event.committed_id, event.event, event.by)
+            for event in store.events(partition, view.folded, known)
+        )
         above = [
-            Entry(committed_key(event.committed_id), parse(event.event))
+            Entry(committed_key(event.committed_id), parse(event.event), event.by)
             for event in store.events(partition, max(known, view.folded))
         ]
         drafts = [
-            Entry(draft_key(draft.draft_clock, draft.id), parse(draft.event))
+            Entry(
+                draft_key(draft.draft_clock, draft.id), parse(draft.event), self.drafted_by(draft.created_at)
+            )
             for draft in store.outbox.in_partition(partition)
         ]
         view.amend(known, above + drafts)
@@ -119,6 +126,17 @@ class Views:
         for partition in list(self._views):
             self.open(partition)
 
+    def reopen_with_drafts(self) -> None:
+        """This client's identity has changed: rebuild the views that show drafts of it."""
+        named = {name for draft in self._store.outbox.pending.values() for name in draft.partitions}
+        for partition in named & self._views.keys():
+            self._waiting.pop(partition, None)
+            self.open(partition)
+
+    def drafted_by(self, at_ms: int) -> Authorship:
+        """Who made a draft of this client: what the server said last, and the time of the draft."""
+        return authorship_of(self._store.client_id, self._store.author, at_ms)
+
     # -- what changes --------------------------------------------------------------------------------------
 
     def draft(self, draft: DraftRecord) -> None:
@@ -126,7 +144,8 @@ class Views:
         for partition in draft.partitions:
             if partition in self._views:
                 place = draft_key(draft.draft_clock, draft.id)
-                self._amendment(partition).added.append((place, draft.event))
+                by = self.drafted_by(draft.created_at)
+                self._amendment(partition).added.append((place, draft.event, by))
         self.refresh()
 
     def undraft(self, drafts: Sequence[DraftRecord]) -> None:
@@ -141,7 +160,9 @@ class Views:
             self._amendment(partition).rebuild = True
         for partition, events in applied.events.items():
             amendment = self._amendment(partition)
-            amendment.added += [(committed_key(event.committed_id), event.event) for event in events]
+            amendment.added += [
+                (committed_key(event.committed_id), event.event, event.by) for event in events
+            ]
         self.undraft([settled.draft for settled in applied.settled])
         self.undraft(applied.rejected)
         for settled in applied.settled:
@@ -161,7 +182,7 @@ class Views:
                 self.open(partition)
                 continue
             view, known = self._views[partition], self._store.followed[partition].known
-            added = [Entry(place, parse(event)) for place, event in amendment.added]
+            added = [Entry(place, parse(event), by) for place, event, by in amendment.added]
             with self._lock:
                 taken = view.amend(known, added, amendment.removed, amendment.became)
                 if taken:
@@ -180,11 +201,14 @@ class Views:
                 raise UnknownPartition(partition)
             return view.dump(profile)
 
-    def refusals(self, profile: str, partitions: Sequence[str], event: JsonObject) -> list[FieldError]:
-        """The refusals of an event in the first of its partitions that has any."""
+    def refusals(
+        self, profile: str, partitions: Sequence[str], event: JsonObject, now_ms: int
+    ) -> list[FieldError]:
+        """The refusals of an event of this client in the first of its partitions that has any."""
+        by = self.drafted_by(now_ms)
         for partition in partitions:
             view = self._views.get(partition)
-            if view is not None and (errors := view.refusals(profile, event)):
+            if view is not None and (errors := view.refusals(profile, event, by)):
                 return errors
         return []
 

@@ -14,6 +14,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jwt
 import msgspec
@@ -21,12 +22,16 @@ import msgspec
 from unisono.front.auth.keys import ALGORITHMS, MIN_HMAC_SECRET_BYTES, Key, KeySourceError, listed
 from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.front.unique_names import unique_names
+from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.protocol.errors import AuthFailed
-from unisono.protocol.identities import client_id_fault
+from unisono.protocol.identities import DERIVED_CLAIM, client_id_fault, is_derived
 from unisono.protocol.partitions import normal_start
 
 MAX_TOKEN_BYTES = 16 * 1024
 """Enough for some hundred partition names; a longer token only costs work before it is refused."""
+
+MAX_AUTHOR_BYTES = 4 * 1024
+"""Bytes of a user_id and of the claims that the model asks for, as they are stored: every event has them."""
 
 LEEWAY_S = 0.0
 """Clocks synchronised by NTP differ by far less; every second of leeway is a second more for an expired token."""
@@ -39,7 +44,8 @@ class Identity(msgspec.Struct, frozen=True):
     """The client of a connection, and the partitions its token grants.
 
     `has_scope`: the token has a claim about partitions, even if an empty one (AUTHZ-02). `readable…`: partitions that
-    it grants for reading only (AUTHZ-08).
+    it grants for reading only (AUTHZ-08). `principal`: the client_id that the token names, from which `client_id` may
+    be derived (AUTH-09). `author`: what is stored with its events, canonical JSON or empty (AUTH-10).
     """
 
     client_id: str
@@ -49,6 +55,13 @@ class Identity(msgspec.Struct, frozen=True):
     has_scope: bool
     readable_partitions: frozenset[str] = frozenset()
     readable_prefixes: tuple[str, ...] = ()
+    principal: str = ""
+    user_id: str | None = None
+    author: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.principal:
+            msgspec.structs.force_setattr(self, "principal", self.client_id)
 
 
 SCOPE_CLAIMS = (
@@ -73,6 +86,7 @@ class Verifier:
         audience: str | None = None,
         leeway_s: float = LEEWAY_S,
         algorithms: Sequence[str] | None = None,
+        user_claim: str = "sub",
     ) -> None:
         if not (math.isfinite(leeway_s) and leeway_s >= 0):
             raise KeySourceError("the clock leeway must be zero or more seconds")
@@ -80,10 +94,16 @@ class Verifier:
         self.issuer = issuer
         self.audience = audience
         self.leeway_s = leeway_s
+        self.user_claim = user_claim
         self._accepted = _accepted(keys, algorithms)
 
-    async def verify(self, token: str, claimed_client_id: str, now_s: float) -> Identity:
-        """The identity `token` proves for `claimed_client_id` at `now_s`; otherwise `AuthFailed`."""
+    async def verify(
+        self, token: str, claimed_client_id: str, now_s: float, stored_claims: Sequence[str] = ()
+    ) -> Identity:
+        """The identity `token` proves for `claimed_client_id` at `now_s`; otherwise `AuthFailed`.
+
+        `stored_claims`: names of claims that are stored with events.
+        """
         kid, algorithm = _header(token)
         if algorithm not in self._accepted:
             raise AuthFailed("the token's algorithm is not accepted here")
@@ -91,6 +111,7 @@ class Verifier:
         claims = _signed_claims(token, key, algorithm)
         expires_at_s = self._check_times(claims, now_s)
         self._check_origin(claims)
+        user_id = _user_id(claims, self.user_claim)
         return Identity(
             client_id=_client_id(claims, claimed_client_id),
             expires_at_s=expires_at_s,
@@ -99,6 +120,9 @@ class Verifier:
             has_scope=any(name in claims for name in SCOPE_CLAIMS),
             readable_partitions=frozenset(_names(claims, "readable_partitions")),
             readable_prefixes=_names(claims, "readable_partition_prefixes"),
+            principal=str(claims["client_id"]),
+            user_id=user_id,
+            author=_author(user_id, {name: claims[name] for name in stored_claims if name in claims}),
         )
 
     def _check_times(self, claims: Mapping[str, object], now_s: float) -> float:
@@ -133,6 +157,10 @@ def sign_token(
     audience: str | None = None,
     readable_partitions: Sequence[str] | None = None,
     readable_prefixes: Sequence[str] | None = None,
+    user_id: str | None = None,
+    user_claim: str = "sub",
+    derived_client_ids: bool = False,
+    claims: Mapping[str, object] | None = None,
 ) -> str:
     """A token signed with a shared secret. `None` leaves a claim out; an empty list grants nothing."""
     _accepted(SharedSecret(secret), [algorithm])
@@ -143,10 +171,12 @@ def sign_token(
         "readable_partition_prefixes": None if readable_prefixes is None else list(readable_prefixes),
         "iss": issuer,
         "aud": audience,
+        user_claim: user_id,
+        DERIVED_CLAIM: derived_client_ids or None,
     }
-    claims: dict[str, object] = {"client_id": client_id, "iat": now_s, "exp": now_s + ttl_s}
-    claims |= {name: value for name, value in optional.items() if value is not None}
-    return jwt.encode(claims, secret, algorithm=algorithm)
+    signed: dict[str, object] = {**(claims or {}), "client_id": client_id, "iat": now_s, "exp": now_s + ttl_s}
+    signed |= {name: value for name, value in optional.items() if value is not None}
+    return jwt.encode(signed, secret, algorithm=algorithm)
 
 
 def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[str]:
@@ -241,9 +271,41 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
         raise AuthFailed("the token's client_id claim must be a non-empty string")
     if (fault := client_id_fault(client_id)) is not None:
         raise AuthFailed(f"the token's client_id claim {fault}")
-    if client_id != claimed_client_id:
-        raise AuthFailed("the token was issued for another client_id")
-    return client_id
+    if claimed_client_id != client_id:
+        if claims.get(DERIVED_CLAIM) is not True or not is_derived(claimed_client_id, client_id):
+            raise AuthFailed("the token was issued for another client_id")
+        if (fault := client_id_fault(claimed_client_id)) is not None:
+            raise AuthFailed(f"the client_id {fault}")
+    return claimed_client_id
+
+
+def _user_id(claims: Mapping[str, object], claim: str) -> str | None:
+    user_id = claims.get(claim)
+    if user_id is None:
+        return None
+    if not isinstance(user_id, str):
+        raise AuthFailed("the token's claim for the user must be a string")
+    if (fault := client_id_fault(user_id)) is not None:
+        raise AuthFailed(f"the token's claim for the user {fault}")
+    return user_id
+
+
+def _author(user_id: str | None, claims: Mapping[str, object]) -> str:
+    """The stored form of who submits: canonical JSON, empty where there is nothing to store."""
+    author: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
+    if claims:
+        author["claims"] = dict(claims)
+    if not author:
+        return ""
+    try:
+        text = canonical(author)
+    except NotCanonical:
+        raise AuthFailed(
+            "the claims that are stored with events cannot be written as canonical JSON"
+        ) from None
+    if len(text) > MAX_AUTHOR_BYTES:
+        raise AuthFailed(f"the claims that are stored with events have more than {MAX_AUTHOR_BYTES} bytes")
+    return text.decode()
 
 
 def _names(claims: Mapping[str, object], claim: str) -> tuple[str, ...]:

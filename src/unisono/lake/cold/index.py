@@ -46,6 +46,7 @@ GROUP_COST_BYTES: Final = 256
 
 RECORD_COLUMNS: Final = Record.__struct_fields__
 PARTITIONS: Final = RECORD_COLUMNS.index("partitions")
+AUTHOR: Final = RECORD_COLUMNS.index("author")
 
 
 class PartitionFile(msgspec.Struct, frozen=True):
@@ -179,6 +180,7 @@ class Piece(msgspec.Struct, frozen=True):
         some = self.rows.slice(start - self.start, end - start)
         columns = [some.column(name).to_pylist() for name in RECORD_COLUMNS]
         columns[PARTITIONS] = map(tuple, columns[PARTITIONS])
+        columns[AUTHOR] = [author or "" for author in columns[AUTHOR]]
         return [Record(*row) for row in zip(*columns, strict=True)]
 
 

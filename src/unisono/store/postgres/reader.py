@@ -132,7 +132,7 @@ class PostgresReader(EncodedPages):
             self._fail("reading a page", error)
         if not rows:
             return Page((), has_more=False)
-        return Page(records, has_more=len(rows) < rows[0][7])
+        return Page(records, has_more=len(rows) < rows[0][8])
 
     def _merged_page(
         self,

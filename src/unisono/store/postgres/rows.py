@@ -113,8 +113,10 @@ def unescape(stored: str) -> str:
 
 
 def record(row: Row) -> Record:
-    """From the columns committed_id, id, client_id, partitions, event, hash, status_updated_at."""
-    return Record(row[0], unescape(row[1]), unescape(row[2]), _decode_names(row[3]), row[4], row[5], row[6])
+    """From the columns committed_id, id, client_id, partitions, event, hash, status_updated_at, author."""
+    return Record(
+        row[0], unescape(row[1]), unescape(row[2]), _decode_names(row[3]), row[4], row[5], row[6], row[7]
+    )
 
 
 def columns(records: Sequence[Record]) -> dict[str, _Packed | int]:
@@ -129,6 +131,7 @@ def columns(records: Sequence[Record]) -> dict[str, _Packed | int]:
         "events": Blobs([r.event for r in records]),
         "hashes": Blobs([r.hash for r in records]),
         "times": Integers([r.status_updated_at for r in records]),
+        "authors": Texts(r.author for r in records),
         "place_partitions": Texts(name for name, _ in places),
         "place_ids": Integers([committed_id for _, committed_id in places]),
         "base": records[0].committed_id - 1,

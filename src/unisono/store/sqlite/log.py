@@ -134,6 +134,7 @@ class SqliteLog(SqliteReader):
                 r.hash,
                 encode_names(r.partitions).decode(),
                 r.event,
+                r.author,
             )
             for r in records
         ]

@@ -80,17 +80,28 @@ class SqlitePages(EncodedPages):
         limit: int,
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
+        authors: bool = False,
     ) -> WirePage:
         """As `page`; SQLite itself writes the wire's form, from the stored text."""
         if snapshot_starts or len(partitions) > UNION_TERMS_MAX or since >= upto or limit < 1:
             return super().wire_page(
-                partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+                partitions,
+                since,
+                upto,
+                limit=limit,
+                bytes_max=bytes_max,
+                snapshot_starts=snapshot_starts,
+                authors=authors,
             )
         self._check()
         names = dict.fromkeys(partitions)
         try:
             return self._union(
-                names, since, lambda numbers: self._union_wire_page(numbers, since, upto, limit, bytes_max)
+                names,
+                since,
+                lambda numbers: self._union_wire_page(
+                    numbers, since, upto, limit, bytes_max, authors=authors
+                ),
             )
         except READ_ERRORS as error:
             self._fail("reading a page", error)
@@ -136,13 +147,15 @@ class SqlitePages(EncodedPages):
             rows.close()
 
     def _union_wire_page(
-        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int
+        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int, *, authors: bool
     ) -> WirePage:
         ids: list[int] = []
         events: list[bytes] = []
         if not numbers:
             return WirePage(ids, events, has_more=False)
-        rows = self._connection.execute(_wire_page_sql(len(numbers)), (since, upto, limit + 1, *numbers))
+        rows = self._connection.execute(
+            _wire_page_sql(len(numbers), authors), (since, upto, limit + 1, *numbers)
+        )
         try:
             for committed_id, size, event in rows:
                 bytes_max -= size
@@ -228,8 +241,10 @@ class SqlitePages(EncodedPages):
 
 
 def record_of(row: tuple[Any, ...]) -> Record:
-    committed_id, id, client_id, partitions, event, hash, status_updated_at = row
-    return Record(committed_id, id, client_id, _decode_names(partitions), event, hash, status_updated_at)
+    committed_id, id, client_id, partitions, event, hash, status_updated_at, author = row
+    return Record(
+        committed_id, id, client_id, _decode_names(partitions), event, hash, status_updated_at, author
+    )
 
 
 def _cut(rows: Iterator[tuple[Any, ...]], limit: int, bytes_max: int) -> Page:
@@ -255,6 +270,6 @@ def _page_sql(terms: int) -> str:
     return _SQL["page"].replace("{ids}", _ids_sql(terms))
 
 
-@lru_cache(maxsize=UNION_TERMS_MAX)
-def _wire_page_sql(terms: int) -> str:
-    return _SQL["wire_page"].replace("{ids}", _ids_sql(terms))
+@lru_cache(maxsize=2 * UNION_TERMS_MAX)
+def _wire_page_sql(terms: int, authors: bool = False) -> str:
+    return _SQL["wire_page_authors" if authors else "wire_page"].replace("{ids}", _ids_sql(terms))

@@ -66,7 +66,12 @@ UPDATE partitions SET cursor = 0;
 UPDATE partitions SET cursor = 0, known = 0, floor = 0;
 
 -- name: insert_event
-INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5, ?6, row_checksum(?1, ?2, ?3, ?4, ?5, ?6)) ON CONFLICT DO NOTHING;
+-- An event that was stored before its author was known gets it.
+INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5, ?6, row_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7), ?7)
+ON CONFLICT (committed_id) DO UPDATE SET author = excluded.author, checksum = excluded.checksum
+WHERE events.author = '' AND excluded.author <> '' AND events.id = excluded.id
+    AND events.checksum = row_checksum(?1, ?2, ?3, ?4, ?5, ?6, '')
+ON CONFLICT DO NOTHING;
 
 -- name: insert_event_partition
 INSERT OR IGNORE INTO event_partitions VALUES (?, ?);
@@ -75,7 +80,7 @@ INSERT OR IGNORE INTO event_partitions VALUES (?, ?);
 SELECT committed_id, id FROM events WHERE committed_id = ? OR id = ?;
 
 -- name: events
-SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_updated_at, e.checksum
+SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_updated_at, e.author, e.checksum
 FROM event_partitions p LEFT JOIN events e USING (committed_id)
 WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ? ORDER BY p.committed_id;
 

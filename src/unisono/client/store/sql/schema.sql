@@ -1,4 +1,4 @@
--- The schema of a client's store, version 3: what a new file gets. The numbered files lead older files to it.
+-- The schema of a client's store, version 4: what a new file gets. The numbered files lead older files to it.
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 
@@ -23,7 +23,8 @@ CREATE TABLE events (
     partitions        TEXT NOT NULL,
     event             BLOB NOT NULL,
     status_updated_at INTEGER NOT NULL,
-    checksum          INTEGER
+    checksum          INTEGER,
+    author            TEXT NOT NULL DEFAULT ''  -- JSON with user_id and claims, empty where there are none
 ) STRICT;
 
 -- cursor: where the next sync starts.

@@ -23,7 +23,7 @@ SELECT committed_id, pruned_to, model_version, log_epoch FROM unisono.head WHERE
 
 -- name: events_after
 -- Ids have no gaps, so a range of ids bounds the rows; at least one record, whatever its size.
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM (
     SELECT *, sum(octet_length(event)) OVER (ORDER BY committed_id ROWS UNBOUNDED PRECEDING) AS reached
     FROM unisono.events
@@ -47,9 +47,9 @@ WHERE client_id = ANY (%(clients)b) ORDER BY client_id FOR SHARE;
 
 -- name: append_events
 WITH fresh AS (
-    INSERT INTO unisono.events (committed_id, id, client_id, partitions, event, hash, status_updated_at)
+    INSERT INTO unisono.events (committed_id, id, client_id, partitions, event, hash, status_updated_at, author)
     SELECT * FROM unnest(%(committed_ids)b, %(ids)b, %(client_ids)b, %(partitions)b, %(events)b, %(hashes)b,
-                         %(times)b)
+                         %(times)b, %(authors)b)
 ), placed AS (
     INSERT INTO unisono.event_partitions (partition, committed_id)
     SELECT * FROM unnest(%(place_partitions)b, %(place_ids)b)
@@ -151,14 +151,14 @@ ORDER BY asked.place, near.committed_id;
 -- Ids ascending. octet_length does not read event text; it is read only for the records that fit.
 WITH sized AS (
     SELECT asked.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
-           found.status_updated_at, row_number() OVER nearest AS place,
+           found.status_updated_at, found.author, row_number() OVER nearest AS place,
            sum(octet_length(found.event)) OVER nearest AS reached
     FROM unnest(%(ids)b) AS asked (committed_id) CROSS JOIN LATERAL (
         SELECT * FROM unisono.events WHERE events.committed_id = asked.committed_id OFFSET 0
     ) AS found
     WINDOW nearest AS (ORDER BY asked.committed_id ROWS UNBOUNDED PRECEDING)
 )
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM sized WHERE place = 1 OR reached <= %(bytes_max)b ORDER BY committed_id;
 
 -- name: any_pruned_after
@@ -181,20 +181,20 @@ WITH ids AS MATERIALIZED (
     ORDER BY near.committed_id LIMIT %(limit)b + 1
 ), sized AS (
     SELECT ids.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
-           found.status_updated_at, (SELECT count(*) FROM ids) AS due, row_number() OVER nearest AS place,
+           found.status_updated_at, found.author, (SELECT count(*) FROM ids) AS due, row_number() OVER nearest AS place,
            sum(octet_length(found.event)) OVER nearest AS reached
     FROM ids CROSS JOIN LATERAL (
         SELECT * FROM unisono.events WHERE events.committed_id = ids.committed_id OFFSET 0
     ) AS found
     WINDOW nearest AS (ORDER BY ids.committed_id ROWS UNBOUNDED PRECEDING)
 )
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, due
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author, due
 FROM sized
 WHERE place <= %(limit)b AND (place = 1 OR reached <= %(bytes_max)b)
 ORDER BY committed_id;
 
 -- name: scan
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b
 ORDER BY committed_id LIMIT %(limit)b;
 
@@ -311,7 +311,7 @@ UPDATE unisono.head SET pruned_to = %(upto)b WHERE one AND pruned_to = %(since)b
 SELECT committed_id, partitions, event FROM unisono.events WHERE committed_id = ANY (%(ids)b);
 
 -- name: replace_events
-UPDATE unisono.events SET event = asked.event
+UPDATE unisono.events SET event = asked.event, author = ''
 FROM unnest(%(ids)b, %(events)b) AS asked (committed_id, event) WHERE events.committed_id = asked.committed_id;
 
 -- name: drop_snapshots
@@ -553,7 +553,7 @@ SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('uni
 
 -- name: check_events
 -- octet_length does not read event text; it is read only for the events that fit, at least one.
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM (
     SELECT *, sum(octet_length(event)) OVER nearest AS reached, row_number() OVER nearest AS place
     FROM (

@@ -52,8 +52,8 @@ SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.sta
 FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.id = asked.value;
 
 -- name: insert_event
-INSERT INTO events (committed_id, id, client_id, status_updated_at, hash, partitions, event)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+INSERT INTO events (committed_id, id, client_id, status_updated_at, hash, partitions, event, author)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 
 -- name: insert_event_partition
 INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2);
@@ -87,7 +87,7 @@ WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3 ORDER BY commi
 -- No outer ORDER BY: CROSS JOIN fixes the join order, so rows come lazily in the order of the ids, without a sort.
 WITH ids (committed_id) AS ({ids})
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
-       events.status_updated_at
+       events.status_updated_at, events.author
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
 -- name: wire_page
@@ -100,14 +100,24 @@ SELECT events.committed_id, length(events.event),
             || '}' AS BLOB)
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
+-- name: wire_page_authors
+-- As `wire_page`, with the author of each event that has one (EXT-03).
+WITH ids (committed_id) AS ({ids})
+SELECT events.committed_id, length(events.event),
+       CAST('{"id":' || json_quote(events.id) || ',"client_id":' || json_quote(events.client_id)
+            || ',"partitions":' || events.partitions || ',"committed_id":' || events.committed_id
+            || ',"event":' || CAST(events.event AS TEXT) || ',"status_updated_at":' || events.status_updated_at
+            || CASE events.author WHEN '' THEN '}' ELSE ',' || substr(events.author, 2) END AS BLOB)
+FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
+
 -- name: events_by_id
 -- ?1: JSON array of ids, ascending.
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
-       events.status_updated_at
+       events.status_updated_at, events.author
 FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
 
 -- name: scan
-SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
 -- name: last_before
@@ -225,10 +235,12 @@ FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.val
 
 -- name: overwrite_event
 -- With the same length, so that the text is overwritten in place before anything moves.
-UPDATE events SET event = zeroblob(length(event)) WHERE committed_id = ?1;
+UPDATE events SET event = zeroblob(length(event)),
+    author = CASE author WHEN '' THEN '' ELSE printf('%0*d', length(CAST(author AS BLOB)), 0) END
+WHERE committed_id = ?1;
 
 -- name: replace_event
-UPDATE events SET event = ?2 WHERE committed_id = ?1;
+UPDATE events SET event = ?2, author = '' WHERE committed_id = ?1;
 
 -- name: drop_snapshots
 -- ?1: JSON array of partition numbers.

@@ -1,0 +1,41 @@
+"""Data files as actions of a Delta commit: added with their statistics, or removed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from deltalake.transaction import AddAction, RemoveAction
+
+from unisono.lake.write import DataFile
+
+
+def add_action(file: DataFile, *, data_change: bool) -> AddAction:
+    low: dict[str, Any] = {"committed_id": file.first_id}
+    high: dict[str, Any] = {"committed_id": file.last_id}
+    if file.first_partition is not None:
+        low["partition"], high["partition"] = file.first_partition, file.last_partition
+    if file.model_digest is not None:
+        low["model_digest"] = high["model_digest"] = file.model_digest
+    stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+    now = time.time_ns() // 1_000_000
+    return AddAction(
+        file.path,
+        file.bytes,
+        _partition_values(file),
+        now,
+        data_change,
+        json.dumps(stats, ensure_ascii=False),
+    )
+
+
+def remove_actions(files: Sequence[DataFile], *, data_change: bool) -> list[RemoveAction]:
+    now = time.time_ns() // 1_000_000
+    return [RemoveAction(file.path, data_change, now, file.bytes, _partition_values(file)) for file in files]
+
+
+def _partition_values(file: DataFile) -> dict[str, str | None]:
+    values = {"model_version": file.model_version, "bucket": file.bucket}
+    return {name: str(value) for name, value in values.items() if value is not None}
