@@ -33,7 +33,8 @@ def replayed(model: Model, records: Sequence[Record]) -> tuple[bytes, int]:
     """The plain fold: bytes of the state, and how many events did not fit."""
     state = PartitionState()
     for record in records:
-        model.apply_committed(state, orjson.loads(record.event))
+        by = authorship_of(record.client_id, record.author, record.status_updated_at)
+        model.apply_committed(state, orjson.loads(record.event), by)
         state.settle()
     return pack(state.dump()), state.skipped
 

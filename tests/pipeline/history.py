@@ -21,8 +21,10 @@ NAMES = ("plain", "with space", "slash/name", "ünï-cødé", "Ωmega", "emoji-�
 
 Row = dict[str, Any]
 
+AUTHORS = ("", '{"user_id":"ann"}', '{"claims":{"role":"editor"},"user_id":"é"}')
 
-def make_record(committed_id: int, chance: random.Random, *, author: str = "") -> Record:
+
+def make_record(committed_id: int, chance: random.Random, *, author: str | None = None) -> Record:
     """One event of either profile, in one to three partitions, some of them with awkward names."""
     shape = committed_id % 4
     text = " ".join(chance.choices(("lorem", "ipsum", "dolor", "sit", "amet", "“quoted”", "日本"), k=8))
@@ -53,7 +55,7 @@ def make_record(committed_id: int, chance: random.Random, *, author: str = "") -
         body,
         content_hash(body, canonical(list(partitions))),
         START_MS + committed_id,
-        author,
+        AUTHORS[committed_id % len(AUTHORS)] if author is None else author,
     )
 
 

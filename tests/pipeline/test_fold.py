@@ -14,12 +14,14 @@ from pyspark import SparkContext
 
 from tests.pipeline.equality import by_partition, replayed, require_one_state
 from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, shipped_outline
+from tests.store.records import make_record as store_record
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
 from unisono.lake.lake import Lake
 from unisono.lake.merge import EVERY_ID, PartitionSubset, in_file_order, merge_pieces, pieces, scan_subset
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
+from unisono.model.load import load_model
 from unisono.pipeline import task_planning
 from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_subset
 from unisono.pipeline.job_model import ShippedModel
@@ -29,7 +31,11 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.task_planning import PlannedTask, plan_tasks
+from unisono.protocol.canonical import canonical
+from unisono.samples import sample_model
 from unisono.store.port import Record
+from unisono.store.sqlite.log import SqliteLog
+from unisono.vocabulary import JsonObject
 
 BUCKETS = 4
 
@@ -49,6 +55,38 @@ def test_spark_the_authority_and_the_client_have_one_state(
         export(context, store, lake, to=upto, events_per_file=800)
         snapshot(context, lake, model)
     assert require_one_state(tmp_path / "data", lake, model, records) == 60 + skewed
+
+
+@pytest.mark.req("VAL-06", "TREE-11")
+def test_rules_that_know_who_submitted_give_the_same_state_everywhere(
+    context: SparkContext, tmp_path: Path
+) -> None:
+    people = ("ann", "ben", "cat")
+    log = SqliteLog.open(tmp_path / "data")
+    log.begin([])
+    records = []
+    for number in range(1, 121):
+        board, user = f"board/{number % 5}", people[number % 3]
+        data: JsonObject
+        schema, data = "card.added", {"id": f"c{number}", "list": "todo", "text": "milk"}
+        if number <= 10:
+            schema, data = "member.set", {"user_id": user, "role": "owner"}
+        event = canonical({"type": "event", "payload": {"schema": schema, "data": data}})
+        author = canonical({"user_id": user, "claims": {"name": user.title()}}).decode()
+        records.append(store_record(number, (board,), event=event, client_id=f"{user}-phone", author=author))
+    log.commit(records)
+    log.close()
+    store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=BUCKETS)
+    shipped = ShippedModel.of(load_model(sample_model("board")))
+    for upto in (70, 120):
+        export(context, store, lake, to=upto, events_per_file=40)
+        snapshot(context, lake, shipped)
+    assert require_one_state(tmp_path / "data", lake, shipped, records) == 5
+    state = orjson.loads(replayed(shipped.load(), by_partition(records)["board/1"])[0])
+    assert state["data"]["cards"]["c11"] == {
+        "list": "todo", "text": "milk", "by": "cat", "name": "Cat", "at": records[10].status_updated_at,
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -172,7 +210,8 @@ def test_a_history_is_never_held_whole() -> None:
     def history(batches: int):  # type: ignore[no-untyped-def]
         for number in range(batches):
             ids = list(range(number * 1_000 + 1, number * 1_000 + 1_001))
-            yield b"p", 0, (ids, [bytes(text) + b" " * (number % 2)] * 1_000), 0, 1_000
+            authors = [("c", None, 1)] * 1_000
+            yield b"p", 0, (ids, [bytes(text) + b" " * (number % 2)] * 1_000, authors), 0, 1_000
 
     def peak(batches: int) -> int:
         tracemalloc.start()

@@ -40,6 +40,7 @@ from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile, release_arrow_memory
+from unisono.model.authorship import authorship_of
 from unisono.model.model import Model
 from unisono.model.pack import pack, unpack
 from unisono.model.partition import PartitionState
@@ -55,7 +56,10 @@ SETTLE_EVENTS: Final = 1_000
 COLLECT_EVENTS: Final = 1 << 18
 """Events between two garbage collections. States have no reference cycles; an operator's reducers may leave some."""
 
-COLUMNS: Final = ("partition", "committed_id", "event")
+COLUMNS: Final = ("partition", "committed_id", "event", "client_id", "author", "status_updated_at")
+
+Authored = tuple[str, str | None, int]
+"""Who submitted an event, in the form of `authorship_of`."""
 
 Decode = Callable[[pa.RecordBatch], Any]
 
@@ -207,7 +211,7 @@ class Folder:
         """The state after the events past `since`, and their number; None without such events."""
         state: PartitionState | None = None
         count, reached = 0, since
-        for name, _, (ids, events), start, end in history:
+        for name, _, (ids, events, authors), start, end in history:
             first = start if ids[start] > since else bisect_right(ids, since, start, end)
             if first == end:
                 continue
@@ -219,7 +223,7 @@ class Folder:
             reached = ids[end - 1]
             if state is None:
                 state = PartitionState() if base is None else restore(base)
-            apply_events(self._model, state, map(orjson.loads, events[first:end]))
+            apply_events(self._model, state, map(orjson.loads, events[first:end]), authors[first:end])
             count += end - first
             self._collect(end - first)
         return state, count
@@ -239,28 +243,31 @@ def replay(
     Events that are not JSON count as events that the model skips.
     """
     state, count, remaining = PartitionState(), 0, list(reversed(stops))
-    for _, _, (ids, events), start, end in history:
+    for _, _, (ids, events, authors), start, end in history:
         begin = start
         while remaining and ids[end - 1] > remaining[-1]:
             until = bisect_right(ids, remaining[-1], begin, end)
-            apply_events(model, state, map(_parse_or_none, events[begin:until]))
+            apply_events(model, state, map(_parse_or_none, events[begin:until]), authors[begin:until])
             count += until - begin
             begin = until
             yield remaining.pop(), state, count
         if not remaining:
             return
-        apply_events(model, state, map(_parse_or_none, events[begin:end]))
+        apply_events(model, state, map(_parse_or_none, events[begin:end]), authors[begin:end])
         count += end - begin
     while remaining:
         yield remaining.pop(), state, count
 
 
-def apply_events(model: Model, state: PartitionState, events: Iterator[Json]) -> None:
+def apply_events(
+    model: Model, state: PartitionState, events: Iterator[Json], authors: Sequence[Authored]
+) -> None:
     """Apply parsed events, and settle the state every SETTLE_EVENTS and at the end."""
     apply = model.apply_committed
-    while some := list(islice(events, SETTLE_EVENTS)):
-        for event in some:
-            apply(state, event if isinstance(event, dict) else {})
+    authored = zip(events, authors, strict=True)
+    while some := list(islice(authored, SETTLE_EVENTS)):
+        for event, by in some:
+            apply(state, event if isinstance(event, dict) else {}, authorship_of(*by))
         state.settle()
 
 
@@ -295,7 +302,7 @@ def histories(
 ) -> Iterator[History]:
     """The partitions of a subset that have events in `(since, upto]`, sorted by name, from one pass over its files.
 
-    `decode` makes the content of a piece from a batch of `columns`; by default lists of ids and events.
+    `decode` makes the content of a piece from a batch of `columns`; by default lists of ids, events and authors.
     """
     return groupby(
         merge_pieces(_sources(storage, files, subset, since, upto, columns, decode or _lists)), itemgetter(0)
@@ -347,6 +354,12 @@ def _sources(
     ]
 
 
-def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes]]:
+def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes], list[Authored]]:
     events: Any = batch.column("event").cast(pa.binary())
-    return batch.column("committed_id").to_pylist(), events.to_pylist()
+    return batch.column("committed_id").to_pylist(), events.to_pylist(), authors_of(batch)
+
+
+def authors_of(batch: pa.RecordBatch) -> list[Authored]:
+    """Who submitted each event of a batch."""
+    names = ("client_id", "author", "status_updated_at")
+    return list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))

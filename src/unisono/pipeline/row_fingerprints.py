@@ -18,7 +18,7 @@ from pandas.util import hash_array  # type: ignore[import-untyped]
 
 from unisono.store.port import Record
 
-EVENT_COLUMNS: Final = ("id", "client_id", "partitions", "event", "status_updated_at", "hash")
+EVENT_COLUMNS: Final = ("id", "client_id", "partitions", "event", "status_updated_at", "hash", "author")
 """Columns of an event that the log has."""
 
 REMEMBERED_COLUMNS: Final = ("id", "client_id", "status_updated_at", "hash")
@@ -34,7 +34,7 @@ BLOCKS_MAX: Final = 1 << 16
 BLOCK_IDS_MIN: Final = 4_096
 """A block is read again, row by row, where sums differ: small blocks. The driver holds all sums: few blocks."""
 
-_REPEATED: Final = frozenset(("client_id", "type", "schema"))
+_REPEATED: Final = frozenset(("client_id", "type", "schema", "author"))
 _ODD: Final = {
     name: np.uint64(odd)
     for name, odd in (
@@ -45,6 +45,7 @@ _ODD: Final = {
         ("event", 0xA0761D6478BD642F),
         ("status_updated_at", 0xE7037ED1A0B428DB),
         ("hash", 0x8EBC6AF09C88C6E3),
+        ("author", 0x2127599BF4325C37),
         ("type", 0x589965CC75374CC3),
         ("schema", 0x1D8E4E27C47D124F),
         ("partition", 0xEB44ACCAB455D165),
@@ -77,6 +78,7 @@ def record_hashes(records: Sequence[Record]) -> dict[str, Any]:
         "event": hashes([record.event for record in records]),
         "status_updated_at": np.array([record.status_updated_at for record in records], np.int64).view("u8"),
         "hash": hashes([record.hash for record in records]),
+        "author": hashes([record.author or None for record in records]),
     }
 
 

@@ -27,8 +27,8 @@ UNION_TERMS_MAX = 16
 NUMBERS_MAX = 200_000
 """Partition numbers cached in memory, tens of megabytes at most; beyond it the cache is cleared."""
 
-READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError, UnicodeDecodeError)
-"""What reading a damaged or unreachable log can raise."""
+READ_ERRORS: Final = (apsw.Error, msgspec.MsgspecError, UnicodeDecodeError, TypeError)
+"""What reading a damaged or unreachable log can raise; TypeError: a column that is never null is."""
 
 _SQL = load_queries("sqlite")
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode

@@ -67,7 +67,7 @@ def expected(records: list[Record], lake: Lake) -> list[Record]:
     """The records with tombstones for what is recorded as erased."""
     times = {row.committed_id: row.erased_at for row in erasures(lake)}
     return [
-        msgspec.structs.replace(record, event=tombstone(times[record.committed_id]))
+        msgspec.structs.replace(record, event=tombstone(times[record.committed_id]), author="")
         if record.committed_id in times
         else record
         for record in records

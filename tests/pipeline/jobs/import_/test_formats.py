@@ -30,6 +30,36 @@ from unisono.pipeline.jobs.import_.rows import ImportedEvent
 from unisono.pipeline.jobs.import_.sources import FieldMapping, Split, find
 from unisono.protocol.canonical import canonical
 
+
+@pytest.mark.req("AUTH-10")
+@pytest.mark.parametrize(
+    ("fields", "stored"),
+    [
+        ({}, ""),
+        ({"user_id": "ann"}, '{"user_id":"ann"}'),
+        ({"user_id": "ann", "claims": {"role": "x"}}, '{"claims":{"role":"x"},"user_id":"ann"}'),
+        ({"claims": '{"role":"x"}'}, '{"claims":{"role":"x"}}'),
+        ({"author": '{"claims":{"a":1},"user_id":"ann"}'}, '{"claims":{"a":1},"user_id":"ann"}'),
+        ({"claims": {}}, ""),
+        ({"user_id": 7}, None),
+        ({"user_id": "x" * 257}, None),
+        ({"claims": "role"}, None),
+        ({"claims": [1]}, None),
+        ({"claims": {"a": 2**53 + 1}}, None),
+        ({"claims": {"a": "x" * 5_000}}, None),
+        ({"author": '{"other":1}'}, None),
+    ],
+)
+def test_who_submitted_an_event_comes_with_it(fields: dict[str, Any], stored: str | None) -> None:
+    event = event_of(row(**fields))
+    if stored is None:
+        assert isinstance(event, RefusedRow)
+        assert event.reason == "bad_author"
+    else:
+        assert isinstance(event, ImportedEvent)
+        assert event.author == stored
+
+
 # -- rows ------------------------------------------------------------------------------------------------------
 
 

@@ -15,12 +15,15 @@ from pyspark.sql import SparkSession
 from tests.pipeline.history import append, make_store, read_store
 from tests.pipeline.legacy import Legacy, Planted, write_lines
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
+from unisono.model.load import load_model
 from unisono.pipeline.errors import NoSuchStore, PipelineError
+from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_.job import ImportPlan, run
 from unisono.pipeline.jobs.import_.result import ImportReport
 from unisono.pipeline.jobs.import_.sources import find
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
+from unisono.samples import sample_model
 from unisono.store.bulk_load import Loader
 from unisono.store.check import check_directory
 from unisono.store.port import Record
@@ -75,6 +78,26 @@ def put(id: str, target: str = "a", value: Any = 1, **more: Any) -> dict[str, An
 def push(id: str, item: str, partitions: list[str], **more: Any) -> dict[str, Any]:
     event = {"type": "treePush", "payload": {"target": "t", "value": {"id": item}}}
     return {"id": id, "partitions": partitions, "event": event, **more}
+
+
+@pytest.mark.req("AUTH-10", "VAL-06")
+def test_authors_are_imported_and_known_to_rules(importing: Importing, tmp_path: Path) -> None:
+    def line(place: str, user: str | None, schema: str, **data: Any) -> dict[str, Any]:
+        event = {"type": "event", "payload": {"schema": schema, "data": data}}
+        return {"id": place, "partitions": ["p"], "event": event, "client_id": "c", "user_id": user}
+
+    file = write(
+        tmp_path / "board.jsonl",
+        line("1", "ann", "member.set", user_id="ann", role="owner"),
+        line("2", "ben", "card.added", id="c1", list="todo", text="milk"),
+        line("3", None, "card.added", id="c2", list="todo", text="milk"),
+        line("4", "ann", "card.added", id="c3", list="todo", text="milk") | {"claims": {"name": "Ann"}},
+    )
+    report = importing(file, model=ShippedModel.of(load_model(sample_model("board"))))
+    assert report.prepared.reasons == {"refused": 2}
+    assert [(record.id, record.author) for record in read_store(tmp_path / "data")] == [
+        ("1", '{"user_id":"ann"}'), ("4", '{"claims":{"name":"Ann"},"user_id":"ann"}'),
+    ]  # fmt: skip
 
 
 @pytest.mark.req("PART-02", "PART-05", "ORD-03", "ORD-04")

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from unisono.lake.columns import bucket_of
+from unisono.lake.columns import LATER_COLUMNS, bucket_of
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, complete_rows
@@ -214,7 +214,7 @@ def rows_within(
     quiet = FindingTally(scope.head)
     for file in task.files:
         if file.table == table:
-            for batch in readable(scope.storage, file, (*columns, *KIND_COLUMNS)):
+            for batch in readable(scope.storage, file, (*columns, *KIND_COLUMNS, *LATER_COLUMNS)):
                 rows = complete_rows(batch, quiet, columns)
                 rows = rows.filter(pa.array(task.within(np.asarray(rows.column("committed_id")))))
                 if rows.num_rows:

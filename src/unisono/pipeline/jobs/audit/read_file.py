@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
+from unisono.lake.columns import LATER_COLUMNS
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS
 from unisono.lake.storage import Storage
@@ -147,7 +148,8 @@ def _missing_columns(file: DataFile, parquet: pq.ParquetFile) -> list[str]:
     return [
         field.name
         for field in FILE_SCHEMAS[file.table]
-        if field.name not in found.names or found.field(field.name).type != field.type
+        if not (field.name in LATER_COLUMNS and field.name not in found.names)
+        and (field.name not in found.names or found.field(field.name).type != field.type)
     ]
 
 

@@ -167,6 +167,7 @@ def with_tombstones(rows: pa.Table, erased: TombstoneTimes) -> tuple[pa.Table, i
         "event": pc.replace_with_mask(rows.column("event").combine_chunks(), here, texts),
         "type": pc.if_else(here, pa.scalar(ERASED_TYPE), rows.column("type")),
         "schema": pc.if_else(here, pa.scalar(None, pa.string()), rows.column("schema")),
+        "author": pc.if_else(here, pa.scalar(None, pa.string()), rows.column("author")),
     }
     for name, column in columns.items():
         place = rows.schema.get_field_index(name)

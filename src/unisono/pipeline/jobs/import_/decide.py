@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from unisono.model.authorship import authorship_of
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_.judge import Components, Judge
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, REJECTED
@@ -41,7 +42,8 @@ ROWS_PER_FILE: Final = 200_000
 
 _DECIDED: Final = (
     "file INT, row BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, hash BINARY, "
-    "time BIGINT, key BIGINT, component BIGINT, outcome STRING, reason STRING, field STRING, message STRING"
+    "time BIGINT, author STRING, key BIGINT, component BIGINT, outcome STRING, reason STRING, field STRING, "
+    "message STRING"
 )
 _SORTED: Final = ("key", "file", "row")
 
@@ -93,7 +95,7 @@ def in_order(decided: DataFrame, count: int) -> DataFrame:
     accepted = decided.where(f"outcome = '{ACCEPTED}'")
     files = -(-count // ROWS_PER_FILE)
     spread = accepted.repartitionByRange(files, *_SORTED) if files > 1 else accepted.coalesce(1)
-    columns = ("id", "client_id", "partitions", "event", "hash", "time")
+    columns = ("id", "client_id", "partitions", "event", "hash", "time", "author")
     return spread.sortWithinPartitions(*_SORTED).select(*columns)
 
 
@@ -205,14 +207,16 @@ class _Judging:
                 log.close()
 
     def _judged(self, batch: Any, judge: Judge) -> Any:
-        names = ("outcome", "component", "event", "partitions")
-        outcomes, numbers, events, partitions = (batch.column(name).to_pylist() for name in names)
+        names = ("outcome", "component", "event", "partitions", "client_id", "author", "time")
+        outcomes, numbers, events, partitions, *who = (batch.column(name).to_pylist() for name in names)
+        clients, authors, times = who
         reasons = {name: batch.column(name).to_pylist() for name in ("reason", "field", "message")}
         for place, outcome in enumerate(outcomes):
             if outcome != ACCEPTED:
                 continue
             judge.enter(numbers[place])
-            error = judge.judge(events[place].encode(), partitions[place])
+            by = authorship_of(clients[place], authors[place], times[place] or 0)
+            error = judge.judge(events[place].encode(), partitions[place], by)
             if error is not None:
                 outcomes[place] = REJECTED
                 reasons["reason"][place] = "refused"

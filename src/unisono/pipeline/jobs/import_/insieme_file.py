@@ -141,6 +141,7 @@ def _row(number: int, found: dict[str, Any]) -> SourceRow:
         if found.get("partitions") is not None:
             row.partitions = msgspec.json.decode(_bytes(found["partitions"]))
         row.client_id = found.get("client_id") or meta.get("clientId") or found.get("user_id") or None
+        row.user_id = found.get("user_id") or None
         row.event = _event(found, meta)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         row.fault = RefusedRow("unreadable", f"a column that should hold JSON does not: {error}")

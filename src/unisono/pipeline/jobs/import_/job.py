@@ -333,5 +333,7 @@ def _read_staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Itera
                     continue
                 columns = [column.to_pylist() for column in batch.slice(skip).columns]
                 skip = 0
-                for id, client_id, partitions, event, hash, moment in zip(*columns, strict=True):
-                    yield PreparedRow(id, client_id, tuple(partitions), event.encode(), hash, moment)
+                for id, client_id, partitions, event, hash, moment, author in zip(*columns, strict=True):
+                    yield PreparedRow(
+                        id, client_id, tuple(partitions), event.encode(), hash, moment, author or ""
+                    )

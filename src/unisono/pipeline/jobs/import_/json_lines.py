@@ -136,6 +136,9 @@ def _row(number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Source
         found.status_updated_at,
         event,
         line,
+        user_id=found.user_id,
+        claims=found.claims,
+        author=found.author,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
+from unisono.model.authorship import UNKNOWN, Authorship, authorship_of
 from unisono.model.model import CANONICAL, Model
 from unisono.model.pack import unpack
 from unisono.model.partition import PartitionState
@@ -46,7 +47,7 @@ class Judge:
             self._component = component
             self._states = {}
 
-    def judge(self, text: bytes, partitions: Sequence[str]) -> FieldError | None:
+    def judge(self, text: bytes, partitions: Sequence[str], by: Authorship = UNKNOWN) -> FieldError | None:
         """The error of an event of valid shape; None when it was applied in all its partitions."""
         event = orjson.loads(text)
         profile = profile_of(event)
@@ -54,13 +55,13 @@ class Judge:
             return None
         states = [self._state(name) for name in partitions]
         for state in states:
-            errors = self._model.refusals(profile, state, event)
+            errors = self._model.refusals(profile, state, event, by)
             if errors:
                 return errors[0]
         marks = [state.mark() for state in states]
         try:
             for state in states:
-                self._model.apply(profile, state, event)
+                self._model.apply(profile, state, event, by)
         except RuleFailed as failure:
             for state, mark in zip(states, marks, strict=True):
                 state.rollback(mark)
@@ -90,7 +91,8 @@ class Judge:
         try:
             for records in read_partitions(self._log, (partition,), since, self._upto):
                 for record in records:
-                    self._model.apply_committed(state, orjson.loads(record.event))
+                    by = authorship_of(record.client_id, record.author, record.status_updated_at)
+                    self._model.apply_committed(state, orjson.loads(record.event), by)
                 state.settle()
         except Pruned as error:
             raise PipelineError(

@@ -18,6 +18,7 @@ REASONS: Final = {
     "unreadable": "not a row of its format",
     "bad_id": "no id, or not a text of 1 to 128 bytes",
     "bad_client_id": "the client's id is no text, empty, or longer than 256 bytes",
+    "bad_author": "user_id or claims are no text and no object, or too long",
     "bad_partitions": "no partitions, or outside the limits of partitions",
     "partition_disagrees": "`partition` and `partitions` name different sets",
     "bad_event": "no event, not an object, or not representable in canonical JSON",

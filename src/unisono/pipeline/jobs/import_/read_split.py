@@ -48,6 +48,7 @@ ROW_SCHEMA: Final = pa.schema(
         pa.field("hash", pa.binary()),
         pa.field("committed_id", pa.int64()),
         pa.field("time", pa.int64()),
+        pa.field("author", pa.string()),
     ]
 )
 """A row that can be an event."""
@@ -241,6 +242,7 @@ def _batch(file: int, events: list[tuple[int, ImportedEvent]]) -> Any:
         [event.hash for _, event in events],
         [event.committed_id for _, event in events],
         [event.time for _, event in events],
+        [event.author for _, event in events],
     ]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)],

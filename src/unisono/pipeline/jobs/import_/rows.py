@@ -36,6 +36,9 @@ INTEGER_MAX: Final = 2**53 - 1
 TIME_MAX_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
+AUTHOR_BYTES_MAX: Final = 4 * 1024
+"""As a server takes it from a token (AUTH-10)."""
+
 CANONICAL_TYPE: Final = "event"
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -57,6 +60,9 @@ class SourceRow(msgspec.Struct):
     event: bytes | None = None
     text: bytes = b""
     fault: RefusedRow | None = None
+    user_id: Any = None
+    claims: Any = None
+    author: Any = None
 
 
 class ImportedEvent(msgspec.Struct, frozen=True):
@@ -70,6 +76,7 @@ class ImportedEvent(msgspec.Struct, frozen=True):
     committed_id: int | None
     time: int | None
     migrated: bool
+    author: str = ""
 
 
 def canonical_text(schema: Any, data: bytes | None, meta: bytes | None) -> bytes:
@@ -93,6 +100,7 @@ def to_event(row: SourceRow, model: Model, client_id: str) -> ImportedEvent | Re
         partitions = _partitions(row.partitions, row.partition)
         committed_id = _committed_id(row.committed_id)
         time = _time(row.time)
+        author = _author(row)
         value, text = _event(row.event)
         names = _names(partitions)
         if len(text) + len(names) + len(id) > ITEM_BYTES_MAX:
@@ -109,7 +117,7 @@ def to_event(row: SourceRow, model: Model, client_id: str) -> ImportedEvent | Re
         return RefusedRow("shape", errors[0].message, errors[0].field)
     digest = content_hash(text, names)
     return ImportedEvent(
-        id, owner, partitions, text, digest, committed_id, time, migrated=row.partition is not None
+        id, owner, partitions, text, digest, committed_id, time, row.partition is not None, author
     )
 
 
@@ -142,6 +150,39 @@ def _client_id(value: Any, default: str) -> str:
     if (fault := client_id_fault(value)) is not None:
         raise _Fault("bad_client_id", f"client_id {fault}", "client_id")
     return value
+
+
+def _author(row: SourceRow) -> str:
+    """Who submitted an event: `author` as a lake has it, or `user_id` and `claims`, which may be JSON text."""
+    found = {} if row.author is None else _object(row.author, "author")
+    if row.claims is not None:
+        found["claims"] = _object(row.claims, "claims")
+    if row.user_id is not None:
+        found["user_id"] = row.user_id
+    user_id, claims = found.get("user_id"), found.get("claims", {})
+    if found.keys() - {"user_id", "claims"} or not isinstance(claims, dict):
+        raise _Fault("bad_author", "an author is an object of user_id and claims", "author")
+    if user_id is not None and (not isinstance(user_id, str) or client_id_fault(user_id) is not None):
+        raise _Fault("bad_author", "user_id must be a text of 1 to 256 bytes", "user_id")
+    try:
+        kept = {name: value for name, value in found.items() if value}
+        text = canonical(kept).decode() if kept else ""
+    except NotCanonical as error:
+        raise _Fault("bad_author", error.reason, "claims") from None
+    if len(text.encode()) > AUTHOR_BYTES_MAX:
+        raise _Fault("bad_author", f"the author has more than {AUTHOR_BYTES_MAX} bytes", "claims")
+    return text
+
+
+def _object(value: Any, field: str) -> dict[str, Any]:
+    if isinstance(value, str | bytes):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise _Fault("bad_author", f"{field} must be a JSON object", field)
+    return dict(value)
 
 
 def _size(text: str, reason: str, field: str) -> int:

@@ -48,6 +48,9 @@ FIELDS: Final = (
     "schema",
     "data",
     "meta",
+    "user_id",
+    "claims",
+    "author",
 )
 """The fields of a row. Each may have another name in the source (--map)."""
 

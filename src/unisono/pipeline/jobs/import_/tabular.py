@@ -40,7 +40,7 @@ BATCH_ROWS: Final = 1_000
 CELL_CHARACTERS_MAX: Final = 64 << 20
 """Characters of a CSV cell: a longer one is taken for a missing closing quote, and not kept in memory."""
 
-NAMES: Final = ("id", "client_id", "partition", "schema", "type")
+NAMES: Final = ("id", "client_id", "partition", "schema", "type", "user_id", "author")
 """Fields that are texts; some programs write them as bytes or as UUIDs."""
 
 _NO_VALUE: Final = (ValueError, OverflowError, LookupError, pa.ArrowException)
@@ -219,6 +219,9 @@ def _row(number: int, found: dict[str, Any], text: bytes = b"") -> SourceRow:
         _moment(found.get("status_updated_at")),
         event,
         text or event or b"",
+        user_id=found.get("user_id"),
+        claims=found.get("claims"),
+        author=found.get("author"),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
@@ -54,41 +55,41 @@ class Track:
         if self._judged is not None:
             self._judged.settle()
 
-    def take(self, committed_id: int, event: JsonObject) -> PartitionVerdict:
+    def take(self, committed_id: int, event: JsonObject, by: Authorship = UNKNOWN) -> PartitionVerdict:
         """Judge an event and replay it."""
         elsewhere = self._elsewhere.get(committed_id)
-        refused = self._judge(event, apply=elsewhere is None)
+        refused = self._judge(event, by, apply=elsewhere is None)
         if refused is not None:
             elsewhere = None
         if refused is None and elsewhere is None:
             if self._judged is None:
                 return PartitionVerdict(None, None, False)  # it was applied to the one state there is
-        elif self._judged is None and self._would_part(event):
+        elif self._judged is None and self._would_part(event, by):
             self._judged = PartitionState.load(self.replayed.dump())
-        return PartitionVerdict(refused, elsewhere, not self._model.apply_committed(self.replayed, event))
+        return PartitionVerdict(refused, elsewhere, not self._model.apply_committed(self.replayed, event, by))
 
-    def _judge(self, event: JsonObject, *, apply: bool) -> Reason | None:
+    def _judge(self, event: JsonObject, by: Authorship, *, apply: bool) -> Reason | None:
         state = self.replayed if self._judged is None else self._judged
         profile = CANONICAL if event.get("type") == EVENT_TYPE else COMPATIBILITY
         if errors := self._model.shape(profile, event):
             return reason_of(SHAPE, errors[0])
-        if errors := self._model.refusals(profile, state, event):
+        if errors := self._model.refusals(profile, state, event, by):
             return reason_of(STATE, errors[0])
         mark = None if apply else state.mark()
         try:
-            self._model.apply(profile, state, event)
+            self._model.apply(profile, state, event, by)
         except RuleFailed as failure:
             return reason_of(RULE, failure.error)
         if mark is not None:
             state.rollback(mark)
         return None
 
-    def _would_part(self, event: JsonObject) -> bool:
+    def _would_part(self, event: JsonObject, by: Authorship) -> bool:
         """Whether replay of a refused event would change the state, which stays unchanged here."""
         if event.get("type") == EVENT_TYPE and not self._reduces(event):
             return False
         mark = self.replayed.mark()
-        applied = self._model.apply_committed(self.replayed, event)
+        applied = self._model.apply_committed(self.replayed, event, by)
         self.replayed.rollback(mark)
         return applied
 

@@ -19,8 +19,9 @@ from unisono.display import shorten
 from unisono.lake.merge import PartitionSubset
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
+from unisono.model.authorship import authorship_of
 from unisono.model.pack import pack
-from unisono.pipeline.fold import COLLECT_EVENTS, SETTLE_EVENTS, histories
+from unisono.pipeline.fold import COLLECT_EVENTS, SETTLE_EVENTS, authors_of, histories
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.revalidate.compare_states import changes
 from unisono.pipeline.jobs.revalidate.model_track import PartitionVerdict, Track
@@ -40,7 +41,10 @@ from unisono.pipeline.jobs.revalidate.rows import EVENTS, PARTITIONS, Rows, even
 from unisono.pipeline.open_log import gc_paused
 from unisono.protocol.tombstones import is_tombstone
 
-COLUMNS: Final = ("partition", "committed_id", "id", "client_id", "partitions", "event", "type", "schema")
+COLUMNS: Final = (
+    *("partition", "committed_id", "id", "client_id", "partitions", "event", "type", "schema"),
+    *("author", "status_updated_at"),
+)
 
 
 class RevalidationTask(msgspec.Struct, frozen=True):
@@ -71,6 +75,7 @@ class Batch:
         self.events: list[bytes] = batch.column("event").cast(pa.binary()).to_pylist()
         self.types: list[str | None] = batch.column("type").to_pylist()
         self.schemas: list[str | None] = batch.column("schema").to_pylist()
+        self.authors = authors_of(batch)
         self.several: list[bool] = pc.greater(pc.list_value_length(batch.column("partitions")), 1).to_pylist()
 
     def value(self, column: str, place: int) -> Any:
@@ -136,7 +141,8 @@ class _ShareJudge:
         loaded = orjson.loads(text)
         event = loaded if isinstance(loaded, dict) else {}
         committed_id = batch.ids[place]
-        before, now = self._before.take(committed_id, event), self._now.take(committed_id, event)
+        by = authorship_of(*batch.authors[place])
+        before, now = self._before.take(committed_id, event, by), self._now.take(committed_id, event, by)
         kind = EventKind(batch.types[place] or "", batch.schemas[place] or "")
         counts = self._outcome.of_kind(kind)
         rejected = before.rejected is not None or now.rejected is not None
