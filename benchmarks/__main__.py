@@ -1,7 +1,7 @@
 """Run the measurements one after the other: all of them, or those named.
 
 python -m benchmarks [canonical tree submit client firstsync loading pruning postgres nodes pipeline snapshots audit
-                      archive importing hostile]
+                      archive importing hostile presence]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 DEFAULT = (
     "canonical", "tree", "submit", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
-    "pipeline", "snapshots", "audit", "archive", "importing", "hostile",
+    "pipeline", "snapshots", "audit", "archive", "importing", "hostile", "presence",
 )  # fmt: skip
 
 

@@ -240,6 +240,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Count, about("Limits", "Events a client may submit at once before that rate counts.")
     ] = 200
 
+    max_presence_bytes: Annotated[
+        int, Meta(ge=16, le=4096), about("Limits", "Bytes of what a client says of itself by presence.")
+    ] = 1024
+    presence_per_s: Annotated[
+        float,
+        Meta(gt=0, le=1000),
+        about("Limits", "Presence messages per second of one connection; above, rate_limited."),
+    ] = 20.0
+    presence_ttl_s: Annotated[
+        float,
+        Meta(ge=1, le=3600),
+        about("Limits", "Longest time that a presence stays without being said again."),
+    ] = 30.0
+
     max_connections: Annotated[
         Count,
         about(

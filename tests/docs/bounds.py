@@ -7,17 +7,24 @@ from typing import Any, Final
 
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
 from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, PRUNE_S
+from unisono.authority.shared_presence import MAX_WAITING
 from unisono.authority.states.load import FOLD_BUDGET_EVENTS
 from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
 from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
 from unisono.front import backpressure, catchup
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
-from unisono.front.auth.verify import MAX_TOKEN_BYTES, NBF_LEEWAY_S
+from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.descriptors import MAX_REFUSED
 from unisono.front.early_messages import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.intake import SPREAD_MAX
 from unisono.front.openings import MIN_OPENINGS
+from unisono.front.presence import (
+    MAX_BACKLOG_BYTES,
+    MAX_OWN_PARTITIONS,
+    MAX_PARTITION_PRESENCES,
+    MAX_PRESENCES,
+)
 from unisono.front.rates import MAX_CLIENTS
 from unisono.front.upgrades import MAX_ORIGINS_LOGGED
 from unisono.ipc.channel import FRAME_BYTES_MAX
@@ -77,6 +84,11 @@ FIXED: Final = (
     f"| the write-ahead log | {size(CAP_FRAMES * PAGE_BYTES)} between groups |",
     f"| one frame between processes | {size(FRAME_BYTES_MAX)} |",
     f"| bytes that a front has for authority or reader, which take nothing | {size(UNSENT_BYTES_MAX)} |",
+    f"| the author of an event: its `user_id` and stored claims | {size(MAX_AUTHOR_BYTES)} |",
+    f"| presences: of one connection, in one partition, per front | {MAX_OWN_PARTITIONS},"
+    f" {MAX_PARTITION_PRESENCES:,}, {MAX_PRESENCES:,} |",
+    f"| bytes waiting for one connection above which it gets no presence | {size(MAX_BACKLOG_BYTES)} |",
+    f"| presence that waits to be sent to other nodes | {MAX_WAITING:,} changes |",
     f"| a token | {size(MAX_TOKEN_BYTES)} |",
     f"| a key file or JWKS | {size(MAX_KEY_FILE_BYTES)} |",
     f"| clients remembered for the rate limit, per front | {MAX_CLIENTS:,} |",

@@ -1,4 +1,4 @@
-"""A conversation with a real server, and its messages as the examples of docs/protocol/messages.md."""
+"""A conversation with a real server, and its messages as the examples of messages.md and extensions.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.behaviour.server.harness import Peer, Server, running
 from tests.waiting import PATIENCE_S
 from unisono.samples import sample_model
 
-PAGE: Final = "docs/protocol/messages.md"
+PAGES: Final = ("docs/protocol/messages.md", "docs/protocol/extensions.md")
 WIDTH: Final = 100
 
 _BLOCK = re.compile(r"^```json example=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,6 +76,7 @@ class _Talk:
             self._say(alice, "disconnect", {"reason": "client_shutdown"}, "disconnect")
             alice.expect_close(1000)
         self._first_sync()
+        self._extensions()
         self._closing()
 
     def _connected(self, who: str, profiles: list[str], suffix: str) -> Peer:
@@ -164,6 +165,22 @@ class _Talk:
             assert result["status"] == "committed"
             self._say(dora, "sync", {"partitions": ["team/plans"], "since_committed_id": 0}, "")
             self._hear(dora, "sync_response", "sync_response-snapshots")
+
+    def _extensions(self) -> None:
+        with self._server.peer() as ann:
+            token = self._server.token("ann-phone", prefixes=["team/"], user_id="ann")
+            wish = {
+                "token": token,
+                "client_id": "ann-phone",
+                "supported_profiles": ["compatibility"],
+                "extensions": ["identity", "presence"],
+            }
+            self._say(ann, "connect", wish, "connect-extensions")
+            self._hear(ann, "connected", "connected-extensions")
+            ann.subscribe("team/plans")
+            value = {"name": "Ann", "cursor": {"item": "A"}}
+            self._say(ann, "presence", {"partition": "team/plans", "value": value}, "presence")
+            self._hear(ann, "presence_update", "presence_update")
 
     def _closing(self) -> None:
         with self._server.peer() as peer:

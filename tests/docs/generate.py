@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.docs.conversation import PAGE as MESSAGES
+from tests.docs.conversation import PAGES as CONVERSATION
 from tests.docs.conversation import hold, spliced
 from tests.docs.reference import PAGES
 
@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 def write() -> None:
     """Bring every generated page, and every generated part of a page, up to date."""
     texts = {path: make() for path, make in PAGES.items()}
-    texts[MESSAGES] = spliced((ROOT / MESSAGES).read_text(encoding="utf-8"), hold())
+    examples = hold()
+    for page in CONVERSATION:
+        texts[page] = spliced((ROOT / page).read_text(encoding="utf-8"), examples)
     for path, text in texts.items():
         file = ROOT / path
         before = file.read_text(encoding="utf-8") if file.exists() else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.conversation import PAGE as MESSAGES
+from tests.docs.conversation import PAGES as CONVERSATION
 from tests.docs.conversation import hold, shown, spliced
 from tests.docs.reference import PAGES
 from unisono.config import FIELDS, section_and_help
@@ -47,8 +47,11 @@ def test_every_message_is_in_the_messages_page() -> None:
 
 @pytest.mark.req("ENV-01", "BCAST-05")
 def test_the_examples_of_the_messages_page_are_what_a_server_says() -> None:
-    page = (ROOT / MESSAGES).read_text(encoding="utf-8")
     examples = hold()
-    assert len(shown(page)) == len(set(shown(page)))
-    assert {*shown(page), "connect-compatibility", "sync-ahead"} == set(examples)
-    assert spliced(page, examples) == page, HOW
+    names: list[str] = []
+    for name in CONVERSATION:
+        page = (ROOT / name).read_text(encoding="utf-8")
+        names += shown(page)
+        assert spliced(page, examples) == page, HOW
+    assert len(names) == len(set(names))
+    assert {*names, "connect-compatibility", "sync-ahead"} == set(examples)

@@ -29,6 +29,7 @@ from unisono.protocol.messages import (
     Heartbeat,
     Item,
     Message,
+    SetPresence,
     SubmitEvent,
     SubmitEvents,
     Sync,
@@ -62,6 +63,7 @@ TABLE = {
     (SessionState.ACTIVE, Input.DISCONNECT): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.PRESENCE): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,
@@ -90,6 +92,7 @@ MESSAGES: dict[str, Callable[[str | None], Message]] = {
     "submit_event": lambda who: SubmitEvent("e", Raw(b"{}"), ["p"], client_id=who),
     "submit_events": lambda who: SubmitEvents([item()], who),
     "sync": lambda who: Sync(0, ["p"], client_id=who),
+    "presence": lambda who: SetPresence("p", client_id=who),
 }
 CONNECT = Connect("token", "alice")
 

@@ -32,6 +32,23 @@ async def test_two_terminals_converge(server: Server, part: str) -> None:
 
 
 @asynchronous
+async def test_who_is_here_and_at_which_item(server: Server, part: str) -> None:
+    async with screen(server, "ann", part) as ann:
+        await ann.add("milk", "bread")
+        await ann.is_live()
+        async with screen(server, "ben", part) as ben:
+            await ben.shows("• milk", "• bread")
+            await ann.says("here: ben")
+            await ben.says("here: ann at 'bread'")
+            await ben.press("home")
+            await ben.press("down")
+            await ann.says("here: ben at 'bread'")
+            await ben.press("up")
+            await ann.says("here: ben at 'milk'")
+        await until(lambda: "here:" not in ann.text)
+
+
+@asynchronous
 async def test_both_edit_while_one_is_offline_and_end_equal(server: Server, part: str) -> None:
     async with screen(server, "ann", part) as ann, screen(server, "ben", part) as ben:
         await ann.add("one", "two", "three")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from unisono.ipc.messages import Claim, Submit
+import msgspec
+
+from unisono.ipc.messages import Claim, PresenceChange, PresenceChanges, Submit
 from unisono.model.load import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PresenceChange).decode
 
 logger = logging.getLogger("unisono.authority")
 
@@ -32,6 +38,24 @@ class ClusterView:
     @property
     def wake_fd(self) -> int | None:
         return None if self._cluster is None else self._cluster.wake_fd()
+
+    @property
+    def shared(self) -> bool:
+        """Whether there may be other nodes."""
+        return self._cluster is not None
+
+    def tell_presence(self, changes: Sequence[PresenceChange]) -> None:
+        """Tell other nodes of presence that changed on this one."""
+        if self._cluster is not None:
+            self._cluster.tell([_encode(change) for change in changes])
+
+    def heard_presence(self, told: Sequence[bytes]) -> PresenceChanges:
+        """What other nodes told; what cannot be read is left out."""
+        changes = []
+        for each in told:
+            with contextlib.suppress(msgspec.MsgspecError):
+                changes.append(_decode(each))
+        return PresenceChanges(tuple(changes))
 
     def news(self, *, fresh: bool) -> News | None:
         """What other nodes did. `fresh`: ask the log itself, so that nothing committed before the call is missing."""

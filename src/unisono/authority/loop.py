@@ -23,6 +23,7 @@ from unisono.authority.inbox import Inbox
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.parked_requests import ParkedRequests, partitions_of
 from unisono.authority.replica import Replica
+from unisono.authority.shared_presence import SharedPresence
 from unisono.authority.states.resident import States
 from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
 from unisono.ipc.messages import (
@@ -37,6 +38,7 @@ from unisono.ipc.messages import (
     LogFailed,
     Message,
     PeerFailed,
+    PresenceChanges,
     Ready,
     Release,
     Replaced,
@@ -106,6 +108,7 @@ class Authority:
             group_s=group_s,
             request_s=request_s,
         )
+        self._presence = SharedPresence(cluster, self._out)
         self._recovery = ClusterRecovery(
             self._replica,
             self._inbox,
@@ -158,6 +161,7 @@ class Authority:
         self._replica.catch_up(fresh=False)
         if self._inbox.queue:
             self._turn()
+        self._presence.send()
         self._replica.states.advance()
         if self._commands:
             self._execute_command()
@@ -258,6 +262,8 @@ class Authority:
                 client_id = self._claims.release(message.conn)
                 if client_id is not None:
                     self._replica.cluster.release(client_id, message.conn)
+            case PresenceChanges():
+                self._presence.add(channel, message)
             case AskStats():
                 self._send_stats(channel, message)
             case AdminCommand():

@@ -91,6 +91,8 @@ class Replica:
         while (news := self.cluster.news(fresh=fresh)) is not None:
             self.apply_and_send(news.records)
             self.apply((), news.replaced)
+            if news.told:
+                self._out.stage_for_all(self.cluster.heard_presence(news.told))
             if news.log_epoch not in (None, self._identity.log_epoch):
                 self._restart_clients()
             if news.erased:  # states folded before may contain erased text

@@ -4,8 +4,14 @@ async with SyncClient(url, token=…, client_id=…, store="ann.db", partitions=
 with unisono.client.connect(url, token=…, client_id=…, store="ann.db", partitions=["team"]) as client: …
 """
 
-from unisono.client.api import Draft, Stream, SyncClient
-from unisono.client.blocking import BlockingClient, BlockingDraft, BlockingStream, connect
+from unisono.client.api import Draft, PartitionPresence, Stream, SyncClient
+from unisono.client.blocking import (
+    BlockingClient,
+    BlockingDraft,
+    BlockingPartitionPresence,
+    BlockingStream,
+    connect,
+)
 from unisono.client.errors import (
     ClientClosed,
     ClientError,
@@ -24,6 +30,7 @@ from unisono.client.errors import (
     UnknownPartition,
 )
 from unisono.client.options import Options
+from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Problem, Rejected, Status
 from unisono.client.sync.state import Phase
 from unisono.client.view.feeds import Change
@@ -32,6 +39,7 @@ from unisono.model.model import open_model
 __all__ = [
     "BlockingClient",
     "BlockingDraft",
+    "BlockingPartitionPresence",
     "BlockingStream",
     "Change",
     "ClientClosed",
@@ -43,9 +51,12 @@ __all__ = [
     "ModelMissing",
     "NotCaughtUp",
     "Options",
+    "PartitionPresence",
     "Phase",
+    "Present",
     "Problem",
     "Rejected",
+    "Roster",
     "Status",
     "StoreDamaged",
     "StoreError",

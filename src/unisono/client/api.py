@@ -12,12 +12,13 @@ from unisono.client.base import Client
 from unisono.client.core import Core
 from unisono.client.engine import Engine
 from unisono.client.ids import new_id
+from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.submit import SubmitRequest, Ticket
 from unisono.client.validation import named, partition_name
 from unisono.client.view.feeds import Change, Feed
 from unisono.client.view.partition import parse
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json, JsonObject
 
 T = TypeVar("T")
 
@@ -81,6 +82,34 @@ def _waking(news: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[]
             loop.call_soon_threadsafe(news.set)
 
     return wake
+
+
+class PartitionPresence:
+    """Presence in one partition: ephemeral, seen by whoever follows it at the moment."""
+
+    def __init__(self, client: SyncClient, partition: str) -> None:
+        self._client = client
+        self.partition = partition
+
+    @property
+    def others(self) -> tuple[Present, ...]:
+        """Who else is there now; nobody while the client is offline."""
+        return self._client._running.presence.roster(self.partition).others
+
+    async def set(self, value: Json) -> None:
+        """Say something of this client to the others, such as a name and a cursor, until it is set again or cleared.
+
+        InvalidEvent when it is no JSON, or too large.
+        """
+        await self._client._call(lambda _: self._client._running.presence.set(self.partition, value))
+
+    async def clear(self) -> None:
+        """Say nothing any more."""
+        await self.set(None)
+
+    def changes(self) -> Stream[Roster]:
+        """Everybody who is there, whenever somebody comes, goes or says something else, from now on."""
+        return Stream(self._client._running.presence.feed(self.partition))
 
 
 class SyncClient(Client[Coroutine[Any, Any, Draft]]):
@@ -147,6 +176,10 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     def statuses(self) -> Stream[Status]:
         """The status whenever it is another, from now on."""
         return Stream(self._core.publisher.statuses())
+
+    def presence(self, partition: str | None = None) -> PartitionPresence:
+        """Who is in a partition now, and what this client says of itself there."""
+        return PartitionPresence(self, partition_name(self._meant(partition)))
 
     async def caught_up(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Wait until the client is live and has no pending draft.

@@ -11,12 +11,13 @@ from unisono.client.base import Client
 from unisono.client.core import Core
 from unisono.client.engine import Engine
 from unisono.client.ids import new_id
+from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.submit import SubmitRequest, Ticket
 from unisono.client.validation import named, partition_name
 from unisono.client.view.feeds import Change, Feed
 from unisono.client.view.partition import parse
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json, JsonObject
 
 T = TypeVar("T")
 
@@ -74,6 +75,34 @@ class BlockingStream(Generic[T]):
                 raise StopIteration
 
 
+class BlockingPartitionPresence:
+    """Presence in one partition: ephemeral, seen by whoever follows it at the moment."""
+
+    def __init__(self, client: BlockingClient, partition: str) -> None:
+        self._client = client
+        self.partition = partition
+
+    @property
+    def others(self) -> tuple[Present, ...]:
+        """Who else is there now; nobody while the client is offline."""
+        return self._client._running.presence.roster(self.partition).others
+
+    def set(self, value: Json) -> None:
+        """Say something of this client to the others, such as a name and a cursor, until it is set again or cleared.
+
+        InvalidEvent when it is no JSON, or too large.
+        """
+        self._client._call(lambda _: self._client._running.presence.set(self.partition, value))
+
+    def clear(self) -> None:
+        """Say nothing any more."""
+        self.set(None)
+
+    def changes(self, timeout: float | None = None) -> BlockingStream[Roster]:
+        """Everybody who is there, whenever somebody comes, goes or says something else, from now on."""
+        return BlockingStream(self._client._running.presence.feed(self.partition), timeout)
+
+
 class BlockingClient(Client[BlockingDraft]):
     """An offline-first client of one server, for programs without an event loop; see `Client` and `connect`."""
 
@@ -129,6 +158,10 @@ class BlockingClient(Client[BlockingDraft]):
     def statuses(self, timeout: float | None = None) -> BlockingStream[Status]:
         """The status whenever it is another, from now on."""
         return BlockingStream(self._core.publisher.statuses(), timeout)
+
+    def presence(self, partition: str | None = None) -> BlockingPartitionPresence:
+        """Who is in a partition now, and what this client says of itself there."""
+        return BlockingPartitionPresence(self, partition_name(self._meant(partition)))
 
     def caught_up(self, timeout: float | None = None) -> None:
         """Wait until the client is live and has no pending draft.

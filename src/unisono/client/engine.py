@@ -23,6 +23,7 @@ from unisono.client.core import Core
 from unisono.client.errors import ClientClosed, ClientError, StoreFailed
 from unisono.client.net.connection import ServerConnection
 from unisono.client.net.tokens import TokenSource
+from unisono.client.presence import PresenceBoard
 from unisono.client.store.checksums import store_failure
 from unisono.client.submit import SubmitRequest, Ticket
 
@@ -85,6 +86,10 @@ class Engine:
         self._submits.append((request, future))
         self._post(self._take_submits, future)
         return future
+
+    @property
+    def presence(self) -> PresenceBoard:
+        return self._connection.presence
 
     def pause(self) -> Future[None]:
         if self._loop is None or self._loop.is_closed():
@@ -173,6 +178,7 @@ class Engine:
         failure: BaseException | None = self._connection.failure
         if failure is None and running.done() and not running.cancelled():
             failure = running.exception()
+        self.presence.close()
         if failure is not None:
             log.error("the client stops: %s", failure, exc_info=failure)
             self.core.close(_closing_error(failure, self._config.store))

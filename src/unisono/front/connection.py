@@ -11,18 +11,18 @@ from typing import TypeVar
 from unisono.front.auth.verify import Identity
 from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
+from unisono.front.deadlines import Deadlines
 from unisono.front.early_messages import MAX_UNVERIFIED_BYTES, EarlyMessages
-from unisono.front.heartbeats import PING_FRAME, missed, ping_every
 from unisono.front.hub import text_frame
 from unisono.front.intake import Intake, check_shape, named_partitions
+from unisono.front.own_presence import OwnPresence
 from unisono.front.services import ConnectionOwner, FrontServices, now_ms
 from unisono.front.sync_requests import SyncRequests
-from unisono.front.timers import Timer
 from unisono.front.websocket import WebSocket
 from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
-from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, RateLimited, ServerError, WireError
-from unisono.protocol.extensions import IDENTITY, grant
+from unisono.protocol.errors import BadRequest, CloseCode, RateLimited, ServerError, WireError
+from unisono.protocol.extensions import IDENTITY, PRESENCE, grant
 from unisono.protocol.messages import Connect, Heartbeat
 from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
@@ -33,6 +33,7 @@ from unisono.protocol.session import (
     SessionState,
     StartSync,
     SubmitItems,
+    TellPresence,
     Verify,
 )
 
@@ -68,7 +69,8 @@ class ClientConnection(WebSocket):
         self.wants_snapshots = False
         self.extensions: tuple[str, ...] | None = None
         """Those granted at connect; None when the client asked for none (EXT-01)."""
-        self.sees_authors = False
+        self.sees_authors = self.sees_presence = False
+        self._presence: OwnPresence | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._intake: Intake | None = None
@@ -78,9 +80,8 @@ class ClientConnection(WebSocket):
         self._catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
         self._early_messages: EarlyMessages | None = None
         self._verifying: asyncio.Task[None] | None = None
-        self._timers: list[Timer] = []
+        self._deadlines = Deadlines(self, services)
         self._messages_sent = 0
-        self._heartbeat_deadline = services.loop.time() + settings.heartbeat_timeout_s
 
     # -- the socket ----------------------------------------------------------------------------------------
 
@@ -94,11 +95,7 @@ class ClientConnection(WebSocket):
         if self.owner.offer is None:
             self.fail()
             return
-        now = self.services.loop.time()
-        self._at(self._heartbeat_deadline, self._heartbeat_due)
-        if self._settings.heartbeat_any_message:
-            self._at(now, self._ping_due)
-        self._at(now + self._settings.handshake_timeout_s, self._handshake_due)
+        self._deadlines.opened()
 
     def on_peer_closed(self) -> None:
         if self.session.state is not SessionState.CLOSED:
@@ -110,9 +107,7 @@ class ClientConnection(WebSocket):
         """From here on nothing may keep a reference to this connection, nor may it refer to itself (LIM-05)."""
         if code is not None:
             self.services.counters.add(f"closes|{code}")
-        for timer in self._timers:
-            self.services.timers.cancel(timer)
-        self._timers.clear()
+        self._deadlines.close()
         if self._verifying is not None:
             self._verifying.cancel()
             self._verifying = None
@@ -121,13 +116,10 @@ class ClientConnection(WebSocket):
 
     def on_ping_or_pong(self) -> None:
         if self._settings.heartbeat_any_message:
-            self._heartbeat_deadline = self.services.loop.time() + self._settings.heartbeat_timeout_s
+            self._deadlines.beat()
 
     def on_send_buffer_full(self) -> None:
         self.services.loop.call_soon(self._close_slow_consumer)
-
-    def _at(self, when: float, call: Callable[[float], float | None]) -> None:
-        self._timers.append(self.services.timers.at(when, call))
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -143,10 +135,10 @@ class ClientConnection(WebSocket):
         try:
             if not data:
                 raise BadRequest("a message is one JSON object in a text frame")
-            message = decode(data, depth_max=settings.max_json_depth)
+            message = decode(data, depth_max=settings.max_json_depth, extensions=self.extensions or ())
             self.services.counters.add("messages_in")
             if isinstance(message, Heartbeat) or settings.heartbeat_any_message:
-                self._heartbeat_deadline = self.services.loop.time() + settings.heartbeat_timeout_s
+                self._deadlines.beat()
             for effect in self.session.receive(message):
                 self._perform(effect, len(data))
         except WireError as error:
@@ -163,6 +155,10 @@ class ClientConnection(WebSocket):
             case StartSync():
                 assert self._catchup is not None, "a connection that receives messages has not ended"
                 self._catchup.start(effect.sync)
+            case TellPresence():
+                if self._presence is None:
+                    self._presence = OwnPresence(self._settings.presence_per_s, self.services.loop.time())
+                self._presence.set(self, effect.presence)
             case Verify():
                 self._early_messages = EarlyMessages(self.max_message_bytes)
                 self._verifying = self.owner.spawn(self._verify(effect.connect))
@@ -233,6 +229,7 @@ class ClientConnection(WebSocket):
         self.wants_snapshots = connect.snapshots is True and settings.max_sync_snapshot_bytes > 0
         self.extensions = grant(connect.extensions)
         self.sees_authors = IDENTITY in (self.extensions or ())
+        self.sees_presence = PRESENCE in (self.extensions or ())
         services.requests.claim(
             self.number,
             identity.client_id,
@@ -250,7 +247,7 @@ class ClientConnection(WebSocket):
             accepted_event_types=offer.profiles[profile],
             server_time=now_ms(),
             head=head,
-            limits=self.services.limits,
+            limits=self.services.limits | (self.services.presence_limits if self.sees_presence else {}),
             model_version=offer.model_version,
             model_digest=offer.model_digest,
             log=offer.log,
@@ -261,7 +258,7 @@ class ClientConnection(WebSocket):
         self.max_message_bytes = self._settings.max_message_bytes
         for effect in effects:
             self._perform(effect, 0)
-        self._at(self.services.loop.time(), self._expiry_due)
+        self._deadlines.verified()
         waiting, self._early_messages = self._early_messages, None
         while waiting is not None and not self._leaving and (data := waiting.take()) is not None:
             self.on_message(data)
@@ -316,40 +313,6 @@ class ClientConnection(WebSocket):
         self.send_message("sync_response", payload)
         self.services.loop.call_soon(self._finish_drain)
 
-    # -- timers: each returns its next time, or None -------------------------------------------------------
-
-    def _heartbeat_due(self, now: float) -> float | None:
-        if self.session.state is SessionState.CLOSED:
-            return None
-        if self._heartbeat_deadline > now:
-            return self._heartbeat_deadline
-        self.leave(CloseCode.TIMEOUT, missed(self._settings.heartbeat_timeout_s))
-        return None
-
-    def _ping_due(self, now: float) -> float | None:
-        """Where any message counts as a heartbeat a pong does too: a client that sends nothing is pinged."""
-        if self.session.state is SessionState.CLOSED:
-            return None
-        self.send(PING_FRAME)
-        return now + ping_every(self._settings.heartbeat_timeout_s)
-
-    def _handshake_due(self, now: float) -> None:  # noqa: ARG002
-        if self.session.state is SessionState.AWAIT_CONNECT:
-            self.leave(CloseCode.TIMEOUT, "no connect")
-
-    def _expiry_due(self, now: float) -> float | None:
-        """AUTH-04: by the wall clock, so a timer that fires early waits for the rest.
-
-        It never waits longer than for a heartbeat, so that a clock that is set forward is noticed.
-        """
-        if self.session.state is SessionState.CLOSED or self.identity is None:
-            return None
-        left_s = self.identity.expires_at_s + self._settings.jwt_leeway_s - now_ms() / 1000
-        if left_s > 0:
-            return now + min(left_s, self._settings.heartbeat_timeout_s)
-        self._refuse(AuthFailed("the token has expired; connect again with a new one"))
-        return None
-
     # -- ending --------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -375,10 +338,14 @@ class ClientConnection(WebSocket):
 
     def _cut_after_grace(self) -> None:
         """Cut the socket when the client does not answer the close, or does not take what was sent before it."""
-        self._at(self.services.loop.time() + self._settings.close_grace_s, lambda _: self.cut())
+        self._deadlines.closing()
 
     def _release(self) -> None:
         """Give up the subscriptions, the syncs and the claim, once (CONN-06, CONN-08)."""
+        if self.sees_presence:
+            self.services.presence.forget(self.number, self.subscriptions)
+        if self._presence is not None:
+            self._presence.leave(self)
         self.services.hub.subscribe(self, ())
         if self._catchup is not None:
             self._catchup.give_up()

@@ -31,6 +31,12 @@ class Subscriber(Protocol):
     @property
     def sees_authors(self) -> bool: ...
 
+    @property
+    def sees_presence(self) -> bool: ...
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
     def send(self, frame: bytes) -> None: ...
 
 
@@ -97,6 +103,10 @@ class Hub:
         for group in groups:
             merged.update(group)
         return list(merged.values())
+
+    def subscribers(self, partition: str) -> Iterable[Subscriber]:
+        """The connections that are subscribed to a partition."""
+        return list(self._subscribers.get(partition, {}).values())
 
     @property
     def partitions(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from unisono.config import Settings
@@ -18,6 +18,8 @@ from unisono.ipc.messages import (
     HeadAnswer,
     PageFailed,
     PageResult,
+    PresenceChange,
+    PresenceChanges,
     Release,
     Submit,
 )
@@ -114,6 +116,12 @@ class FrontRequests:
 
     def page_answered(self, message: PageResult | PageFailed) -> None:
         self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
+
+    # -- presence ------------------------------------------------------------------------------------------
+
+    def share_presence(self, changes: Sequence[PresenceChange]) -> None:
+        """Tell the other fronts and nodes."""
+        self.authority.send(PresenceChanges(tuple(changes)))
 
     # -- recovery ------------------------------------------------------------------------------------------
 

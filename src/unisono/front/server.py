@@ -39,6 +39,7 @@ from unisono.ipc.messages import (
     Offer,
     PageFailed,
     PageResult,
+    PresenceChanges,
     Ready,
     Replaced,
     SingleOutcome,
@@ -178,6 +179,8 @@ class Front:
             case SingleOutcome():
                 kind = "event_committed" if message.committed else "event_rejected"
                 self._answer(message.conn, kind, message.payload)
+            case PresenceChanges():
+                self._services.presence.take(message.changes)
             case Dropped():
                 self._requests.queued.answered(message.conn)
             case HeadAnswer():
@@ -247,6 +250,7 @@ class Front:
                 self._counters.set("in_flight_bytes", self._requests.queued.bytes)
                 self._counters.set("sync_queue_bytes", self._requests.sync_bytes)
                 self._counters.set("subscribed_partitions", self._hub.partitions)
+                self._counters.set("presences", self._services.presence.count)
                 self._node.send(Stats(message.ticket, self._counters.dump()))
             case Drain():
                 self._drain()

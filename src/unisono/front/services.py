@@ -13,6 +13,7 @@ from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.frame_reader import read_buffer
 from unisono.front.hub import Hub
+from unisono.front.presence import PresenceRooms
 from unisono.front.requests import FrontRequests
 from unisono.front.timers import Timers
 from unisono.ipc.messages import Offer
@@ -38,25 +39,31 @@ class FrontServices:
     access: Access
     timers: Timers
     hub: Hub
+    presence: PresenceRooms
     requests: FrontRequests
     counters: Counters
     read_buffer: memoryview
     limits: JsonObject
     """The field `limits` of `connected`."""
+    presence_limits: JsonObject
+    """What is added to it for connections with the extension presence."""
 
     @classmethod
     def create(cls, settings: Settings, verifier: Verifier, access: Access) -> FrontServices:
         """For the event loop that is running."""
         loop = asyncio.get_running_loop()
+        hub, timers, counters = Hub(now_ms), Timers(loop), Counters()
+        requests = FrontRequests(settings, loop.time)
         return cls(
             settings=settings,
             loop=loop,
             verifier=verifier,
             access=access,
-            timers=Timers(loop),
-            hub=Hub(now_ms),
-            requests=FrontRequests(settings, loop.time),
-            counters=Counters(),
+            timers=timers,
+            hub=hub,
+            presence=PresenceRooms(hub, timers, counters, loop.time, now_ms, requests.share_presence),
+            requests=requests,
+            counters=counters,
             read_buffer=read_buffer(),
             limits={
                 "max_batch_size": settings.max_batch_size,
@@ -65,6 +72,11 @@ class FrontServices:
                 "max_message_bytes": settings.max_message_bytes,
                 "max_in_flight_drafts": settings.max_in_flight_drafts,
                 "max_subscriptions": settings.max_subscriptions,
+            },
+            presence_limits={
+                "max_presence_bytes": settings.max_presence_bytes,
+                "presence_per_s": settings.presence_per_s,
+                "presence_ttl_ms": int(settings.presence_ttl_s * 1000),
             },
         )
 

@@ -36,7 +36,13 @@ class SyncRequests:
         return self._connection.services.access.denied_reading(identity, partitions)
 
     def subscribe(self, partitions: tuple[str, ...]) -> None:
-        self._connection.services.hub.subscribe(self._connection, partitions)
+        connection = self._connection
+        before = connection.subscriptions
+        connection.services.hub.subscribe(connection, partitions)
+        if connection.sees_presence:
+            presence = connection.services.presence
+            presence.forget(connection.number, set(before) - set(partitions))
+            presence.subscribed(connection, sorted(set(partitions) - set(before)))
 
     def admit_sync(self, size: int) -> None:
         self._connection.services.requests.admit_sync(size)

@@ -68,6 +68,12 @@ class WebSocket(WSListener):
         """The socket's; None before it is open and once it is gone."""
         return None if self._transport is None else self._transport.underlying_transport
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet, as far as they are written."""
+        transport = self.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
     # -- for the subclass ----------------------------------------------------------------------------------
 
     @abstractmethod

@@ -72,6 +72,26 @@ class AskHead(ChannelStruct, frozen=True):
     ticket: int
 
 
+class PresenceChange(msgspec.Struct, frozen=True, array_like=True):
+    """What a client says of itself in a partition; `value` is JSON, None when it says nothing any more.
+
+    `owner` is the connection that says it, unique in the cluster: only its own end takes it back.
+    """
+
+    partition: str
+    client_id: str
+    owner: str
+    user_id: str | None = None
+    value: bytes | None = None
+    ttl_s: float = 0.0
+
+
+class PresenceChanges(ChannelStruct, frozen=True):
+    """Presence that changed at a front, on its way to the other fronts and nodes. Nobody answers it."""
+
+    changes: tuple[PresenceChange, ...]
+
+
 # -- authority → front ---------------------------------------------------------------------------------------
 
 
@@ -281,6 +301,7 @@ Message: TypeAlias = (
     | Release
     | Submit
     | AskHead
+    | PresenceChanges
     | Offer
     | Claimed
     | Replaced

@@ -44,6 +44,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_message_bytes: int | None = None
     max_in_flight_drafts: int | None = None
     max_subscriptions: int = ENTRIES_MAX
+    presence_ttl_ms: int | float | None = None
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -153,6 +154,23 @@ class VersionChanged(msgspec.Struct, frozen=True):
     old_model_version: int | None = None
 
 
+class PresenceEntry(msgspec.Struct, frozen=True):
+    """One client that is in a partition."""
+
+    client_id: str
+    value: Any = None
+    user_id: str | None = None
+
+
+class PresenceUpdate(msgspec.Struct, frozen=True):
+    """`presence_update`: who is there, or with `complete: false` who says something else, and who is gone."""
+
+    partition: str
+    present: tuple[PresenceEntry, ...] = ()
+    gone: tuple[str, ...] = ()
+    complete: bool = False
+
+
 class HeartbeatAck(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
@@ -179,7 +197,14 @@ def field_errors(listed: Any) -> tuple[FieldError, ...]:
 
 
 ServerMessage: TypeAlias = (
-    Connected | Broadcast | SyncResponse | SubmitResult | VersionChanged | HeartbeatAck | ErrorMessage
+    Connected
+    | Broadcast
+    | SyncResponse
+    | SubmitResult
+    | VersionChanged
+    | PresenceUpdate
+    | HeartbeatAck
+    | ErrorMessage
 )
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
@@ -189,6 +214,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "sync_response": msgspec.json.Decoder(SyncResponse),
     "submit_events_result": msgspec.json.Decoder(SubmitResult),
     "version_changed": msgspec.json.Decoder(VersionChanged),
+    "presence_update": msgspec.json.Decoder(PresenceUpdate),
     "heartbeat_ack": msgspec.json.Decoder(HeartbeatAck),
     "error": msgspec.json.Decoder(ErrorMessage),
 }
@@ -299,6 +325,11 @@ def item_payload(id: str, partitions: Sequence[str], event: bytes) -> bytes:
 
 def submit_payload(items: Sequence[bytes]) -> bytes:
     return b'{"events":[%b]}' % b",".join(items)
+
+
+def presence_payload(partition: str, value: bytes | None) -> bytes:
+    """What a client says of itself; None says nothing any more."""
+    return b'{"partition":%b,"value":%b}' % (encode_payload(partition), b"null" if value is None else value)
 
 
 ENVELOPE_BYTES: Final = 256

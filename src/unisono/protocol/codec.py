@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from unisono.protocol.errors import SUPPORTED_VERSIONS, BadRequest, ProtocolVersionUnsupported
-from unisono.protocol.messages import MESSAGE_TYPES, Item, Message, SubmitEvent, SubmitEvents
+from unisono.protocol.messages import EXTENSION_TYPES, MESSAGE_TYPES, Item, Message, SubmitEvent, SubmitEvents
 from unisono.protocol.surrogates import Masked, mask_lone_surrogates
 from unisono.vocabulary import LogIdentity
 
@@ -61,6 +61,9 @@ _decode_plain_batch = msgspec.json.Decoder(PlainSubmitEvents).decode
 _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in MESSAGE_TYPES.items()
 }
+_extension_decoders: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in EXTENSION_TYPES.items()
+}
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -70,8 +73,11 @@ _ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 
 
-def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
-    """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05)."""
+def decode(data: bytes, *, depth_max: int = DEPTH_MAX, extensions: Sequence[str] = ()) -> Message:
+    """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05).
+
+    `extensions`: those of the connection, whose types of messages it may send.
+    """
     if len(data) > BATCH_BYTES and (batch := _plain_batch(data, depth_max)) is not None:
         return batch
     if deeper_than(data, depth_max):
@@ -84,10 +90,12 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX) -> Message:
         masked = mask_lone_surrogates(data)
         if masked is None:
             raise BadRequest(f"not a message: {error}") from None
-        return _unmasked(decode(masked.text, depth_max=depth_max), masked)
+        return _unmasked(decode(masked.text, depth_max=depth_max, extensions=extensions), masked)
     if envelope.protocol_version not in SUPPORTED_VERSIONS:
         raise ProtocolVersionUnsupported(envelope.protocol_version)
     decoder = _payload_decoders.get(envelope.type)
+    for name in extensions if decoder is None else ():
+        decoder = decoder or _extension_decoders.get((name, envelope.type))
     if decoder is None:
         raise BadRequest(f"unknown message type {envelope.type[:64]!r}")
     try:

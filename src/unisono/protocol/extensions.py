@@ -8,7 +8,10 @@ from typing import Final
 IDENTITY: Final = "identity"
 """Committed events come with the user_id and the stored claims of their authors (EXT-03)."""
 
-EXTENSIONS: Final = (IDENTITY,)
+PRESENCE: Final = "presence"
+"""Ephemeral messages about who is in a partition now (EXT-05)."""
+
+EXTENSIONS: Final = (IDENTITY, PRESENCE)
 """The extensions of this server, in the order in which they are granted."""
 
 

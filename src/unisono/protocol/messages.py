@@ -96,7 +96,19 @@ class Sync(msgspec.Struct, frozen=True):
         _whole(self, "since_committed_id", "limit")
 
 
-Message: TypeAlias = Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync
+class SetPresence(msgspec.Struct, frozen=True):
+    """Say something of oneself to whoever is in a partition (EXT-05); null, or nothing, takes it back."""
+
+    partition: str
+    value: Raw | UnsetType = UNSET
+    ttl_ms: Whole | None = None
+    client_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "ttl_ms")
+
+
+Message: TypeAlias = Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync | SetPresence
 
 MESSAGE_TYPES: dict[str, type[Message]] = {
     "connect": Connect,
@@ -106,3 +118,6 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
     "submit_events": SubmitEvents,
     "sync": Sync,
 }
+
+EXTENSION_TYPES: dict[tuple[str, str], type[Message]] = {("presence", "presence"): SetPresence}
+"""(extension, type of message): known to connections with that extension only (EXT-02)."""

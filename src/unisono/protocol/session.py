@@ -20,6 +20,7 @@ from unisono.protocol.messages import (
     Heartbeat,
     Item,
     Message,
+    SetPresence,
     SubmitEvent,
     SubmitEvents,
     Sync,
@@ -46,6 +47,7 @@ class Input(Enum):
     DISCONNECT = auto()
     SUBMIT = auto()
     SYNC = auto()
+    PRESENCE = auto()
     REFUSED_OPEN = auto()
     REFUSED_CLOSING = auto()
     LOST = auto()
@@ -64,6 +66,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (SessionState.ACTIVE, Input.DISCONNECT): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.PRESENCE): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,
@@ -101,6 +104,12 @@ class StartSync(msgspec.Struct, frozen=True):
     sync: Sync
 
 
+class TellPresence(msgspec.Struct, frozen=True):
+    """Tell others what this connection says of itself."""
+
+    presence: SetPresence
+
+
 class Leave(msgspec.Struct, frozen=True):
     """Drop the subscriptions and close the socket with this code."""
 
@@ -108,7 +117,7 @@ class Leave(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | Leave
+Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | TellPresence | Leave
 
 _ACK: Final = (Reply("heartbeat_ack", {}),)
 
@@ -156,6 +165,9 @@ class Session:
             case Sync():
                 self._step(Input.SYNC)
                 return (StartSync(message),)
+            case SetPresence():
+                self._step(Input.PRESENCE)
+                return (TellPresence(message),)
             case SubmitEvent():
                 self._step(Input.SUBMIT)
                 return (SubmitItems((message,), single=True),)

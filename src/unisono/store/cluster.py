@@ -42,7 +42,7 @@ class News(msgspec.Struct, frozen=True):
     """What other nodes did since the last `catch_up`, in commit order, and the head now.
 
     `more`: there is more, ask again. `erased`: text was erased from the log, and states folded before may contain it.
-    `log_epoch`: the current one, when it was read.
+    `log_epoch`: the current one, when it was read. `told`: what other nodes told since then (`Cluster.tell`).
     """
 
     head: int
@@ -52,6 +52,7 @@ class News(msgspec.Struct, frozen=True):
     more: bool = False
     erased: bool = False
     log_epoch: int | None = None
+    told: Sequence[bytes] = ()
 
 
 class Cluster(Protocol):
@@ -67,6 +68,11 @@ class Cluster(Protocol):
         Outside any group. `fresh`: nothing committed before the call is missing. Otherwise cheap without a wake-up;
         call it a few times a second, since a wake-up can be lost.
         """
+        ...
+
+    def tell(self, messages: Sequence[bytes]) -> None:
+        """Send short messages (5 KiB at most) to all other nodes, which get them as `News.told`, soon or never:
+        nothing is stored. Outside any group."""
         ...
 
     def claim(self, client_id: str, conn: int) -> int:

@@ -7,6 +7,7 @@ tells of a change: its own drafts and the edits of others come the same way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
 from typing import ClassVar, TypeAlias
@@ -23,6 +24,7 @@ from unisono.terminal import edits
 from unisono.terminal.outline import Outline, read
 from unisono.terminal.outline_view import OutlineView
 from unisono.terminal.panels import Confirm, KeyLine, RejectedPanel, TitleLine
+from unisono.terminal.presence_text import cursor_at, who_is_here
 from unisono.terminal.status_text import quoted, status_line
 from unisono.vocabulary import JsonObject
 
@@ -36,6 +38,7 @@ class OutlineApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
 
     CSS = """
+    #here { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     #heading { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
     ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
     #status {
@@ -56,14 +59,19 @@ class OutlineApp(App[None]):
         self.target = target
         self.title = blank_controls(f"unisono · {partition} · {target} · {client_id}")
         self.paused = False
+        self._presence = client.presence(partition)
+        self._shown_at: str | None = None
         self._news = asyncio.Event()
         self.outline_view = OutlineView()
         self._rejected = RejectedPanel()
         self._title_line = TitleLine()
+        self._here = Static(id="here", markup=False)
+        self._here.display = False
         self._status = Static(id="status", markup=False)
 
     def compose(self) -> ComposeResult:
         yield Static(self.title, id="heading", markup=False)
+        yield self._here
         yield self.outline_view
         yield self._rejected
         yield self._title_line
@@ -74,8 +82,11 @@ class OutlineApp(App[None]):
         changes, statuses = self.client.changes(self.partition), self.client.statuses()
         self.screen.set_focus(self.outline_view)
         await self.draw()
+        with contextlib.suppress(ClientError):
+            await self._presence.set(cursor_at(self.target, None))
         self.run_worker(self._hear(changes))
         self.run_worker(self._hear(statuses))
+        self.run_worker(self._hear(self._presence.changes()))
         self.run_worker(self._keep_drawing())
 
     async def on_event(self, event: events.Event) -> None:
@@ -104,6 +115,9 @@ class OutlineApp(App[None]):
         pending = await self._touched_by_drafts()
         outline = read(self.client.view(self.partition), self.target)
         self.outline_view.show(outline, pending)
+        others = self._presence.others
+        self._here.update(who_is_here(others, self.target, outline))
+        self._here.display = bool(others)
         self._rejected.show(self.client.rejected(), outline)
         self._status.update(status_line(self.client.status, self.partition, self.paused))
 
@@ -117,6 +131,14 @@ class OutlineApp(App[None]):
             edits.touched(draft.event, self.target) for draft in drafts if self.partition in draft.partitions
         )
         return frozenset(id for id in ids if id is not None)
+
+    async def on_outline_view_moved(self) -> None:
+        """Tell the others which item is selected here."""
+        selected = self.outline_view.selected
+        if selected != self._shown_at:
+            self._shown_at = selected
+            with contextlib.suppress(ClientError):
+                await self._presence.set(cursor_at(self.target, selected))
 
     # -- editing -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -63,6 +64,9 @@ class OutlineView(ScrollView, can_focus=True):
         _key("shift+down,J", "app.move_down", "move down", key_display="⇧↓", group=MOVE),
     ]
 
+    class Moved(Message):
+        """Another item is selected."""
+
     def __init__(self) -> None:
         super().__init__()
         self.outline = Outline("")
@@ -90,6 +94,7 @@ class OutlineView(ScrollView, can_focus=True):
         """Go to an item, if it is there."""
         if id in self.outline.place:
             self.selected = id
+            self.post_message(self.Moved())
             self._lay_out()
             self._keep_in_sight()
 

@@ -20,9 +20,17 @@ from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.net.tokens import TokenFailed, TokenSource
 from unisono.client.options import Options
+from unisono.client.presence import PresenceBoard
 from unisono.client.reasons import unreachable, without_tokens
 from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
-from unisono.protocol.client_codec import BadMessage, MessageWriter, connect_payload, decode
+from unisono.protocol.client_codec import (
+    BadMessage,
+    Connected,
+    MessageWriter,
+    PresenceUpdate,
+    connect_payload,
+    decode,
+)
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.extensions import EXTENSIONS
 
@@ -74,6 +82,10 @@ class ServerConnection:
         self._closing: asyncio.Task[object] | None = None
         self._task: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
+        self.presence = PresenceBoard(config.client_id, self.send, self._call_later)
+
+    def _call_later(self, delay_s: float, call: Callable[[], None]) -> object:
+        return self._loop.call_later(delay_s, self._guarded, call)
 
     # -- effects of the core (its CoreConnection) ------------------------------------------------------------
 
@@ -260,6 +272,7 @@ class ServerConnection:
             yield
         finally:
             self._socket = None
+            self.presence.lost()
             closing, self._closing = self._closing, None
             for task in tasks:
                 task.cancel()
@@ -289,7 +302,11 @@ class ServerConnection:
         except BadMessage as error:
             self.core.report("protocol_violation", str(error))
             return False
-        if message is not None:
+        if isinstance(message, PresenceUpdate):
+            self.presence.take(message)
+        elif message is not None:
+            if isinstance(message, Connected):
+                self._loop.call_soon(self._guarded, lambda: self.presence.opened(message))
             if not self._received:
                 self._loop.call_soon(self._guarded, self._handle)
             self._received.append(Received(message))
@@ -308,7 +325,8 @@ class ServerConnection:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._options.heartbeat_interval_s)
+            await asyncio.sleep(min(self._options.heartbeat_interval_s, self.presence.say_again_s))
+            self.presence.say_again()
             silent_s = self._loop.time() - self._heard_at
             if silent_s > self._options.dead_after_s:
                 self.core.report("dead_server", f"nothing came from the server for {silent_s:.1f} s")

@@ -52,6 +52,7 @@ from unisono.protocol.client_codec import (
     ErrorMessage,
     HeartbeatAck,
     Limits,
+    PresenceUpdate,
     ServerMessage,
     SubmitResult,
     SyncResponse,
@@ -125,8 +126,8 @@ def _on_message(step: Transition, received: Received) -> None:
             step.request_next()
         case ErrorMessage():
             _on_error(step, message)
-        case HeartbeatAck():
-            pass
+        case HeartbeatAck() | PresenceUpdate():
+            pass  # presence never reaches this: the connection takes it
         case _:
             assert_never(message)
 

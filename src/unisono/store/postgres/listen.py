@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,10 +17,17 @@ from psycopg import Connection, sql
 
 from unisono.store.port import StoreUnusable
 from unisono.store.postgres.rows import Row
+from unisono.store.postgres.telling import TOLD_CHANNEL
 
 RETRY_FIRST_S: Final = 0.25
 RETRY_MAX_S: Final = 30.0
 """Delay between two attempts to listen again, doubling: an attempt blocks the caller while it connects."""
+
+
+TOLD: Final = TOLD_CHANNEL.encode()
+
+TOLD_MAX: Final = 4_000
+"""Payloads that wait to be taken, about 30 MB; the oldest are dropped."""
 
 
 class NotificationListener:
@@ -36,6 +44,7 @@ class NotificationListener:
         self._socket = -1
         self._retry_s = RETRY_FIRST_S
         self._next_try = 0.0
+        self._told: deque[str] = deque(maxlen=TOLD_MAX)
         self.lost = 0
         """How often the connection was lost."""
 
@@ -70,6 +79,9 @@ class NotificationListener:
         try:
             self._connection.pgconn.consume_input()
             while (notify := self._connection.pgconn.notifies()) is not None:
+                if notify.relname == TOLD:
+                    self._told.append(notify.extra.decode("ascii", "replace"))
+                    continue
                 called = called or not notify.extra.isdigit() or int(notify.extra) > seen
         except psycopg.Error:
             self.lost += 1
@@ -77,6 +89,12 @@ class NotificationListener:
             self._try_again()
             return True
         return called
+
+    def take_told(self) -> list[str]:
+        """The payloads on TOLD_CHANNEL since the last call."""
+        told = list(self._told)
+        self._told.clear()
+        return told
 
     def renew(self) -> None:
         """Replace the connection, at once if the server accepts one."""

@@ -26,6 +26,7 @@ from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.presence import Presence
 from unisono.store.postgres.reader import READ_ERRORS, PostgresReader, open_pipeline
 from unisono.store.postgres.rows import Texts, columns, escape, unescape
+from unisono.store.postgres.telling import TOLD_CHANNEL, told_by_others, told_payloads
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
 
@@ -97,7 +98,8 @@ class PostgresLog(PostgresReader):
         try:
             presence = Presence(node, schema.newest_known())
             presence.register(pipeline)
-            listener = NotificationListener(lambda: connect(dsn, timeouts), (_CHANNEL, presence.channel))
+            channels = (_CHANNEL, presence.channel, TOLD_CHANNEL)
+            listener = NotificationListener(lambda: connect(dsn, timeouts), channels)
             try:
                 listener.listen()
                 return cls(dsn, timeouts, pipeline, presence, listener)
@@ -234,6 +236,7 @@ class PostgresLog(PostgresReader):
             with self._doing("catching up"):
                 self._presence.send_releases(self._pipeline)
                 head = self._read_news()
+        told = told_by_others(self._listener.take_told(), self._presence.node_id)
         records, replaced = self._tail.take_backlog(), self._replaced
         self._replaced = []
         erased = self._erasures != self._erasures_reported
@@ -241,7 +244,9 @@ class PostgresLog(PostgresReader):
         more = self._tail.seen < head
         if more:
             self._news_read_at = 0.0
-        return News(head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch)
+        return News(
+            head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch, told
+        )
 
     def _read_news(self) -> int:
         """Read news into the backlog and into `_replaced`, without the lock, in one round trip; the head."""
@@ -261,6 +266,12 @@ class PostgresLog(PostgresReader):
     def _read_erasures(self) -> int:
         ((erasures,),) = self._pipeline.ask("erasures")
         return int(erasures)
+
+    def tell(self, messages: Sequence[bytes]) -> None:
+        self._require(group=False)
+        with self._doing("telling other nodes"):
+            payloads = Texts(told_payloads(messages, self._presence.node_id))
+            self._pipeline.execute_async_commit("tell", {"payloads": payloads})
 
     def claim(self, client_id: str, conn: int) -> int:
         return self.claim_many([(client_id, conn)])[0]

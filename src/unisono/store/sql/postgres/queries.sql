@@ -40,6 +40,9 @@ UNION ALL
 SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
+-- name: tell
+SELECT pg_notify('unisono_told', payload) FROM unnest(%(payloads)b) AS asked (payload);
+
 -- name: lock_claims
 -- A claim of another node waits for this group, or this group sees it. Ordered, so that nodes do not deadlock.
 SELECT client_id, node_id, conn FROM unisono.presence
