@@ -58,7 +58,7 @@ class Mover(picows.WSListener):
 async def move(server: Server, clients: int, seconds: float) -> None:
     movers = [Mover(number, server.token(f"c{number}")) for number in range(clients)]
     for mover in movers:
-        await picows.ws_connect(lambda mover=mover: mover, server.url)  # type: ignore[misc]
+        await picows.ws_connect(lambda mover=mover: mover, server.url)
     await asyncio.gather(*(mover.ready for mover in movers))
     before, started, place = cpu_s(server), time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
