@@ -1,7 +1,13 @@
-"""Run the measurements one after the other: all of them, or those named.
+"""Measurements.
 
-python -m benchmarks [canonical tree submit client firstsync loading pruning postgres nodes pipeline snapshots audit
-                      archive importing hostile presence]
+python -m benchmarks peers      Unisono beside other systems, and the raw limits; `make bench`
+python -m benchmarks compare    this tree beside another revision of it
+python -m benchmarks report     tables and pictures once more, from kept results
+python -m benchmarks parts      the measurements of single parts, one after the other
+python -m benchmarks NAME …     those named: canonical tree client firstsync loading pruning postgres nodes pipeline
+                                snapshots audit archive importing hostile presence
+
+The first three explain themselves with --help.
 """
 
 from __future__ import annotations
@@ -9,15 +15,24 @@ from __future__ import annotations
 import subprocess
 import sys
 
-DEFAULT = (
-    "canonical", "tree", "submit", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
+PARTS = (
+    "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
     "pipeline", "snapshots", "audit", "archive", "importing", "hostile", "presence",
 )  # fmt: skip
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    from benchmarks.comparison import compare, peers
+
+    commands = {"peers": peers.main, "compare": compare.main, "report": peers.report}
+    if arguments and arguments[0] in commands:
+        return commands[arguments[0]](arguments[1:])
+    names = PARTS if arguments == ["parts"] else tuple(arguments)
+    if not names or any(name not in PARTS for name in names):
+        print(__doc__)
+        return 2
     failed = 0
-    for name in names or DEFAULT:
+    for name in names:
         print(f"\n== {name} ==", flush=True)
         failed |= subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
     return failed

@@ -1,0 +1,1 @@
+"""Systems side by side: workloads, interleaved rounds, medians and ratios, tables and pictures."""
