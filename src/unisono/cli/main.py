@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "token": "token:token",
     "tail": "tail_submit:tail",
     "submit": "tail_submit:submit",
+    "bench": "bench:bench",
     "client": "client:client",
     "check": "check:check",
     "model": "model:model",
