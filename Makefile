@@ -61,12 +61,14 @@ test:
 	@$(MAKE) --no-print-directory -j2 check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+# The peers are installed by it, apart from everything else. Figures and pictures go into docs/performance.md.
 bench: setup-dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks peers --write-docs
 
 soak: setup-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 soak
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 -m soak tests
 
 clean:
-	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis

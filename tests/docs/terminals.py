@@ -32,7 +32,7 @@ ENVIRONMENT: Final = {
 are played in threads, while pytest changes the environment for each test."""
 
 _DONE: Final = "--- done ---"
-_SAYS_NO_URL = re.compile(r"unisono (?:tail|submit)\b(?!.*--url)")
+_SAYS_NO_URL = re.compile(r"unisono (?:tail|submit|bench)\b(?!.*--url)")
 
 
 class Ports:
@@ -45,7 +45,7 @@ class Ports:
     def put_in(self, text: str) -> str:
         """What a page says, as it is to be run here."""
         if _SAYS_NO_URL.search(text):
-            text = re.sub(r"unisono (tail|submit)\b", rf"unisono \1 --url ws://{SAID[0]}/sync", text)
+            text = re.sub(r"unisono (tail|submit|bench)\b", rf"unisono \1 --url ws://{SAID[0]}/sync", text)
         return text.replace(SAID[0], self._real[0]).replace(SAID[1], self._real[1])
 
     def taken_out(self, text: str) -> str:
