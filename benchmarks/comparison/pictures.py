@@ -30,9 +30,11 @@ def draw(run: Run, folder: Path) -> list[tuple[str, str]]:
 
 
 def standalone(svg: str) -> str:
-    """An element made for a page, as a file of its own: with a size."""
+    """An element made for a page, as a file of its own: with namespace, size and font."""
     box = svg.split('viewBox="', 1)[1].split('"', 1)[0].split()
-    return svg.replace("<svg ", f'<svg width="{box[2]}" height="{box[3]}" ', 1) if "<svg " in svg else svg
+    size = f'width="{box[2]}" height="{box[3]}"'
+    font = 'font-family="system-ui, sans-serif"'
+    return svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} ', 1) + "\n"
 
 
 def _bars(table: Table, label: str) -> str:

@@ -50,7 +50,7 @@ QUESTIONS = (
 def markdown(run: Run, pictures: Sequence[tuple[str, str]] = ()) -> str:
     """The whole section. `pictures`: the address of each, and what it shows."""
     parts = [_header(run), _ratios(run)]
-    parts += [f"![{label}]({address})" for address, label in pictures]
+    parts += [f"{label}:\n\n![{label}]({address})" for address, label in pictures]
     parts += [_table(table) for table in run.tables]
     if run.notes:
         parts.append("\n".join(f"- {note}" for note in run.notes))

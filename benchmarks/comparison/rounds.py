@@ -10,6 +10,8 @@ import msgspec
 from benchmarks.comparison.measure import GeneratorFailed, Sample
 from benchmarks.comparison.results import Row, Table, Unit
 
+NOTE_LETTERS_MAX = 120
+
 
 class Contender(msgspec.Struct, frozen=True):
     """`run` measures once; its argument is the number of the round."""
@@ -30,9 +32,8 @@ def play(key: str, title: str, unit: Unit, contenders: Sequence[Contender], roun
             try:
                 samples[one.name].append(one.run(number))
             except (GeneratorFailed, OSError) as error:
-                notes[one.name] = (
-                    f"failed: {str(error).splitlines()[-1] if str(error) else type(error).__name__}"
-                )
+                said = str(error).splitlines()[-1] if str(error) else type(error).__name__
+                notes[one.name] = f"failed: {said[:NOTE_LETTERS_MAX]}"
                 say(f"  {one.name} {notes[one.name]}")
         say("  " + "   ".join(f"{name} {found[-1].rate:,.0f}" for name, found in samples.items() if found))
     rows = [Row(one.name, samples[one.name], notes.get(one.name, "")) for one in contenders]

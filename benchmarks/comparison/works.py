@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmarks.comparison.measure import Sample, holding, measure, order
 from benchmarks.peers.system import System
 
-WRITERS_OF_FAN_OUT = 8
+WRITERS_OF_FAN_OUT = 32
+"""So many that a subscriber does not wait for a disk."""
 LISTENERS_EACH = 250
 """Subscribers of one generator process."""
 OPENING_CLIENTS = 400

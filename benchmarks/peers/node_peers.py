@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from benchmarks.generators.order import Client, Wire, Work
 from benchmarks.peers.system import HERE, SECRET, System, signed
+
+STREAMS_MAX: Final = 64
+"""Durable Streams has a pool of 100 open files, and fails an append whose file has left it meanwhile."""
+
+_NUMBERED: Final = re.compile(r"-(\d+)$")
 
 
 class NodeSystem(System):
@@ -68,3 +74,9 @@ class DurableStreams(NodeSystem):
     works: ClassVar[frozenset[Work]] = frozenset({"submit", "read"})
     script = "streams-server.mjs"
     packages = ("@durable-streams/server",)
+
+    def client(self, name: str, topics: Sequence[str]) -> Client:
+        """Connections beyond the largest number of streams share them."""
+        return Client(
+            name, [_NUMBERED.sub(lambda one: f"-{int(one[1]) % STREAMS_MAX}", topic) for topic in topics]
+        )

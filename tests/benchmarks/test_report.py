@@ -95,6 +95,7 @@ def test_pictures_are_files_of_their_own(tmp_path: Path) -> None:
     assert [name for name, _ in drawn] == ["submit-1.svg", "latency-1.svg", "submit-50.svg", "fan-out.svg"]
     for name, label in drawn:
         root = ElementTree.parse(tmp_path / name).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert float(root.attrib["width"]) > 100
         assert root.attrib["aria-label"] == label
     assert FLOOR in (tmp_path / "latency-1.svg").read_text()
