@@ -12,6 +12,7 @@ The first three explain themselves with --help.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -22,6 +23,8 @@ PARTS = (
 
 
 def main(arguments: list[str]) -> int:
+    # Servers and generators are ended on the way out, also when something ends this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from benchmarks.comparison import compare, peers
 
     commands = {"peers": peers.main, "compare": compare.main, "report": peers.report}

@@ -15,12 +15,17 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.behaviour.nodes.cluster import SERVE, cluster
 from tests.behaviour.server.harness import Server, running
 from tests.store.postgres.server import shared_server
 
-from benchmarks.load import Round, group_size, load, raw_fdatasync
+from benchmarks.comparison.measure import Sample, combined, results_of, started
+from benchmarks.comparison.raw import fdatasyncs
+from benchmarks.comparison.works import new_run
+from benchmarks.generators.order import Client, Order
+from benchmarks.peers.system import GENERATOR
 
 OPTIONS = ("--model", "open", "--log-level", "warning")
 
@@ -38,6 +43,28 @@ def contenders(directory: Path) -> Iterator[dict[str, Sequence[Server]]]:
         yield {"embedded": [embedded], "PostgreSQL, one node": one, "PostgreSQL, two nodes": two}
 
 
+def load(servers: Sequence[Server], connections: int, seconds: float, batch: int) -> Sample:
+    """The connections in turn to the servers, each as a client of its own; a generator for each server."""
+    run, orders = new_run(), []
+    for place, server in enumerate(servers):
+        names = [f"writer-{number}" for number in range(place, connections, len(servers))]
+        clients = [Client(name, [f"part-{name}"], server.token(name)) for name in names]
+        address = urlsplit(server.url)
+        assert address.hostname is not None
+        assert address.port is not None
+        orders.append(
+            Order("submit", "unisono", address.hostname, address.port, clients, run, seconds, batch=batch)
+        )
+    with started([GENERATOR] * len(orders), orders) as processes:
+        return combined(results_of(processes))
+
+
+def group_size(servers: Sequence[Server]) -> float:
+    """Events that were made durable together, on average."""
+    events = sum(server.metric("unisono_group_events_sum") for server in servers)
+    return events / max(1.0, sum(server.metric("unisono_group_events_count") for server in servers))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -47,14 +74,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=1)
     chosen = parser.parse_args()
-    found: dict[str, list[Round]] = {}
+    found: dict[str, list[Sample]] = {}
     syncs: list[float] = []
     # Beside the data of PostgreSQL, so that all of them write to one disk.
     with tempfile.TemporaryDirectory() as folder, contenders(Path(folder)) as all_of_them:
         for _ in range(chosen.rounds):
-            syncs.append(raw_fdatasync(Path(folder), 0.5))
+            syncs.append(fdatasyncs(Path(folder), 0.5).rate)
             for name, servers in all_of_them.items():
-                measured = load(servers, chosen.connections, chosen.seconds, "canonical", chosen.batch)
+                measured = load(servers, chosen.connections, chosen.seconds, chosen.batch)
                 found.setdefault(name, []).append(measured)
         sizes = {name: group_size(servers) for name, servers in all_of_them.items()}
     print(f"{chosen.connections} connections, batches of {chosen.batch}, {chosen.rounds} rounds")
@@ -64,7 +91,8 @@ def main() -> None:
         ratios = [one.rate / other.rate for one, other in zip(rounds, found["embedded"], strict=True)]
         print(
             f"{name:24}{statistics.median(one.rate for one in rounds):10.0f}{statistics.median(ratios):13.2f}"
-            f"{statistics.median(one.p50 for one in rounds):9.1f}{statistics.median(one.p99 for one in rounds):9.1f}"
+            f"{statistics.median(one.p50_ms for one in rounds):9.1f}"
+            f"{statistics.median(one.p99_ms for one in rounds):9.1f}"
             f"{sizes[name]:11.1f}   {' '.join(f'{one.rate:.0f}' for one in rounds)}"
         )
 

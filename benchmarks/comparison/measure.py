@@ -57,13 +57,18 @@ def measure(
     """Run the orders at the same time; those that count make the sample."""
     with started([system.generator()] * len(orders), orders) as processes:
         before, began = system.cpu_s(), time.perf_counter()
-        for process in processes:
-            _say(process, "go")
-        results = [_result(process) for process in processes]
+        results = results_of(processes)
         server_cores = (system.cpu_s() - before) / (time.perf_counter() - began)
     counted = [result for one, result in zip(orders, results, strict=True) if counts(one)]
     busiest = max(result.cpu_s / result.elapsed_s for result in results)
     return combined(counted, busiest, server_cores)
+
+
+def results_of(processes: Sequence[subprocess.Popen[str]]) -> list[Counted]:
+    """Let generators begin together, and wait for what they count."""
+    for process in processes:
+        _say(process, "go")
+    return [_result(process) for process in processes]
 
 
 def combined(counted: Sequence[Counted], generator_cores: float = 0.0, server_cores: float = 0.0) -> Sample:

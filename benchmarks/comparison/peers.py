@@ -20,7 +20,6 @@ from benchmarks.comparison.report import markdown, write_page
 from benchmarks.comparison.results import Run, Table
 from benchmarks.comparison.rounds import say
 from benchmarks.comparison.workloads import (
-    JUDGING,
     QUICK,
     Plan,
     Scale,
@@ -92,7 +91,7 @@ def measured(folder: Path, systems: Systems, scale: Scale, only: Sequence[str], 
     with echo_server() as port, running(systems, folder / "systems", notes) as up:
         if wanted("raw"):
             tables.append(raw_limits(folder, port, scale.rounds, scale.seconds / 2))
-        versions = {name: system.version() for name, system in up.items() if name != JUDGING}
+        versions = {system.name: system.version() for system in up.values()}
         for key, workload in (
             Plan(up, scale, lambda seconds: floor(folder, port, seconds)).workloads().items()
         ):

@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.comparison.measure import GeneratorFailed, Sample, combined, percentile, started
+from benchmarks.comparison.measure import Sample, combined, percentile, results_of, started
 from benchmarks.comparison.results import Table
 from benchmarks.comparison.rounds import Contender, play
-from benchmarks.generators.order import Client, Counted, Order
-from benchmarks.peers.system import HOST, ROOT
+from benchmarks.generators.order import Client, Order
+from benchmarks.peers.system import GENERATOR, HOST, ROOT
 
 WAL_FRAME_BYTES = 4096 + 24
-WAL_FRAMES = 3
-"""What SQLite appends for a small commit: a page of the table, one of an index, one more now and then."""
+WAL_FRAMES = 4
+"""What SQLite appends for the commit of one event, on average: pages of the table and of its indexes."""
 
 
 def fdatasyncs(folder: Path, seconds: float) -> Sample:
@@ -58,15 +56,8 @@ def echo_server() -> Iterator[int]:
 def echoes(port: int, connections: int, seconds: float) -> Sample:
     clients = [Client(f"e{number}", []) for number in range(connections)]
     asked = Order("submit", "echo", HOST, port, clients, "echo", seconds)
-    with started([[sys.executable, "-m", "benchmarks.generators"]], [asked]) as (process,):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            raise GeneratorFailed("the echo gave no result")
-        counted = msgspec.json.decode(line, type=Counted)
+    with started([GENERATOR], [asked]) as processes:
+        (counted,) = results_of(processes)
     return combined([counted], counted.cpu_s / counted.elapsed_s)
 
 

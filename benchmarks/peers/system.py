@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 SECRET = b"a secret for benchmarks, long enough to sign tokens by HS256"
+GENERATOR = [sys.executable, "-m", "benchmarks.generators"]
 START_S = 30.0
 STOP_S = 30.0
 HOST = "127.0.0.1"
@@ -73,7 +74,7 @@ class System(ABC):
 
     def generator(self) -> list[str]:
         """The command of a generator that speaks to it."""
-        return [sys.executable, "-m", "benchmarks.generators"]
+        return GENERATOR
 
     def cpu_s(self) -> float:
         """CPU time of its processes so far."""

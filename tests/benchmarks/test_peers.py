@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -43,11 +44,12 @@ def test_a_peer_does_what_it_is_measured_for(peer: System, tmp_path: Path) -> No
 
 def test_the_peers_have_exact_versions_from_no_named_host() -> None:
     manifest = json.loads((HERE / "package.json").read_text())
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in manifest["dependencies"].values())
+    wanted = manifest["dependencies"] | manifest["optionalDependencies"]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in wanted.values())
     lock = (HERE / "package-lock.json").read_text()
     assert '"resolved"' not in lock
     locked = json.loads(lock)["packages"]
-    assert locked[""]["dependencies"] == manifest["dependencies"]
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
     pins = [line for line in (HERE / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
     assert pins
     assert all(re.fullmatch(r"[\w-]+==[\d.]+", pin) for pin in pins)
@@ -64,6 +66,4 @@ def test_another_revision_stands_beside_this_tree_for_a_while() -> None:
 
 
 def test_a_tree_of_processes_has_its_root() -> None:
-    import os
-
     assert os.getpid() in tree(os.getpid())
