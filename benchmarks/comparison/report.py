@@ -13,6 +13,8 @@ from benchmarks.comparison.workloads import FLOOR, JUDGING, OPEN
 BEGIN = "<!-- figures: written by `make bench`, do not edit -->"
 END = "<!-- figures end -->"
 SPREAD_WORTH_SAYING = 1.5
+NOT_COMPARED = ("raw",)
+"""Tables whose rows are of different things."""
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -83,28 +85,29 @@ def times(value: float | None) -> str:
 def _header(run: Run) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return (
-        f"Taken {run.taken_at} on {run.machine}. {run.rounds} rounds of {run.seconds:g} s each, interleaved; medians."
+        f"Taken {run.taken_at} on {run.machine}. Medians of {run.rounds} interleaved round(s) of {run.seconds:g} s."
         f"\n\nVersions: {versions}."
     )
 
 
 def _ratios(run: Run) -> str:
-    lines = ["| Unisono | ratio |", "| --- | --- |"]
+    lines = ["| Unisono | ratio | better is |", "| --- | --- | --- |"]
     for question in QUESTIONS:
         ours, other = _row(run, question.ours), _row(run, question.other)
         if ours is not None and other is not None:
-            lines.append(f"| {question.text} | {times(ratio(ours, other, question.field))} |")
+            better = "more" if question.field == "rate" else "less"
+            lines.append(f"| {question.text} | {times(ratio(ours, other, question.field))} | {better} |")
     at_50 = _row(run, (_SUBMIT_50, OPEN))
     if at_50 is not None and at_50.p50_ms:
-        lines.append(f"| p99 to p50, 50 connections | {times(at_50.p99_ms / at_50.p50_ms)} |")
+        lines.append(f"| p99 to p50, 50 connections | {times(at_50.p99_ms / at_50.p50_ms)} | less |")
     for key, text in (
-        ("grow-events", "with the largest log"),
-        ("grow-connections", "beside other connections"),
+        ("grow-events", "with the largest log, to the smallest"),
+        ("grow-connections", "beside other connections, to none"),
     ):
         table = run.table(key)
         if table is not None and len(table.rows) > 1:
             share = ratio(table.rows[-1], table.rows[0])
-            lines.append(f"| submits {text}, to the smallest | {times(share)} |")
+            lines.append(f"| submits of 50 connections {text} | {times(share)} | more |")
     return "\n".join(lines)
 
 
@@ -116,7 +119,13 @@ def _row(run: Run, place: tuple[str, str]) -> Row | None:
 def _table(table: Table) -> str:
     first = next((row for row in table.rows if row.samples), None)
     latencies = any(row.p50_ms for row in table.rows)
-    heads = [table.title, table.unit, "to the first", *(["p50 ms", "p99 ms"] if latencies else [])]
+    compares = table.key not in NOT_COMPARED
+    heads = [
+        table.title,
+        table.unit,
+        *(["to the first"] if compares else []),
+        *(["p50 ms", "p99 ms"] if latencies else []),
+    ]
     heads += ["server cores", "generator cores"] if any(row.server_cores for row in table.rows) else []
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     for row in table.rows:
@@ -124,7 +133,7 @@ def _table(table: Table) -> str:
             lines.append(f"| {row.name} | {row.note or '-'} |{' |' * (len(heads) - 2)}")
             continue
         assert first is not None
-        cells = [row.name, number(row.rate), times(ratio(row, first))]
+        cells = [row.name, number(row.rate), *([times(ratio(row, first))] if compares else [])]
         if latencies:
             cells += [number(row.p50_ms), number(row.p99_ms)] if row.p50_ms else ["-", "-"]
         if "server cores" in heads:

@@ -64,12 +64,12 @@ def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
 def test_ratios_come_first_and_every_workload_has_its_table() -> None:
     text = markdown(a_run(), [("pictures/x.svg", "a picture")])
     lines = text.splitlines()
-    assert lines.index(f"| judging model, to the open model | {times(0.8)} |") < lines.index(
+    assert lines.index(f"| judging model, to the open model | {times(0.8)} | more |") < lines.index(
         "![a picture](pictures/x.svg)"
     )
-    assert f"| durable submits, 50 connections, to UmaDB | {times(1.75)} |" in lines
-    assert f"| p50 of 1 connection, to one fdatasync and one echo | {times(1.5)} |" in lines
-    assert f"| p99 to p50, 50 connections | {times(3.0)} |" in lines
+    assert f"| durable submits, 50 connections, to UmaDB | {times(1.75)} | more |" in lines
+    assert f"| p50 of 1 connection, to one fdatasync and one echo | {times(1.5)} | less |" in lines
+    assert f"| p99 to p50, 50 connections | {times(3.0)} | less |" in lines
     assert "the same, to NATS JetStream" not in text
     assert "| NATS JetStream | failed: gone | | | | | |" in lines
     assert f"| UmaDB | 500 | {times(0.583)} | 2 | 6 | 0.50 | 0.20 |" in lines
