@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
 from benchmarks.generators.json_wires import body
@@ -97,6 +98,9 @@ class NatsReader(NatsConnection):
         self._tail = b""
         self._got = 0
         self._consumer = ""
+        self._asked = False
+        self._reply = b""
+        self._made = re.compile(rb"MSG " + re.escape(self.inbox.encode()) + rb" 1 (\d+)\r\n")
 
     def connected(self) -> None:
         self._make()
@@ -107,7 +111,7 @@ class NatsReader(NatsConnection):
             "inactive_threshold": 60_000_000_000, "mem_storage": True, "num_replicas": 1,
         }  # fmt: skip
         asked = json.dumps({"stream_name": STREAM, "config": config}).encode()
-        self._consumer = ""
+        self._consumer, self._asked = "", True
         self.transport.write(self.publish(f"$JS.API.CONSUMER.CREATE.{STREAM}", asked))
 
     def request(self) -> bytes:
@@ -116,15 +120,19 @@ class NatsReader(NatsConnection):
         return self.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}", asked)
 
     def data_received(self, data: bytes) -> None:
-        if self._consumer or not data.startswith(b"MSG"):
+        if self._consumer or not self._asked:
             super().data_received(data)
             return
-        reply = data[data.index(b"\r\n") + 2 :]
-        name = json.loads(reply).get("name")
-        if name is None:
-            self.fail(repr(reply[:300]))
+        self._reply += data
+        found = self._made.search(self._reply)
+        if found is None or len(self._reply) < found.end() + int(found[1]):
             return
-        self._consumer = name
+        reply = json.loads(self._reply[found.end() : found.end() + int(found[1])])
+        self._reply, self._asked = b"", False
+        if "name" not in reply:
+            self.fail(f"no consumer: {reply}")
+            return
+        self._consumer = reply["name"]
         if self.opened.done():
             self.begin()
         else:
