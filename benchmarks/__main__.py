@@ -12,10 +12,17 @@ The first three explain themselves with --help.
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
+COMMANDS = {
+    "peers": ("benchmarks.comparison.peers", "main"),
+    "report": ("benchmarks.comparison.peers", "report"),
+    "compare": ("benchmarks.comparison.compare", "main"),
+}
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
     "pipeline", "snapshots", "audit", "archive", "importing", "hostile", "presence",
@@ -25,11 +32,10 @@ PARTS = (
 def main(arguments: list[str]) -> int:
     # Servers and generators are ended on the way out, also when something ends this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    from benchmarks.comparison import compare, peers
-
-    commands = {"peers": peers.main, "compare": compare.main, "report": peers.report}
-    if arguments and arguments[0] in commands:
-        return commands[arguments[0]](arguments[1:])
+    if arguments and arguments[0] in COMMANDS:
+        module, function = COMMANDS[arguments[0]]
+        command: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
+        return command(arguments[1:])
     names = PARTS if arguments == ["parts"] else tuple(arguments)
     if not names or any(name not in PARTS for name in names):
         print(__doc__)
