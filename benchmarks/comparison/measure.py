@@ -55,7 +55,7 @@ def measure(
     system: System, orders: Sequence[Order], counts: Callable[[Order], bool] = lambda _: True
 ) -> Sample:
     """Run the orders at the same time; those that count make the sample."""
-    with started([system.generator()] * len(orders), orders) as processes:
+    with started([system.generator(one.work) for one in orders], orders) as processes:
         before, began = system.cpu_s(), time.perf_counter()
         results = results_of(processes)
         server_cores = (system.cpu_s() - before) / (time.perf_counter() - began)
@@ -119,7 +119,7 @@ def started(commands: Sequence[list[str]], orders: Sequence[Order]) -> Iterator[
 def holding(system: System, names: Sequence[str], topic: str) -> Iterator[None]:
     """Connected clients that do nothing, for the time of the block."""
     held = order(system, "hold", [(name, [topic]) for name in names], run="hold", seconds=0)
-    with started([system.generator()], [held]):
+    with started([system.generator("hold")], [held]):
         yield
 
 

@@ -10,6 +10,7 @@ import msgspec
 import uvloop
 
 from benchmarks.generators.echo import EchoConnection
+from benchmarks.generators.grpc_umadb import UmaWriter
 from benchmarks.generators.http_streams import StreamsReader, StreamsWriter
 from benchmarks.generators.json_wires import DIALECTS, JsonConnection, JsonListener, JsonReader, JsonWriter
 from benchmarks.generators.nats_wire import NatsReader, NatsWriter
@@ -23,6 +24,7 @@ OPENING_TIMEOUT_S = 120.0
 
 _PLAIN: dict[tuple[str, str], Callable[[Tally, Order, Client], LoopConnection]] = {
     ("echo", "submit"): EchoConnection,
+    ("umadb", "submit"): UmaWriter,
     ("nats", "submit"): NatsWriter,
     ("nats", "read"): NatsReader,
     ("streams", "submit"): StreamsWriter,

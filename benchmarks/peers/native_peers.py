@@ -10,7 +10,7 @@ from typing import ClassVar
 from benchmarks.generators.nats_wire import STREAM
 from benchmarks.generators.order import Wire, Work
 from benchmarks.peers.nats_admin import create_stream
-from benchmarks.peers.system import HERE, HOST, PEERS_PYTHON, System, free_port
+from benchmarks.peers.system import GENERATOR, HERE, HOST, PEERS_PYTHON, System, free_port
 
 
 class PipSystem(System):
@@ -58,8 +58,9 @@ class UmaDB(PipSystem):
         """None at all: a read without a query is its fastest, and has the events of all topics."""
         return []
 
-    def generator(self) -> list[str]:
-        return [str(PEERS_PYTHON), str(HERE / "umadb_generator.py")]
+    def generator(self, work: Work) -> list[str]:
+        """Reads are by its own client: streams need flow control, and cost that client little."""
+        return GENERATOR if work == "submit" else [str(PEERS_PYTHON), str(HERE / "umadb_generator.py")]
 
 
 class Nats(PipSystem):

@@ -72,8 +72,8 @@ class System(ABC):
         """The topics to name for reading the large topic as fast as it can."""
         return [topic]
 
-    def generator(self) -> list[str]:
-        """The command of a generator that speaks to it."""
+    def generator(self, work: Work) -> list[str]:  # noqa: ARG002
+        """The command of a generator for this work."""
         return GENERATOR
 
     def cpu_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Load for UmaDB, in the environment that has its client: the order and the answer of `benchmarks.generators`.
+"""Reads of UmaDB, in the environment that has its client: the order and the answer of `benchmarks.generators`.
 
 A thread for each connection, each with a client of its own: the client waits in Rust, without the interpreter's lock.
 """
@@ -9,22 +9,19 @@ import json
 import sys
 import threading
 import time
-import uuid
 from typing import Any
 
 import umadb  # type: ignore[import-not-found]
 
 
 class Connection(threading.Thread):
-    """Appends or reads in a closed loop until it is stopped."""
+    """Reads from the beginning, and again, until it is stopped."""
 
     def __init__(self, order: dict[str, Any], client: dict[str, Any]) -> None:
         super().__init__(daemon=True)
         self.tags = client["topics"]
-        self.order = order
         self.client = umadb.Client(f"http://{order['host']}:{order['port']}")
         self.client.head()
-        self.data = b'{"account":"a1","amount":1,"memo":"%s"}' % (b"x" * 300)
         self.running = True
         self.counting = False
         self.items = 0
@@ -32,21 +29,11 @@ class Connection(threading.Thread):
         self.failure = ""
 
     def run(self) -> None:
-        step = self.append if self.order["work"] == "submit" else self.read
         try:
             while self.running:
-                step()
+                self.read()
         except Exception as error:  # the thread's end is its answer
             self.failure = f"{type(error).__name__}: {error}"
-
-    def append(self) -> None:
-        events = [
-            umadb.Event("entry.posted", self.data, [self.tags[number % len(self.tags)]], uuid.uuid4())
-            for number in range(self.order["batch"])
-        ]
-        started = time.perf_counter()
-        self.client.append(events)
-        self.count(len(events), time.perf_counter() - started)
 
     def read(self) -> None:
         query = umadb.Query([umadb.QueryItem(tags=[tag]) for tag in self.tags]) if self.tags else None
@@ -75,10 +62,7 @@ def main() -> int:
     started, cpu = time.perf_counter(), time.process_time()
     for one in connections:
         one.counting = True
-    while (left := order["seconds"] - (time.perf_counter() - started)) > 0:
-        time.sleep(min(left, 0.05 if order["items_max"] else left))
-        if 0 < order["items_max"] <= sum(one.items for one in connections):
-            break
+    time.sleep(order["seconds"])
     for one in connections:
         one.counting = False
     elapsed, cpu = time.perf_counter() - started, time.process_time() - cpu

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from benchmarks.comparison import works
 from benchmarks.comparison.fill_log import fill_log
 from benchmarks.comparison.measure import GeneratorFailed, measure, order
 from benchmarks.comparison.raw import echo_server, floor
-from benchmarks.generators.order import Client
+from benchmarks.generators.grpc_umadb import DATA, END_STREAM, FRAME_BYTES_MAX, UmaWriter
+from benchmarks.generators.order import Client, Order
 from benchmarks.generators.tally import Tally
 from benchmarks.generators.websocket import WebSocketConnection, frame
 from benchmarks.peers.ours import Unisono
@@ -59,6 +62,61 @@ def test_messages_are_whole_however_they_arrive(step: int) -> None:
         return connection.messages
 
     assert asyncio.run(received()) == sent
+
+
+def fields(message: bytes) -> list[tuple[int, bytes]]:
+    """The fields of a protobuf message that has only ones with a length."""
+    found, place = [], 0
+    while place < len(message):
+        number, kind, size, shift = message[place] >> 3, message[place] & 7, 0, 0
+        assert kind == 2
+        while True:
+            place += 1
+            size |= (message[place] & 127) << shift
+            shift += 7
+            if message[place] < 128:
+                break
+        place += 1
+        assert place + size <= len(message)
+        found.append((number, message[place : place + size]))
+        place += size
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_an_append_is_a_well_formed_call(batch: int) -> None:
+    async def requests() -> list[bytes]:
+        order = Order("submit", "umadb", "127.0.0.1", 1, [], "run", 1.0, batch=batch)
+        writer = UmaWriter(Tally(), order, Client("one", ["tag-1", "tag-2"]))
+        return [writer.request(), writer.request()]
+
+    ids = []
+    for number, data in enumerate(asyncio.run(requests())):
+        message, place, ended = b"", 0, False
+        while place < len(data):
+            size, kind, flags = (
+                int.from_bytes(data[place : place + 3], "big"),
+                data[place + 3],
+                data[place + 4],
+            )
+            assert int.from_bytes(data[place + 5 : place + 9], "big") == 2 * number + 1
+            assert size <= FRAME_BYTES_MAX
+            assert not ended
+            if kind == DATA:
+                message += data[place + 9 : place + 9 + size]
+                ended = flags == END_STREAM
+            place += 9 + size
+        assert ended
+        assert message[:1] == b"\0"
+        assert int.from_bytes(message[1:5], "big") == len(message) - 5
+        events = [fields(event) for name, event in fields(message[5:]) if name == 1]
+        assert len(events) == batch
+        for event in events:
+            assert [name for name, _ in event] == [1, 2, 3, 4]
+            assert event[1][1] in (b"tag-1", b"tag-2")
+            assert json.loads(event[2][1])["amount"] == 1
+            ids.append(str(uuid.UUID(event[3][1].decode())))
+    assert len(set(ids)) == 2 * batch
 
 
 def test_a_load_of_each_kind_runs_against_this_tree(judging: Unisono) -> None:
