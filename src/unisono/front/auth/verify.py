@@ -73,6 +73,7 @@ SCOPE_CLAIMS = (
 )
 """The claims about partitions. A token with one of them, even an empty one, is held to them (AUTHZ-02)."""
 
+_decode_unique = json.JSONDecoder(object_pairs_hook=unique_names).decode
 _ALGORITHMS = {name: each for name, each in get_default_algorithms().items() if name in ALGORITHMS}
 
 
@@ -253,7 +254,7 @@ def _json_object(data: bytes) -> Mapping[str, object]:
     """A JSON object without a name twice: its issuer and this server might read two different ones (RFC 7519, 4)."""
     try:
         value: object = msgspec.json.decode(data)  # stricter than what follows
-        json.loads(data, object_pairs_hook=unique_names)
+        _decode_unique(data.decode())
     except (msgspec.MsgspecError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(value, dict):
