@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import resource
 import statistics
 import tempfile
@@ -37,10 +38,11 @@ from unisono.pipeline.jobs.audit.job import (
     make_scope,
     merge_outcomes,
 )
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import gc_paused, sqlite_uri
-from unisono.pipeline.spark.session import context
+from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.warmup import prepare
 
 
@@ -68,10 +70,11 @@ def plain_all(lake: Lake, store: str | None) -> None:
     files = [*list_files(log, tally), *list_files(places, tally)]
     scope = make_scope(lake, log, places, store, AuditOptions(), tally)
     found = list(check_parts(scope, 1, first_parts(scope, files)))
-    (outcome,) = merge_outcomes(scope, 0, [pair for pair in found if pair[0] == 0])
-    list(merge_outcomes(scope, 1, [pair for pair in found if pair[0]]))
+    outcome = merge_outcomes(scope, 0, [pickle.dumps(each) for home, each in found if home == 0])
+    merge_outcomes(scope, 1, [blob for home, blob in found if home])
     assert not tally.counts
-    assert not outcome.tally.counts  # type: ignore[union-attr]
+    assert isinstance(outcome, AuditOutcome)
+    assert not outcome.tally.counts
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -94,7 +97,7 @@ def main() -> None:
     build(data, asked.events)
     store, lake = sqlite_uri(data), Lake.at(str(asked.cache / f"lake-{asked.events}"))
     lake.make()
-    spark = context("local[2]", "audit benchmark")
+    spark = session("local[2]", "audit benchmark", quick=True)
     export(spark, store, lake)
     snapshot(spark, lake, ShippedModel.open())
     steps: dict[str, Callable[[], object]] = {

@@ -94,33 +94,32 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def steps(
-    context: Any, log: Any, store: str, events: int, lake: Lake, place: Path
+    spark: Any, log: Any, store: str, events: int, lake: Lake, place: Path
 ) -> dict[str, Callable[[], object]]:
     return {
         "source, read by Spark": lambda: log.write.format("noop").mode("overwrite").save(),
         "plain Python, log only": lambda: plain_log(store, events, place),
         "plain Python, both tables": lambda: plain_both(store, events, place),
-        "export, both tables": lambda: export(context, store, lake),
-        "verify": lambda: verify(context, store, lake),
-        "compact": lambda: compact(context, lake),
+        "export, both tables": lambda: export(spark, store, lake),
+        "verify": lambda: verify(spark, store, lake),
+        "compact": lambda: compact(spark, lake),
     }
 
 
 def rates(store: str, events: int, rounds: int, folder: Path) -> None:
     spark = session("local[*]", "benchmark", quick=True)
-    context = spark.sparkContext
     spark.dataSource.register(UnisonoSource)
     log = spark.read.format("unisono").option("store", store).load()
     warm = Lake.at(str(folder / "warm"))
     warm.make()
-    export(context, store, warm, to=min(events, 2_000))
+    export(spark, store, warm, to=min(events, 2_000))
     log.where("committed_id < 2000").write.format("noop").mode("overwrite").save()
     seconds: dict[str, list[float]] = {}
     for number in range(rounds):
         place = folder / f"round-{number}"
         lake = Lake.at(str(place / "lake"))
         lake.make()
-        for name, work in steps(context, log, store, events, lake, place).items():
+        for name, work in steps(spark, log, store, events, lake, place).items():
             seconds.setdefault(name, []).append(timed(work))
         assert lake.head() == events
         if number == 0:

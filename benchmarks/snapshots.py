@@ -41,7 +41,7 @@ from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
 from unisono.pipeline.open_log import gc_paused, sqlite_uri
 from unisono.pipeline.spark.private import java_process
-from unisono.pipeline.spark.session import context
+from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.warmup import prepare
 from unisono.store.sqlite.log import SqliteLog
 
@@ -165,7 +165,7 @@ def digest_of(lake: Lake, version: int) -> str:
 
 
 def measure(data: Path, events: int, more: int, rounds: int, folder: Path, skewed: bool) -> None:
-    spark = context("local[2]", "benchmark")
+    spark = session("local[2]", "benchmark", quick=True)
     workers = Workers(java_process(spark).pid)
     store, model = sqlite_uri(data), shipped_outline()
     warm = Lake.at(str(folder / "warm"))

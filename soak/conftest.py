@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.pipeline.conftest import (  # noqa: F401 (fixtures)
     _quick_starts,
-    context,
     history,
     records,
     spark,

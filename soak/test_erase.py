@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from tests.pipeline.jobs.erase.killing import kill_and_complete
 
 HISTORIES = max(1, int(os.environ.get("SOAK_ROUNDS", "300")) // 30)
@@ -18,5 +18,5 @@ KILLS = 6
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 @pytest.mark.timeout(600)
-def test_killed_anywhere(seed: int, context: SparkContext, tmp_path: Path) -> None:
-    assert kill_and_complete(context, tmp_path, KILLS, seed) >= 4
+def test_killed_anywhere(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    assert kill_and_complete(spark, tmp_path, KILLS, seed) >= 4

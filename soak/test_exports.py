@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from tests.pipeline.cluster import running_cluster
 from tests.pipeline.export_killing import kill_drivers, kill_executors, kill_workers
 
@@ -29,12 +29,12 @@ def test_drivers_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120 + 30 * WORKER_KILLS)
 def test_workers_killed(
-    context: SparkContext,
+    spark: SparkSession,
     store: str,
     records: list[Record],
     tmp_path: Path,
 ) -> None:
-    kill_workers(context, store, records, tmp_path, WORKER_KILLS, time.time_ns())
+    kill_workers(spark, store, records, tmp_path, WORKER_KILLS, time.time_ns())
 
 
 @pytest.mark.parametrize("number", range(CLUSTERS))

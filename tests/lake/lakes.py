@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from unisono.lake.lake import Lake
@@ -21,44 +23,33 @@ def _travelled(item: Any) -> Any:
     return pickle.loads(pickle.dumps(item))
 
 
-class _Spread:
-    """What `SparkContext.parallelize` gives, as far as the pipeline uses it."""
+class _Rows:
+    """A DataFrame of Arrow batches, as far as the pipeline uses one to run tasks."""
 
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = items
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
 
-    def map(self, work: Callable[[Any], Any]) -> _Spread:
-        return _Spread(map(work, self._items))
+    def mapInArrow(self, work: Callable[[Any], Iterable[pa.RecordBatch]], _: str) -> _Rows:  # noqa: N802
+        return _Rows(_travelled(work)(iter(self._batches)))
 
-    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> _Spread:  # noqa: N802
-        return _Spread(item for each in self._items for item in work(each))
+    def repartitionById(self, _: int, __: str) -> _Rows:  # noqa: N802
+        return self
 
-    def collect(self) -> list[Any]:
-        return [_travelled(item) for item in self._items]
-
-
-class _Shared:
-    """A broadcast variable."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def destroy(self) -> None:
-        """There is only the driver's value."""
-
-    unpersist = destroy
+    def collect(self) -> list[tuple[Any, ...]]:
+        return [tuple(row.values()) for batch in self._batches for row in batch.to_pylist()]
 
 
 class _Here:
-    """Does in this process what a Spark context does on executors."""
+    """Does in this process what a Spark session does on executors."""
 
-    defaultParallelism = 1  # noqa: N815
+    sparkContext = SimpleNamespace(defaultParallelism=1)  # noqa: N815
 
-    def parallelize(self, tasks: Sequence[Any], _: int) -> _Spread:
-        return _Spread(map(_travelled, tasks))
+    def range(self, count: int, numPartitions: int) -> _Rows:  # noqa: N803
+        assert numPartitions == count
+        return _Rows([pa.RecordBatch.from_pydict({"id": pa.array(range(count), pa.int64())})])
 
-    def broadcast(self, value: Any) -> _Shared:
-        return _Shared(value)
+    def createDataFrame(self, table: pa.Table) -> _Rows:  # noqa: N802
+        return _Rows(table.to_batches())
 
 
 HERE = cast("Any", _Here())

@@ -35,7 +35,7 @@ class Cluster:
         self.master = f"spark://127.0.0.1:{port}"
         own = ["--host", "127.0.0.1", "--webui-port", "0"]
         self.processes = [self._start("master.Master", "master", *own, "--port", str(port))]
-        _wait_for_port(port)
+        wait_for_port(port)
         for number in range(workers):
             place = ["--work-dir", str(folder / f"worker-{number}"), "--cores", "1", "--memory", "700m"]
             self.processes.append(self._start("worker.Worker", f"worker-{number}", *own, *place, self.master))
@@ -114,13 +114,13 @@ def running_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def _wait_for_port(port: int) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes] | None = None) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or (process is not None and process.poll() is not None):
                 raise
             time.sleep(0.05)
         else:

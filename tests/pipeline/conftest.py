@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import make_store
@@ -34,15 +33,10 @@ def spark(_quick_starts: None) -> Iterator[SparkSession]:
     started = session("local[2]", "unisono tests", conf=FEW_ROWS, quick=True)
     started.dataSource.register(UnisonoSource)
     yield started
-    process = java_process(started.sparkContext)
+    process = java_process(started)
     started.stop()
     process.stdin.close()
     process.wait(30)
-
-
-@pytest.fixture(scope="session")
-def context(spark: SparkSession) -> SparkContext:
-    return spark.sparkContext
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE
 from tests.pipeline import processes
@@ -100,25 +100,25 @@ def _kill_one(lake: Lake, store: str, reached: Callable[[], object], pause_s: fl
 
 
 def kill_workers(
-    context: SparkContext, store: str, records: Sequence[Record], place: Path, kills: int, seed: int
+    spark: SparkSession, store: str, records: Sequence[Record], place: Path, kills: int, seed: int
 ) -> None:
     """Kill Python workers while they export; after each export, run another in peace and compare."""
-    chance, java = random.Random(seed), java_process(context).pid
+    chance, java = random.Random(seed), java_process(spark).pid
     hit = number = 0
     while hit < kills:
         lake = Lake.at(str(place / f"lake-{number}"))
         lake.make(buckets=4)
         number += 1
-        exporting = threading.Thread(target=_try, args=(context, store, lake))
+        exporting = threading.Thread(target=_try, args=(spark, store, lake))
         exporting.start()
         hit += processes.kill_workers(java, exporting, chance, 0.3, kills - hit)
         export(HERE, store, lake, events_per_file=500)
         require_exact(lake, records)
 
 
-def _try(context: SparkContext, store: str, lake: Lake) -> None:
+def _try(spark: SparkSession, store: str, lake: Lake) -> None:
     try:
-        export(context, store, lake, events_per_file=100)
+        export(spark, store, lake, events_per_file=100)
     except Exception:
         return  # a task that lost its worker four times: the job ends, nothing is harmed
 

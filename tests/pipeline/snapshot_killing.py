@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import msgspec
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE
 from tests.pipeline import processes
@@ -114,9 +114,9 @@ def _require_published(lake: Lake, store: str) -> None:
         reader.close()
 
 
-def kill_workers(context: SparkContext, lake: Lake, records: Sequence[Record], kills: int, seed: int) -> None:
+def kill_workers(spark: SparkSession, lake: Lake, records: Sequence[Record], kills: int, seed: int) -> None:
     """Kill Python workers in the middle of runs that are cut into many tasks and several commits."""
-    java = java_process(context).pid
+    java = java_process(spark).pid
     model, chance, hit = shipped_outline(), random.Random(seed), 0
     with (
         mock.patch.object(snapshots, "WAVE_ROWS", 500),
@@ -124,16 +124,16 @@ def kill_workers(context: SparkContext, lake: Lake, records: Sequence[Record], k
         mock.patch.object(shares, "TASK_ROWS_MIN", 50),
     ):
         while hit < kills:
-            running = threading.Thread(target=_try, args=(context, lake))
+            running = threading.Thread(target=_try, args=(spark, lake))
             running.start()
             hit += processes.kill_workers(java, running, chance, 0.25, kills - hit)
             snapshot(HERE, lake, model)
             require_replay(lake, model, records)
 
 
-def _try(context: SparkContext, lake: Lake) -> None:
+def _try(spark: SparkSession, lake: Lake) -> None:
     try:
-        snapshot(context, lake, shipped_outline(), rebuild=True)
+        snapshot(spark, lake, shipped_outline(), rebuild=True)
     except Exception:
         return  # a task that lost its worker four times: the job ends, nothing is harmed
 

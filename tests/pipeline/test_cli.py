@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.pipeline.history import make_store, require_exact
@@ -20,7 +20,7 @@ from unisono.pipeline.errors import brief
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-def test_from_end_to_end(context: SparkContext, tmp_path: Path) -> None:
+def test_from_end_to_end(spark: SparkSession, tmp_path: Path) -> None:
     """One process, where no quick start is prepared; then commands that find Spark running.
 
     That a process with a quick start says nothing of Spark's own is in test_publish.

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.pipeline.equality import by_partition, replayed, require_one_state
 from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, shipped_outline
@@ -45,15 +45,15 @@ BUCKETS = 4
     "skewed", [pytest.param(False, marks=pytest.mark.soak), True], ids=["uniform", "skewed"]
 )
 def test_spark_the_authority_and_the_client_have_one_state(
-    context: SparkContext, tmp_path: Path, skewed: bool
+    spark: SparkSession, tmp_path: Path, skewed: bool
 ) -> None:
     records = make_outlines(tmp_path / "data", 3_000, 60, skewed=skewed)
     store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=BUCKETS)
     model = shipped_outline()
     for upto in (2_000, 2_003, 3_000):
-        export(context, store, lake, to=upto, events_per_file=800)
-        snapshot(context, lake, model)
+        export(spark, store, lake, to=upto, events_per_file=800)
+        snapshot(spark, lake, model)
     assert require_one_state(tmp_path / "data", lake, model, records) == 60 + skewed
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.lake.s3 import object_store
@@ -18,16 +17,14 @@ from unisono.pipeline.spark.frames import read_log, read_partitions
 from unisono.store.port import Record
 
 
-def test_a_lake_in_an_object_store(
-    spark: SparkSession, context: SparkContext, store: str, records: list[Record]
-) -> None:
+def test_a_lake_in_an_object_store(spark: SparkSession, store: str, records: list[Record]) -> None:
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)
         lake.make(buckets=4)
         for upto in (10, 3_000):
-            export(context, store, lake, to=upto, events_per_file=2_000)
+            export(spark, store, lake, to=upto, events_per_file=2_000)
         one, other = lake.table(LOG), lake.table(LOG)
-        compact(context, lake)
+        compact(spark, lake)
         assert [row for batch in lake.scan_arrow() for row in batch.to_pylist()] == [
             row_of(r) for r in records
         ]
@@ -36,7 +33,7 @@ def test_a_lake_in_an_object_store(
         assert sorted(row.committed_id for row in found) == wanted
         assert read_log(spark, lake, 100, 200).count() == 100
         assert vacuum(lake, 0) > 0
-        assert all(part.equal for part in verify(context, store, lake))
+        assert all(part.equal for part in verify(spark, store, lake))
         one.append([], 3_000, 3_001, {})
         with pytest.raises(CommitConflict):
             other.append([], 3_000, 3_002, {})

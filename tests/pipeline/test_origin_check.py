@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.pipeline.history import append, make_store, require_exact
@@ -37,11 +37,11 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.mark.req("DUR-08")
-def test_a_restored_log_is_adopted_or_refused(context: SparkContext, lake: Lake, tmp_path: Path) -> None:
+def test_a_restored_log_is_adopted_or_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     make_store(tmp_path / "data", 400)
     store = sqlite_uri(tmp_path / "data")
     restore_log(tmp_path / "data", tmp_path / "backup")
-    export(context, store, lake)
+    export(spark, store, lake)
     noted = lake.table(LOG)
     own = origin_of(store)
     assert (noted.read_note(LOG_ID), noted.read_note(LOG_EPOCH)) == (number(own.log.log_id), 1)
@@ -57,19 +57,19 @@ def test_a_restored_log_is_adopted_or_refused(context: SparkContext, lake: Lake,
     assert adopt(restored, lake) == 400
     with pytest.raises(LakeUnusable, match="is another one"):
         plan(store, lake)
-    export(context, restored, lake)
+    export(spark, restored, lake)
     assert lake.head() == 500
 
 
 @pytest.mark.req("DUR-08")
-def test_histories_that_parted_are_not_joined(context: SparkContext, lake: Lake, tmp_path: Path) -> None:
+def test_histories_that_parted_are_not_joined(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """They part below the lake's head and meet again in its last event, which alone would not tell."""
     records = make_store(tmp_path / "data", 300)
     restore_log(tmp_path / "data", tmp_path / "backup")
     with closing(SqliteLog.open(tmp_path / "data")) as log:
         (first,) = append(log, 1, seed=5)
         last = append(log, 1, seed=6)
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(spark, sqlite_uri(tmp_path / "data"), lake)
     with closing(SqliteLog.open(tmp_path / "backup")) as log:
         (other,) = append(log, 1, seed=9)
         log.begin([])
@@ -88,16 +88,14 @@ def test_histories_that_parted_are_not_joined(context: SparkContext, lake: Lake,
 
 
 @pytest.mark.req("DUR-08")
-def test_after_a_new_epoch_the_same_history_goes_on(
-    context: SparkContext, lake: Lake, tmp_path: Path
-) -> None:
+def test_after_a_new_epoch_the_same_history_goes_on(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     make_store(tmp_path / "data", 200)
     store = sqlite_uri(tmp_path / "data")
-    export(context, store, lake)
+    export(spark, store, lake)
     with closing(SqliteLog.open(tmp_path / "data")) as log:
         epoch = log.new_epoch().log_epoch
         append(log, 10, seed=3)
-    export(context, store, lake)
+    export(spark, store, lake)
     assert (lake.head(), lake.table(LOG).read_note(LOG_EPOCH)) == (210, epoch)
 
 
@@ -118,16 +116,16 @@ def edited(directory: Path) -> Path:
 @pytest.mark.req("DUR-07")
 @pytest.mark.parametrize("known_by", ["the log", "snapshots"])
 def test_another_content_of_a_model_version_is_refused(
-    context: SparkContext, lake: Lake, tmp_path: Path, known_by: str
+    spark: SparkSession, lake: Lake, tmp_path: Path, known_by: str
 ) -> None:
     make_outlines(tmp_path / "data", 200, 3)
     right, wrong = load_model(OUTLINE), load_model(edited(tmp_path / "edited"))
     if known_by == "the log":
         with closing(SqliteLog.open(tmp_path / "data")) as log:
             log.record_model(ModelBundle(1, right.digest, dict(right.files)))
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(spark, sqlite_uri(tmp_path / "data"), lake)
     if known_by == "snapshots":
-        snapshot(context, lake, shipped_outline())
+        snapshot(spark, lake, shipped_outline())
     for command in ("state", "diff", "snapshot"):
         told = asked(command, lake, "--model", str(tmp_path / "edited"))
         assert (told.exit_code, told.stdout) == (2, ""), told.output
@@ -139,13 +137,13 @@ def test_another_content_of_a_model_version_is_refused(
 
 @pytest.mark.req("DUR-07", "DUR-08")
 def test_a_model_is_not_picked_up_from_another_log_that_lies_near(
-    context: SparkContext, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_outlines(tmp_path / "own", 200, 3)
     with closing(SqliteLog.open(tmp_path / "own")) as log:
         model = ShippedModel.of(load_model(OUTLINE))
         log.record_model(ModelBundle(model.version, model.digest, dict(model.files)))
-    export(context, sqlite_uri(tmp_path / "own"), lake)
+    export(spark, sqlite_uri(tmp_path / "own"), lake)
     monkeypatch.chdir(tmp_path)
     make_store(tmp_path / "unisono-data", 500)  # without a model
     for command in ("state", "diff"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, TableFeatures
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE, export_to, spreading
@@ -140,7 +140,7 @@ def shorter(case: str) -> Any:
 
 @pytest.mark.req("DUR-05", "DUR-06")
 @pytest.mark.parametrize("case", [shorter(case) for case in DAMAGE])
-def test_no_command_is_wrong_in_silence(context: SparkContext, place: Place, case: str) -> None:
+def test_no_command_is_wrong_in_silence(spark: SparkSession, place: Place, case: str) -> None:
     damage, table = DAMAGE[case]
     before = place.kept()
     damage(place, table)
@@ -177,7 +177,7 @@ def test_no_command_is_wrong_in_silence(context: SparkContext, place: Place, cas
 @pytest.mark.req("DUR-06")
 @pytest.mark.parametrize("case", [shorter(case) for case in MENDED])
 def test_compaction_mends_what_another_program_rearranged(
-    context: SparkContext, place: Place, case: str
+    spark: SparkSession, place: Place, case: str
 ) -> None:
     damage, table = DAMAGE[case]
     damage(place, table)
@@ -194,7 +194,7 @@ def test_compaction_mends_what_another_program_rearranged(
     _require_cold(place)
 
 
-def test_the_service_mends_in_its_turn(context: SparkContext, place: Place) -> None:
+def test_the_service_mends_in_its_turn(spark: SparkSession, place: Place) -> None:
     optimize(place, BY_PARTITION)
     told = unisono("lake", "run", *place.options, "--cycles", "2", "--every", "1s")
     assert told.exit_code == 0, told.output
@@ -215,9 +215,9 @@ def _require_cold(place: Place) -> None:
             assert list(page.records) == history
 
 
-def test_spread_over_buckets_and_in_both_tables(context: SparkContext, place: Place) -> None:
+def test_spread_over_buckets_and_in_both_tables(spark: SparkSession, place: Place) -> None:
     with spreading():
-        compact(context, place.lake)
+        compact(spark, place.lake)
     export_to(place.lake, place.data)
     for table in (LOG, BY_PARTITION):
         z_order(place, table)
@@ -232,9 +232,7 @@ def test_spread_over_buckets_and_in_both_tables(context: SparkContext, place: Pl
     assert state_at(place.lake, name, OPEN).events == len(own)
 
 
-def test_snapshots_that_another_program_rearranged_are_folded_anew(
-    context: SparkContext, place: Place
-) -> None:
+def test_snapshots_that_another_program_rearranged_are_folded_anew(spark: SparkSession, place: Place) -> None:
     z_order(place, SNAPSHOTS)
     told = unisono("lake", "snapshot", *place.options, "--publish")
     assert told.exit_code == 2
@@ -246,7 +244,7 @@ def test_snapshots_that_another_program_rearranged_are_folded_anew(
     require_replay(place.lake, OPEN, place.records)
 
 
-def test_snapshots_that_lost_a_line(context: SparkContext, place: Place) -> None:
+def test_snapshots_that_lost_a_line(spark: SparkSession, place: Place) -> None:
     lose_a_line(place, SNAPSHOTS, 0)
     for arguments in (("snapshot", "--publish"), ("state", "--partition", "plain", "--model", "open")):
         told = unisono("lake", arguments[0], *place.options, *arguments[1:])
@@ -254,11 +252,11 @@ def test_snapshots_that_lost_a_line(context: SparkContext, place: Place) -> None
         assert f"remove the directory {SNAPSHOTS}" in told.output
     assert unisono("lake", "audit", *place.options).exit_code == 1
     shutil.rmtree(place.lake.storage.table(SNAPSHOTS))
-    snapshot(context, place.lake, OPEN)
+    snapshot(spark, place.lake, OPEN)
     require_replay(place.lake, OPEN, place.records)
 
 
-def test_by_partition_is_made_anew_as_the_error_says(context: SparkContext, place: Place) -> None:
+def test_by_partition_is_made_anew_as_the_error_says(spark: SparkSession, place: Place) -> None:
     lose_a_line(place, BY_PARTITION)
     told = unisono("lake", "export", *place.options)
     assert f"remove the directory {BY_PARTITION}, and `unisono lake export` rebuilds it" in told.output
@@ -267,7 +265,7 @@ def test_by_partition_is_made_anew_as_the_error_says(context: SparkContext, plac
     require_exact(place.lake, place.records)
 
 
-def test_what_is_not_the_same_rows_is_not_mended(context: SparkContext, place: Place) -> None:
+def test_what_is_not_the_same_rows_is_not_mended(spark: SparkSession, place: Place) -> None:
     """DELETE and UPDATE of other programs: the files are theirs, and so are the rows."""
     place.delta(BY_PARTITION).delete("committed_id = 700")
     with pytest.raises(Mismatch, match=r"have 11\d\d rows and 11\d\d were committed: remove the directory"):
@@ -297,7 +295,7 @@ def test_features_that_change_what_files_mean_are_refused(place: Place) -> None:
     assert "restore the table from a backup" in told.output
 
 
-def test_a_file_that_is_gone(context: SparkContext, place: Place) -> None:
+def test_a_file_that_is_gone(spark: SparkSession, place: Place) -> None:
     for file in place.lake.view().partition_files:
         Path(place.lake.storage.uri(BY_PARTITION, file.path)).unlink()
     for arguments in (
@@ -309,7 +307,7 @@ def test_a_file_that_is_gone(context: SparkContext, place: Place) -> None:
         assert told.exit_code in (1, 2), (arguments, told.output)
 
 
-def test_rows_out_of_order_in_a_file_of_our_name(context: SparkContext, place: Place) -> None:
+def test_rows_out_of_order_in_a_file_of_our_name(spark: SparkSession, place: Place) -> None:
     """Nobody does this by accident; readers look nevertheless."""
     planter = Planter(place.lake)
     held = planter.files(BY_PARTITION)[-1]
@@ -332,7 +330,7 @@ def test_rows_out_of_order_in_a_file_of_our_name(context: SparkContext, place: P
         archive.page(log.extent(), [name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30)
 
 
-def test_a_lake_of_before_rows_were_recorded(context: SparkContext, place: Place) -> None:
+def test_a_lake_of_before_rows_were_recorded(spark: SparkSession, place: Place) -> None:
     """Its rows are counted from the next commit on."""
     for path in place.commits(BY_PARTITION):
         lines = path.read_text().splitlines()
@@ -342,11 +340,11 @@ def test_a_lake_of_before_rows_were_recorded(context: SparkContext, place: Place
     with closing(SqliteReader.open(place.data)) as reader:
         assert reader.head() == EVENTS
     require_exact(place.lake, place.records)
-    compact(context, place.lake)
+    compact(spark, place.lake)
     _require_cold(place)
 
 
-def test_erasures_that_lost_a_line(context: SparkContext, place: Place) -> None:
+def test_erasures_that_lost_a_line(spark: SparkSession, place: Place) -> None:
     for number in (-1, -2):
         told = unisono("lake", "erase", *place.options, "--id", place.records[number].id, "--yes")
         assert told.exit_code == 0, told.output

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, require_exact
@@ -27,7 +26,6 @@ from unisono.store.postgres.log import PostgresLog
 
 def test_source_export_and_follow(
     spark: SparkSession,
-    context: SparkContext,
     database: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -42,14 +40,14 @@ def test_source_export_and_follow(
         assert ids(load(spark, database, push_down="true").where("committed_id > 690")) == list(
             range(691, 701)
         )
-        export(context, database, lake, events_per_file=300)
+        export(spark, database, lake, events_per_file=300)
         records += append(log, 50)
-        export(context, database, lake)
+        export(spark, database, lake)
         following = Follower(spark, database, lake, tmp_path / "at", every_s=0.1)
         records += append(log, 50)
         following.run(threading.Event(), upto=800)
     require_exact(lake, records)
-    assert all(part.equal for part in verify(context, database, lake))
+    assert all(part.equal for part in verify(spark, database, lake))
 
 
 @pytest.mark.req("DUR-05")

@@ -35,13 +35,14 @@ from unisono.pipeline.row_fingerprints import (
     expected_partition_rows,
     mix,
 )
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import LogReader, Record
 from unisono.vocabulary import Json
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 ROWS_AT_ONCE: Final = 8_192
 """Events compared at a time: the rows of both sides are in memory."""
@@ -85,7 +86,7 @@ class ComparedRange(msgspec.Struct, frozen=True):
 
 
 def verify(
-    spark: SparkContext, store: str, lake: Lake, since: int = 0, upto: int | None = None
+    spark: SparkSession, store: str, lake: Lake, since: int = 0, upto: int | None = None
 ) -> list[VerifiedRange]:
     """Compare digests over the part of `(since, upto]` that both hold. Events that left the log are not compared."""
     view = lake.view()
@@ -96,13 +97,13 @@ def verify(
             raise NoSuchRange(f"nothing to compare: the log no longer has any event of ({since}, {last}]")
         return []
     tasks = _plan(store, view, first, last)
-    return list(spark.parallelize(tasks, len(tasks)).map(_verify_range).collect())
+    return run_on_executors(spark, tasks, _verify_range)
 
 
-def compare_rows(spark: SparkContext, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
+def compare_rows(spark: SparkSession, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
     """Compare every row of `(since, upto]`, which log and lake must both hold."""
     tasks = _plan(store, view, since, upto)
-    return list(spark.parallelize(tasks, len(tasks)).map(_compare_range).collect()) if tasks else []
+    return run_on_executors(spark, tasks, _compare_range)
 
 
 def first_wrong_hash(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:

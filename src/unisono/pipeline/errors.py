@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from unisono.lake import errors as lake_errors
 from unisono.lake.errors import LakeError, error_text, one_line
 
-_OWN: Final = re.compile(r"unisono\.(?:pipeline|lake)\.errors\.\w+: (.+)")
+_OWN: Final = re.compile(r"unisono\.(pipeline|lake)\.errors\.(\w+): (.+)")
 _RAISED: Final = re.compile(r"^(?:Caused by: |: )?[\w.$]*?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
@@ -51,6 +52,18 @@ class NoSuchMoment(PipelineError):
     """The lake does not reach a committed_id or a time."""
 
 
+def own_error(error: BaseException) -> PipelineError | LakeError | None:
+    """The error of the pipeline or the lake that a task on an executor raised, from the traceback in Spark's text."""
+    found = _OWN.findall(error_text(error))
+    if not found:
+        return None
+    module, name, text = found[-1]
+    kind = globals().get(name) if module == "pipeline" else getattr(lake_errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, PipelineError | LakeError)):
+        return PipelineError(text)
+    return kind(text)
+
+
 def brief(error: BaseException) -> str:
     """A failure in one line for people.
 
@@ -58,8 +71,9 @@ def brief(error: BaseException) -> str:
     """
     if isinstance(error, PipelineError | LakeError):
         return one_line(error)
+    if (own := own_error(error)) is not None:
+        return one_line(own)
     text = error_text(error)
-    for pattern in (_OWN, _RAISED):
-        if found := pattern.findall(text):
-            return str(found[-1])
+    if found := _RAISED.findall(text):
+        return str(found[-1])
     return f"{type(error).__name__}: {text.partition(chr(10))[0]}".removesuffix(": ")

@@ -68,7 +68,7 @@ def flips(lake: Lake, table: str, seed: str) -> Iterator[int]:
 
 def test_every_session_of_ours_verifies(spark: SparkSession) -> None:
     assert SETTINGS[VERIFYING] == "true"
-    assert spark.sparkContext.getConf().get(VERIFYING) == "true"
+    assert spark.conf.get(VERIFYING) == "true"
 
 
 @pytest.mark.req("DUR-06")

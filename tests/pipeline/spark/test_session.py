@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import os
+import py_compile
+import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
 from unisono.pipeline.errors import NoJava, PipelineError
-from unisono.pipeline.spark import jvm, session
+from unisono.pipeline.spark import jvm, packing, session
 from unisono.pipeline.spark.jvm import Launch, PreparedStart, cache_directory, java_home, java_version
 from unisono.pipeline.spark.packing import pack
 
@@ -103,13 +106,14 @@ def test_a_prepared_start_gives_way_to_files_that_scripts_read(
 
 SHOWN = """
 import sys
-from unisono.pipeline.spark.session import context
+from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.spark.session import session
 conf = dict(word.split("=", 1) for word in sys.argv[1:])
-started = context(None, "shown", conf=conf)
+started = session(None, "shown", conf=conf)
 java = started._jvm.java.lang
-print(started.getConf().get("spark.sql.shuffle.partitions", "-"), started.getConf().get("spark.ui.enabled"))
-print(started.master, java.System.getProperty("given"), java.System.getProperty("java.class.path"))
-print(started.parallelize(range(4), 2).map(str).collect())
+print(started.conf.get("spark.sql.shuffle.partitions", "-"), started.conf.get("spark.ui.enabled"))
+print(started.conf.get("spark.master"), java.System.getProperty("given"), java.System.getProperty("java.class.path"))
+print(run_on_executors(started, range(4), str))
 """
 
 
@@ -169,6 +173,24 @@ def test_the_package_in_one_file(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_python_has_compiled_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
+    root = Path(packing.__file__).parents[2]
+    py_compile.compile(str(root / "__init__.py"))
+    outdated = root / "pipeline" / "errors.py"
+    stale = Path(cache_from_source(str(outdated)))
+    stale.parent.mkdir(parents=True)
+    shutil.copy(str(py_compile.compile(str(root / "config.py"))), stale)
+    archive = pack(tmp_path / "one.zip", compiled=True)
+    with zipfile.ZipFile(archive) as opened:
+        compiled = [name for name in opened.namelist() if name.endswith(".pyc")]
+    assert compiled == ["unisono/__init__.pyc", "unisono/config.pyc"]
+    code = "import unisono.config as a, unisono.pipeline.errors as b; print(a.__spec__.origin, b.__spec__.origin)"
+    environment = {**os.environ, "PYTHONPATH": str(archive)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [f"{archive}/unisono/config.pyc", f"{archive}/unisono/pipeline/errors.py"]
 
 
 def test_nothing_else_imports_pyspark() -> None:

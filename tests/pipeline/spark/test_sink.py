@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from websockets.sync.server import ServerConnection, serve
@@ -26,6 +25,7 @@ from tests.pipeline.processes import python_workers
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S
 from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.pipeline.spark.executors import parallelism
 from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.sinking.answers import SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
@@ -120,8 +120,8 @@ class Killer(threading.Thread):
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-def test_workers_killed_while_writing(spark: SparkSession, context: SparkContext, server: Server) -> None:
-    killer = Killer(java_process(context).pid, server.data, 4)
+def test_workers_killed_while_writing(spark: SparkSession, server: Server) -> None:
+    killer = Killer(java_process(spark).pid, server.data, 4)
     frame = events(spark, "killed", 2 * EVENTS, tasks=6)
     killer.start()
     try:
@@ -213,7 +213,7 @@ def test_the_example_runs(spark: SparkSession, server: Server, monkeypatch: pyte
     monkeypatch.setattr(sys, "argv", [example, server.url, str(server.secret_file)])
     runpy.run_path(example, run_name="__main__")
     clients = {record.client_id for record in read_store(server.data) if record.id.startswith("reading-")}
-    assert clients == {f"sensors.{task}" for task in range(spark.sparkContext.defaultParallelism)}
+    assert clients == {f"sensors.{task}" for task in range(parallelism(spark))}
 
 
 def test_what_is_no_json_is_shown_as_it_was_given() -> None:
@@ -350,3 +350,31 @@ def test_a_server_that_will_not_have_us(server: Server) -> None:
     error = encode("error", "s1", 0, b'{"code":"bad_request","message":"not like this"}')
     with answering(error) as url, pytest.raises(ExchangeRefused, match="bad_request: not like this"):
         exchange(server, url=url).__enter__()
+
+
+def test_a_stream_is_written_once(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """A micro-batch that Spark has not recorded as done is written again, and nothing is committed twice."""
+    frame = events(spark, "streamed", 300, tasks=2)
+    frame.write.parquet(str(tmp_path / "rows"))
+    stream = (
+        spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "rows"))
+    )
+
+    def run() -> None:
+        query = (
+            stream.writeStream.format("unisono")
+            .option("url", server.url)
+            .option("jwt_secret_file", str(server.secret_file))
+            .option("checkpointLocation", str(tmp_path / "at"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    newest = max((tmp_path / "at" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    run()
+    found = {id: times for id, times in committed(server).items() if id.startswith("streamed-")}
+    assert found == {f"streamed-{number}": 1 for number in range(300)}

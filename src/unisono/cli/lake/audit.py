@@ -63,7 +63,7 @@ def audit_(
         sample=None if full else SAMPLE if sample is None else sample,
         model=None if model is None else choose(model, None),
     )
-    spark = place.context("unisono lake audit")
+    spark = place.session("unisono lake audit")
     if store is not None:
         require_visible(spark, store)
     try:

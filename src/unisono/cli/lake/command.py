@@ -54,12 +54,6 @@ class LakeTarget(msgspec.Struct, frozen=True):
         if not self.quiet:
             click.echo(text, err=True)
 
-    def context(self, app: str) -> Any:
-        from unisono.pipeline.spark.session import context
-
-        with _own_interrupts():
-            return context(self.master, app, conf=self.spark_conf, progress=self._bars())
-
     def session(self, app: str) -> Any:
         from unisono.pipeline.spark.session import session
 
@@ -91,12 +85,13 @@ def at_place(command: Command) -> Command:
         spark_conf: dict[str, str],
         storage_option: dict[str, str],
         quiet: bool,
+        explain: bool,
         **rest: Any,
     ) -> None:
         if data is not None and store is not None:
             raise click.UsageError("give --data or --store, not both")
         named = store if data is None else f"sqlite:{data}"
-        with reporting():
+        with reporting(), explaining(explain):
             command(LakeTarget(named, lake, storage_option, master, spark_conf, quiet), **rest)
 
     run.__name__ = command.__name__
@@ -104,6 +99,7 @@ def at_place(command: Command) -> Command:
     # The command's own options come first in its help.
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
+        explain_option,
         click.option("--quiet", is_flag=True, help="No progress on stderr."),
         click.option(
             "--storage-option",
@@ -122,7 +118,7 @@ def at_place(command: Command) -> Command:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs: local[*], local[4], spark://HOST:PORT. [default: local[*]]",
+            help="Where Spark runs: local[*], local[4], spark://HOST:PORT, sc://HOST:PORT. [default: local[*]]",
         ),
         click.option(
             "--lake", required=True, metavar="DIR|URL", help="The lake: a directory or an object store's URL."
@@ -134,6 +130,24 @@ def at_place(command: Command) -> Command:
     ):
         run = option(run)
     return run
+
+
+def explain_option(command: Command) -> Command:
+    return click.option(
+        "--explain", is_flag=True, help="Print the plan of each DataFrame that Spark runs, on stderr."
+    )(command)
+
+
+@contextmanager
+def explaining(wanted: bool) -> Iterator[None]:
+    """Print plans if wanted; without PySpark there are none."""
+    if not wanted:
+        yield
+        return
+    from unisono.pipeline.spark.plans import plans_shown
+
+    with plans_shown(lambda text: click.echo(text, err=True)):
+        yield
 
 
 def sum_up(verb: str, count: int, seconds: float, note: str, unit: str = "events") -> None:
@@ -210,17 +224,19 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _end_spark() -> None:
     """End Java before our last line: it logs every task that it leaves unfinished."""
-    from unisono.pipeline.spark.private import active_context, java_process, silence_accumulators
+    from unisono.pipeline.spark.private import be_silent, is_connect, java_process, running_session
 
-    running = active_context()
+    running = running_session()
     if running is None:
         return
-    with suppress(Exception):
-        running.setLogLevel("OFF")
+    if is_connect(running):
+        with suppress(Exception):
+            running.interruptAll()
+        return
     java = java_process(running)
     if java is None:  # spark-submit's
         return
-    silence_accumulators(running)
+    be_silent(running)
     with suppress(OSError):
         java.stdin.close()  # Java ends by itself then, and removes its temporary files
     try:

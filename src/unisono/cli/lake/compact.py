@@ -34,7 +34,7 @@ def compact_(place: LakeTarget, rows_per_file: int | None, vacuum_hours: int | N
     rows = rows_per_file or ROWS_PER_FILE
     before = after = rewritten = 0
     if needs_compaction(target, rows) or verify:
-        spark = place.context("unisono lake compact")
+        spark = place.session("unisono lake compact")
         for table in compact(spark, target, rows, place.say):
             place.say(f"{table.table}: {table.files_before} files → {table.files_after}")
             before, after = before + table.files_before, after + table.files_after

@@ -69,7 +69,7 @@ def erase_(
     lake.view()
     for directory in reports:
         require_report(directory)
-    spark = place.context("unisono lake erase")
+    spark = place.session("unisono lake erase")
     require_visible(spark, store)
     planned = plan(spark, store, lake, selector)
     if dry_run:

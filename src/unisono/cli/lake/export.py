@@ -103,7 +103,7 @@ def _export(
     if not plan(store, target, to) and not (verify and head):
         click.echo(f"nothing to export: the lake has all events up to {head}")
         return
-    spark = place.context("unisono lake export")
+    spark = place.session("unisono lake export")
     require_visible(spark, store)
     done = export(
         spark,
@@ -126,9 +126,10 @@ def _follow(
     events_per_batch: int | None,
     checkpoint: Path | None,
 ) -> None:
-    from unisono.pipeline.jobs.export.follow import EVERY_S, Follower
+    from unisono.pipeline.jobs.export.follow import EVERY_S, Follower, follow_by_polling
     from unisono.pipeline.jobs.export.job import ExportResult
     from unisono.pipeline.spark.cluster import require_visible
+    from unisono.pipeline.spark.private import is_connect
     from unisono.pipeline.spark.source import EVENTS_PER_BATCH
 
     if checkpoint is None:
@@ -146,16 +147,18 @@ def _follow(
     spark = place.session("unisono lake export --follow")
     for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which sets its own SIGINT handler
         signal.signal(number, lambda *_: stop.set())
-    require_visible(spark.sparkContext, store)
-    follower = Follower(
-        spark,
-        store,
-        target,
-        checkpoint,
-        every_s=every or EVERY_S,
-        events_per_batch=events_per_batch or EVENTS_PER_BATCH,
-        on_batch=on_batch,
-    )
-    place.say(f"following {store.partition(':')[0]} from event {target.head()}")
-    follower.run(stop)
+    require_visible(spark, store)
+    every_s, batch = every or EVERY_S, events_per_batch or EVENTS_PER_BATCH
+    following = f"following {store.partition(':')[0]} from event {target.head()}"
+    if is_connect(spark):
+        place.say(following)
+        follow_by_polling(
+            spark, store, target, stop, every_s=every_s, events_per_batch=batch, on_batch=on_batch
+        )
+    else:
+        follower = Follower(
+            spark, store, target, checkpoint, every_s=every_s, events_per_batch=batch, on_batch=on_batch
+        )
+        place.say(following)
+        follower.run(stop)
     sum_up("exported", events, time.monotonic() - began, f"stopped at event {target.head()}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from unisono.cli.lake.command import DATA, LakeTarget, _pairs, reporting, sum_up
+from unisono.cli.lake.command import DATA, LakeTarget, _pairs, explain_option, explaining, reporting, sum_up
 from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ STAGING = Path("unisono-import")
 @click.option(
     "--master",
     metavar="URL",
-    help="Where Spark runs: local[*], local[4], spark://HOST:PORT. [default: local[*]]",
+    help="Where Spark runs: local[*], local[4], spark://HOST:PORT, sc://HOST:PORT. [default: local[*]]",
 )
 @click.option(
     "--spark-conf", multiple=True, metavar="K=V", callback=_pairs, help="A setting of Spark. May be repeated."
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@explain_option
 def import_(
     paths: tuple[Path, ...],
     data: Path | None,
@@ -110,6 +111,7 @@ def import_(
     master: str | None,
     spark_conf: dict[str, str],
     quiet: bool,
+    explain: bool,
 ) -> None:
     """Load history from files into a log: every row is judged as the server would, and loaded once, in order.
 
@@ -128,7 +130,7 @@ def import_(
         raise click.UsageError(f"--report: {report_file.parent} is not a directory")
     named = store if data is None else f"sqlite:{data}"
     place = LakeTarget(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
-    with reporting():
+    with reporting(), explaining(explain):
         from unisono.pipeline.jobs.import_.job import ImportPlan, run
         from unisono.pipeline.jobs.import_.sources import FIELDS, FieldMapping, find
         from unisono.store.bulk_load import GROUP_ROWS_MAX

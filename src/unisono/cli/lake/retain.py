@@ -44,7 +44,7 @@ def retain_(
     maintainer = open_maintainer(store)
     try:
         lake.view()
-        spark = place.context("unisono lake retain")
+        spark = place.session("unisono lake retain")
         require_visible(spark, store)
         if dry_run:
             click.echo(plan(spark, store, maintainer, lake, policy).text())

@@ -44,7 +44,7 @@ def revalidate_(
     lake = place.open_lake()
     lake.view()
     head = 0 if place.store is None else extent(place.store_uri).head
-    spark = place.context("unisono lake revalidate")
+    spark = place.session("unisono lake revalidate")
     result = revalidate(spark, lake, before, now, out=out, notify=place.say, log_head=head)
     if out is not None:
         write(result, out)

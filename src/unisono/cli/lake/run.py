@@ -154,7 +154,7 @@ def _serve(
         raise
     try:
         spark = place.session("unisono lake run")
-        require_visible(spark.sparkContext, store)
+        require_visible(spark, store)
         service = Service(
             store,
             lake,
@@ -163,7 +163,7 @@ def _serve(
             status_file=file,
             notify=place.say,
             lease=lease,
-            alive=lambda: not is_stopped(spark.sparkContext),
+            alive=lambda: not is_stopped(spark),
         )
         place.say(f"at work on {lake.storage.location}, status in {file}")
         good = service.run(stop, cycles)

@@ -59,7 +59,7 @@ def _fold(
     if not partitions and not rebuild and folded_to(target, model) == head:
         return SnapshotResult(model.version, head, head, 0, 0, 0, 0.0)
     return snapshot(
-        place.context("unisono lake snapshot"),
+        place.session("unisono lake snapshot"),
         target,
         model,
         partitions=partitions or None,

@@ -61,7 +61,6 @@ class _StageWork:
 
     def __init__(self, spark: SparkSession, store: str, lake: Lake, options: ServiceOptions) -> None:
         self._spark = spark
-        self._context = spark.sparkContext
         self._store = store
         self._lake = lake
         self.options = options
@@ -69,14 +68,14 @@ class _StageWork:
     def export(self) -> StageResult:
         if not plan(self._store, self._lake):
             return StageResult(0, f"the lake has all events up to {self._lake.head()}")
-        done = export(self._context, self._store, self._lake)
+        done = export(self._spark, self._store, self._lake)
         return StageResult(done.events, f"{done.events} events, up to {done.upto}")
 
     def snapshot(self) -> StageResult:
         model = in_force(self._store)
         if folded_to(self._lake, model) == self._lake.head():
             return StageResult(0, f"snapshots of model version {model.version} are at the lake's head")
-        done = snapshot(self._context, self._lake, model)
+        done = snapshot(self._spark, self._lake, model)
         return StageResult(
             done.partitions, f"{done.partitions} partitions, {done.events} events, up to {done.upto}"
         )
@@ -88,7 +87,7 @@ class _StageWork:
     def retain(self) -> StageResult:
         assert self.options.keep is not None
         with closing(open_maintainer(self._store)) as maintainer:
-            done = retain(self._context, self._store, maintainer, self._lake, self.options.keep)
+            done = retain(self._spark, self._store, maintainer, self._lake, self.options.keep)
         if done.events:
             return StageResult(done.events, f"{done.events} events left the log, up to {done.plan.upto}")
         return StageResult(0, f"nothing to go: {done.plan.bounds[0].why}")
@@ -96,7 +95,7 @@ class _StageWork:
     def compact(self) -> StageResult:
         rows = 0
         if needs_compaction(self._lake):
-            rows = sum(table.rows_rewritten for table in compact(self._context, self._lake))
+            rows = sum(table.rows_rewritten for table in compact(self._spark, self._lake))
         removed = vacuum(self._lake, self.options.vacuum_hours)
         return StageResult(rows + removed, f"{rows} rows joined, {removed} old files removed")
 
@@ -107,7 +106,7 @@ class _StageWork:
         assert self.options.out is not None
         out = self.options.out / "audit"
         out.mkdir(parents=True, exist_ok=True)  # fails before the audit, not after it
-        done = audit(self._context, self._lake, self._store)
+        done = audit(self._spark, self._lake, self._store)
         (out / "index.html").write_text(page(done), "utf-8")
         (out / "audit.json").write_bytes(done.json() + b"\n")
         wrong = "" if done.sound else f"{done.verdict()} (see {out / 'index.html'})"

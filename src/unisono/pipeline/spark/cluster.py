@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unisono.pipeline.errors import NoSuchStore, StoreNotVisible
 from unisono.pipeline.open_log import open_reader, sqlite_directory
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
+from unisono.pipeline.spark.private import is_connect
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 PROBES_PER_CORE: Final = 2
 """Probes per core, so that very likely every executor gets one."""
@@ -19,17 +20,19 @@ PROBES_PER_CORE: Final = 2
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def require_visible(spark: SparkContext, store: str) -> None:
+def require_visible(spark: SparkSession, store: str) -> None:
     """Refuse an embedded log that executors cannot read safely.
 
     SQLite's readers and writer share memory, so they must be on one machine: over a network file system, reads beside
     a writing server can be wrong.
     """
     directory = sqlite_directory(store)
-    if directory is None or str(spark.master).startswith("local"):
+    if directory is None:
         return
-    probes = PROBES_PER_CORE * max(1, spark.defaultParallelism)
-    answers = spark.parallelize(range(probes), probes).mapPartitions(_Probe(store)).collect()
+    if not is_connect(spark) and str(spark.conf.get("spark.master")).startswith("local"):
+        return
+    probes = [store] * (PROBES_PER_CORE * parallelism(spark))
+    answers = run_on_executors(spark, probes, _probe)
     advice = "use a PostgreSQL store, or --master local[*]"
     for host, boot, problem in answers:
         if problem:
@@ -43,17 +46,14 @@ def require_visible(spark: SparkContext, store: str) -> None:
             )
 
 
-class _Probe:
-    def __init__(self, store: str) -> None:
-        self._store = store
-
-    def __call__(self, _: Iterable[int]) -> Iterator[tuple[str, str, str]]:
-        try:
-            open_reader(self._store).close()
-            problem = ""
-        except NoSuchStore as error:
-            problem = str(error)
-        yield socket.gethostname(), boot_id(), problem
+def _probe(store: str) -> tuple[str, str, str]:
+    """On an executor: its host, its boot, and why it cannot read the log."""
+    try:
+        open_reader(store).close()
+        problem = ""
+    except NoSuchStore as error:
+        problem = str(error)
+    return socket.gethostname(), boot_id(), problem
 
 
 def boot_id() -> str:

@@ -8,7 +8,8 @@ credentials; there executors read through delta-rs, as they write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from unisono.lake.lake import Lake, View
 from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
+from unisono.pipeline.spark.executors import task_frame
 
 READING: Final[Mapping[str, str]] = {
     "parquet.page.verify-checksum.enabled": "true",
@@ -80,18 +82,10 @@ def frame_of(
                 pass  # checks the footer, which has no checksum and by which Spark skips row groups
         rows = spark.read.schema(schema).options(**READING).parquet(*paths)
         return rows.where((f.col("committed_id") > since) & (f.col("committed_id") <= upto))
-    places = spark.range(len(files), numPartitions=len(files))
-    return places.mapInArrow(_reading(storage, tuple(files), RowRange(since, upto)), schema)
+    return task_frame(spark, files, partial(_read, storage, RowRange(since, upto)), schema)
 
 
-def _reading(
-    storage: Storage, files: tuple[DataFile, ...], span: RowRange
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in places:
-            for place in batch.column("id").to_pylist():
-                file = files[place]
-                columns = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
-                yield from scan_file(storage, file, span, columns)
-
-    return read
+def _read(storage: Storage, span: RowRange, file: DataFile) -> Iterator[pa.RecordBatch]:
+    """On an executor: the rows of one file."""
+    columns = (LOG_SCHEMA if file.table == LOG else PARTITION_SCHEMA).names
+    return scan_file(storage, file, span, columns)

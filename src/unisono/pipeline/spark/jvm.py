@@ -206,6 +206,6 @@ def _written(text: str, directory: Path | None = None) -> Path:
 
 
 def start(launch: Launch, options: list[str], memory: str) -> Any:
-    """Start Java by a prepared command: a gateway for SparkContext."""
+    """Start Java by a prepared command: a gateway for a session."""
     command = [launch.java, "-cp", launch.classpath, f"-Xmx{memory}", *launch.options, *options]
     return private.gateway_by_command([*command, "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"])

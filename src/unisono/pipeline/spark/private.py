@@ -1,4 +1,5 @@
-"""The private parts of PySpark in use, each with its reason. No other module touches one.
+"""The private parts of PySpark in use, each with its reason, and all that needs a classic session. No other module
+touches one.
 
 They are checked by `tests/pipeline/spark/` against the installed PySpark. A new PySpark version that changes one of
 them breaks this file only.
@@ -12,13 +13,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.errors import PipelineError, brief
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 START_TIMEOUT_S: Final = 60.0
 """Java answers within seconds, or never."""
@@ -36,46 +38,96 @@ def spark_home() -> Path:
     return Path(_find_spark_home())
 
 
-def active_context() -> SparkContext | None:
-    """The running context, if any. The public `SparkContext.getOrCreate` would start one."""
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect. The public `is_remote` answers for the process, not a session."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def running_session() -> SparkSession | None:
+    """The running session, if any. The public `getOrCreate` would start one."""
+    from pyspark.sql import SparkSession
+
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        return SparkSession.getActiveSession()
     from pyspark import SparkContext
 
-    return SparkContext._active_spark_context
+    return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
-def java_process(spark: SparkContext) -> Any:
-    """The Java process that this process started (a Popen), None under spark-submit.
+def classic_session(settings: Mapping[str, str], gateway: Any) -> SparkSession:
+    """Start a session in the Java process of a gateway. The session builder takes no gateway."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
 
-    Java must end before this process prints its last line; `SparkContext.stop` leaves it running.
-    """
-    return getattr(spark._gateway, "proc", None)
-
-
-def is_stopped(spark: SparkContext) -> bool:
-    """Whether Java has stopped the context or has ended. The Python side does not notice either."""
     try:
-        java: Any = spark._jsc
+        SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
+    except Py4JError as error:
+        raise PipelineError(
+            f"Spark cannot be started on {settings['spark.master']}: {brief(error)}"
+        ) from error
+    return SparkSession.builder.getOrCreate()
+
+
+def submitted_session(
+    defaults: Mapping[str, str], conf: Mapping[str, str], gateway: Any = None
+) -> SparkSession:
+    """Start a session in the Java process of spark-submit, or of this gateway.
+
+    Its settings win over `defaults`, and `conf` wins over them.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._ensure_initialized(
+        gateway=gateway
+    )  # a SparkConf made later has the settings of spark-submit
+    chosen = SparkConf()
+    for key, value in {**defaults, **conf}.items():
+        if key in conf or not chosen.contains(key):
+            chosen.set(key, value)
+    SparkContext(conf=chosen)
+    return SparkSession.builder.getOrCreate()
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """Of a classic session; no setting has it where Spark counts cores itself."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def java_process(spark: SparkSession) -> Any:
+    """The Java process that this process started (a Popen), None under spark-submit and for Spark Connect.
+
+    Java must end before this process prints its last line; `SparkSession.stop` leaves it running.
+    """
+    return None if is_connect(spark) else getattr(spark.sparkContext._gateway, "proc", None)
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether Java has stopped the session or has ended. The Python side does not notice either."""
+    try:
+        if is_connect(spark):
+            spark.conf.get("spark.app.name", "")
+            return False
+        java: Any = spark.sparkContext._jsc
         return bool(java.sc().isStopped())
-    except Exception:  # py4j raises several kinds when Java has ended
+    except Exception:  # py4j and gRPC raise several kinds when Java has ended
         return True
 
 
-def executor_count(spark: SparkContext) -> int:
+def executor_count(spark: SparkSession) -> int:
     """Registered executors. Python's status tracker shows jobs and stages only."""
-    java: Any = spark._jsc
+    java: Any = spark.sparkContext._jsc
     return int(java.sc().getExecutorMemoryStatus().size()) - 1  # the driver counts as one
 
 
-def silence_accumulators(spark: SparkContext) -> None:
-    """Before Java is ended: its open connection to the accumulator server would print a traceback."""
-    spark._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-
-
-def adopt_gateway(gateway: Any = None) -> None:
-    """Use this gateway, or spark-submit's; a `SparkConf` made later has the settings that spark-submit was given."""
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized(gateway=gateway)
+def be_silent(spark: SparkSession) -> None:
+    """Before Java is ended: it would log unfinished tasks, and its open connection to the accumulator server would
+    print a traceback.
+    """
+    with suppress(Exception):
+        spark.sparkContext.setLogLevel("OFF")
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 def gateway_by_scripts(settings: Mapping[str, str]) -> Any:

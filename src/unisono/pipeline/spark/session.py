@@ -1,6 +1,7 @@
 """Spark sessions: the one place for their settings, with reasons.
 
-The same settings serve `local[*]` on a laptop and `spark://…` on a cluster; `conf` given by a caller wins.
+The same settings serve `local[*]` on a laptop and `spark://…` on a cluster; `conf` given by a caller wins. On a Spark
+Connect server (`sc://…`) those apply that a session can have.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
 from unisono.pipeline.errors import PipelineError, brief
 from unisono.pipeline.spark import jvm, private
+from unisono.pipeline.spark.executors import parallelism
 from unisono.pipeline.spark.packing import pack
 
 LOCAL: Final = "local[*]"
@@ -61,6 +61,20 @@ SHUFFLES: Final = "spark.sql.shuffle.partitions"
 TASKS_PER_CORE: Final = 2
 """Shuffle partitions per core: Spark's default of 200 is far too many tasks for a few cores."""
 
+CONNECT: Final = "sc://"
+CONNECT_PORT: Final = 15002
+"""Where a Spark Connect server listens unless its address says otherwise."""
+
+CONNECT_SETTINGS: Final[Mapping[str, str]] = {
+    key: SETTINGS[key]
+    for key in (
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "spark.sql.python.filterPushdown.enabled",
+        "spark.sql.session.timeZone",
+    )
+}
+"""Settings that a session on somebody else's server gets."""
+
 _LOCAL_MASTER: Final = re.compile(r"^local(?:\[(\*|\d+)\])?$")
 
 
@@ -76,55 +90,80 @@ def session(
     progress: bool = False,
     quick: bool = False,
 ) -> SparkSession:
-    """A session on `master`, or on the master of spark-submit, or on this machine.
+    """The running session; else one on `master`, or on the master of spark-submit, or on this machine.
+
+    A master of `sc://HOST:PORT` is a Spark Connect server, as is one in SPARK_REMOTE.
 
     `quick`: Java skips its optimising compiler and starts faster, for jobs that run in Python. SQL over much data is
     faster without.
     """
-    started = context(master, app, conf=conf, progress=progress, quick=quick)
-    spark = SparkSession.builder.getOrCreate()
-    if not is_local(str(started.master)) and not started.getConf().contains(SHUFFLES):
-        spark.conf.set(SHUFFLES, str(TASKS_PER_CORE * max(1, started.defaultParallelism)))
-    return spark
-
-
-def context(
-    master: str | None = None,
-    app: str = "unisono",
-    *,
-    conf: Mapping[str, str] | None = None,
-    progress: bool = False,
-    quick: bool = True,
-) -> SparkContext:
-    """A context without SQL, for jobs that only run tasks; it starts some seconds faster."""
-    running = private.active_context()
+    running = private.running_session()
     if running is not None:
         return running
+    given = conf or {}
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _submitted(app, conf or {})
+        spark = private.submitted_session({**SETTINGS, "spark.app.name": app}, given)
+        _require_executors(spark)
+        return _with_shuffles(spark)
+    server = master or os.environ.get("SPARK_REMOTE", "")
+    if server.startswith(CONNECT):
+        return _connected(server, app, given)
     if submit_args := _submit_args():
-        return _as_submitted(submit_args, master, app, conf or {})
+        return _with_shuffles(_as_submitted(submit_args, master, app, given))
     chosen = master or LOCAL
-    settings = _settings(chosen, conf or {}, progress)
+    settings = _settings(chosen, given, progress)
     _set_environment(chosen, settings)
     if not is_local(chosen):
         _require_master(chosen)
     settings |= {"spark.app.name": app, "spark.master": _with_retries(chosen)}
-    gateway = _gateway(settings, quick=quick)
+    spark = private.classic_session(settings, _gateway(settings, quick=quick))
+    _require_executors(spark)
+    _ship(spark, chosen)
+    return _with_shuffles(spark)
+
+
+def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server. Its own settings win, except where results depend on them."""
+    _require_server(server)
     try:
-        started = SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
-    except Py4JError as error:
-        raise PipelineError(f"Spark cannot be started on {chosen}: {brief(error)}") from error
-    _require_executors(started)
-    _ship(started, chosen)
-    return started
+        spark = SparkSession.builder.remote(server).appName(app).getOrCreate()
+        for key, value in {**CONNECT_SETTINGS, **conf}.items():
+            if spark.conf.isModifiable(key):
+                spark.conf.set(key, value)
+        _ship(spark, server)
+    except ImportError as error:
+        raise PipelineError(
+            f"Spark Connect needs more packages ({error}): pip install 'unisono[pipeline]'"
+        ) from error
+    except Exception as error:
+        raise PipelineError(f"no session on the Spark Connect server {server}: {brief(error)}") from error
+    return spark
 
 
-def _ship(started: SparkContext, master: str) -> None:
+def _require_server(server: str) -> None:
+    """Fail soon when nothing listens: PySpark tries for minutes."""
+    match = re.match(r"^sc://(?:\[([^\]]+)\]|([^:/;,\[]+))(?::(\d+))?(?:/|$)", server)
+    if match is None:
+        raise PipelineError(f"{server!r} is no address of a Spark Connect server: write sc://HOST:PORT")
+    try:
+        address = (match[1] or match[2], int(match[3] or CONNECT_PORT))
+        socket.create_connection(address, MASTER_TIMEOUT_S).close()
+    except OSError as error:
+        raise PipelineError(f"no Spark Connect server answers at {server}: {error}") from error
+
+
+def _with_shuffles(spark: SparkSession) -> SparkSession:
+    """Shuffle partitions by the cores of a cluster, unless the caller has chosen."""
+    if not is_local(str(spark.conf.get("spark.master"))) and SHUFFLES not in spark.conf.getAll:
+        spark.conf.set(SHUFFLES, str(TASKS_PER_CORE * parallelism(spark)))
+    return spark
+
+
+def _ship(spark: SparkSession, master: str) -> None:
     """Ship this package to executors on other machines."""
     if not is_local(master):
-        folder = Path(tempfile.mkdtemp(prefix="unisono-", dir=SparkFiles.getRootDirectory()))
-        started.addPyFile(str(pack(folder / "unisono.zip")))
+        with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
+            spark.addArtifacts(str(pack(Path(folder) / "unisono.zip", compiled=True)), pyfile=True)
 
 
 def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:
@@ -168,7 +207,7 @@ def _submit_args() -> list[str]:
     return [] if words in ([], ["pyspark-shell"]) else words
 
 
-def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[str, str]) -> SparkContext:
+def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
     """With arguments for spark-submit in the environment: Spark's scripts start Java."""
     if words[-1] != "pyspark-shell":
         raise PipelineError(
@@ -179,29 +218,16 @@ def _as_submitted(words: list[str], master: str | None, app: str, conf: Mapping[
     chosen = master or (named[1] if named else LOCAL)
     _set_environment(chosen, conf)
     given = {**conf} if master is None and named else {**conf, "spark.master": _with_retries(chosen)}
-    private.adopt_gateway(private.gateway_by_scripts(given))
-    started = _submitted(app, given)
-    _ship(started, chosen)
-    return started
+    gateway = private.gateway_by_scripts(given)
+    spark = private.submitted_session({**SETTINGS, "spark.app.name": app}, given, gateway)
+    _require_executors(spark)
+    _ship(spark, chosen)
+    return spark
 
 
 def _with_retries(master: str) -> str:
     match = _LOCAL_MASTER.match(master)
     return f"local[{match[1] or 1},{TASK_FAILURES_MAX}]" if match else master
-
-
-def _submitted(app: str, conf: Mapping[str, str]) -> SparkContext:
-    """Inside spark-submit, which has started Java and chosen the master; its settings win over SETTINGS."""
-    private.adopt_gateway()
-    chosen = SparkConf()
-    for key, value in {**SETTINGS, **conf}.items():
-        if key in conf or not chosen.contains(key):
-            chosen.set(key, value)
-    if not chosen.contains("spark.app.name"):
-        chosen.setAppName(app)
-    started = SparkContext(conf=chosen)
-    _require_executors(started)
-    return started
 
 
 def _require_master(master: str) -> None:
@@ -214,13 +240,15 @@ def _require_master(master: str) -> None:
         raise PipelineError(f"no Spark master answers at {master}: {error}") from error
 
 
-def _require_executors(spark: SparkContext) -> None:
+def _require_executors(spark: SparkSession) -> None:
     """Fail when a standalone master has no resources for executors: it would let the job wait for ever.
 
     Other masters queue applications on purpose, and with dynamic allocation executors start with the first tasks.
     """
-    conf = spark.getConf()
-    if not str(spark.master).startswith("spark://") or conf.get("spark.dynamicAllocation.enabled") == "true":
+    conf = spark.conf
+    if not str(conf.get("spark.master")).startswith("spark://"):
+        return
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return
     deadline = time.monotonic() + EXECUTORS_TIMEOUT_S
     while private.executor_count(spark) < 1:

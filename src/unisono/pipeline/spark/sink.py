@@ -4,6 +4,8 @@
        .option("url", "ws://127.0.0.1:8080").option("jwt_secret_file", "secret")
        .mode("append").save())
 
+A stream is written with the same options, by `stream.writeStream.format("unisono")`, one write per micro-batch.
+
 Every event is submitted over the protocol's WebSocket and judged like any client's. An event has an id before it is
 sent, and the server commits an id once (ORD-03), so a retried task commits nothing twice. Within a task events are
 submitted in the order of its rows; between tasks there is no order.
@@ -44,7 +46,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from unisono.pipeline.errors import PipelineError
@@ -81,6 +87,9 @@ _OPTIONS: Final = frozenset(
     )
 )  # fmt: skip
 
+
+_CHECKPOINT: Final = "checkpointlocation"
+"""Spark passes its own option of a stream on to the writer."""
 
 _TEXTS: Final = frozenset(("id", "partition", "event", "schema", "data", "meta"))
 """Columns that are read, besides `partitions`; all others are ignored."""
@@ -191,6 +200,26 @@ class EventWriter(DataSourceArrowWriter):
             if message.file is not None:
                 path = Path(message.file)
                 path.rename(path.with_name(path.name.removeprefix(".")))
+
+
+class StreamEventWriter(DataSourceStreamArrowWriter):
+    """`writeStream.format("unisono")`: each micro-batch is one write.
+
+    Spark replays a micro-batch that it has not recorded as done; ids that were committed are skipped.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        given = {name: value for name, value in options.items() if name.lower() != _CHECKPOINT}
+        self._writer = EventWriter(given, schema, overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriteSummary:
+        return self._writer.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        self._writer.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        self._writer.abort(messages)
 
 
 class _Collected:

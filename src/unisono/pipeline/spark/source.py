@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     EqualTo,
     Filter,
@@ -285,6 +286,12 @@ class UnisonoSource(DataSource):
         from unisono.pipeline.spark.sink import EventWriter
 
         return EventWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """`stream.writeStream.format("unisono")`: the same for the micro-batches of a stream."""
+        from unisono.pipeline.spark.sink import StreamEventWriter
+
+        return StreamEventWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         request = self._reading()

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.spark import jvm, private
+from unisono.pipeline.spark.executors import PLAN_BYTES_MAX, run_on_executors
 
 EXIT_TIMEOUT_S: Final = 120.0
 """Java writes the archive while it ends."""
@@ -57,7 +58,7 @@ def _record(archive: Path) -> None:
     conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"}
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
         spark = session("local[2]", "unisono warm-up", conf=conf)
-        process = private.java_process(spark.sparkContext)
+        process = private.java_process(spark)
         _exercise(spark, Path(folder))
         spark.stop()
         process.stdin.close()
@@ -72,7 +73,8 @@ def _record(archive: Path) -> None:
 def _exercise(spark: Any, folder: Path) -> None:
     from pyspark.sql import functions as f
 
-    spark.sparkContext.parallelize(range(4), 2).map(str).collect()
+    run_on_executors(spark, range(4), str)
+    run_on_executors(spark, [bytes(PLAN_BYTES_MAX)] * 2, len)
     numbers = spark.range(1000).withColumn("name", f.sha2(f.col("id").cast("string"), 256))
     numbers.write.parquet(str(folder / "numbers"))
     read = spark.read.parquet(str(folder / "numbers")).where("id > 10")

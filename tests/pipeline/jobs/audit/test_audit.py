@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import spreading
@@ -34,18 +34,18 @@ CASES = [(group, name) for group, cases in GROUPS.items() for name in cases.case
 
 @pytest.fixture(scope="module")
 def sound(
-    context: SparkContext, history: tuple[Path, list[Record]], tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, history: tuple[Path, list[Record]], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A lake with everything in it: five files of log, spread and fresh runs, two generations of snapshots."""
     store, lake = sqlite_uri(history[0]), Lake.at(str(tmp_path_factory.mktemp("sound") / "lake"))
     lake.make(BUCKETS)
-    export(context, store, lake, to=HALF, events_per_file=600)
-    snapshot(context, lake, ShippedModel.open())
-    export(context, store, lake, to=SPREAD_TO, events_per_file=600)
+    export(spark, store, lake, to=HALF, events_per_file=600)
+    snapshot(spark, lake, ShippedModel.open())
+    export(spark, store, lake, to=SPREAD_TO, events_per_file=600)
     with spreading():
-        compact_table(context, lake, BY_PARTITION, ROWS_PER_FILE)
-    export(context, store, lake, events_per_file=600)
-    snapshot(context, lake, ShippedModel.open())
+        compact_table(spark, lake, BY_PARTITION, ROWS_PER_FILE)
+    export(spark, store, lake, events_per_file=600)
+    snapshot(spark, lake, ShippedModel.open())
     return Path(lake.storage.location)
 
 
@@ -59,8 +59,8 @@ class Damaged:
 
 
 class Damager:
-    def __init__(self, context: SparkContext, sound: Path, data: Path, place: Path) -> None:
-        self._context, self._sound, self._data, self._place = context, sound, data, place
+    def __init__(self, spark: SparkSession, sound: Path, data: Path, place: Path) -> None:
+        self._context, self._sound, self._data, self._place = spark, sound, data, place
         self._done: dict[str, Damaged] = {}
 
     def copies(self, name: str) -> tuple[Lake, Path]:
@@ -92,17 +92,17 @@ def prune(data: Path, lake: Lake, upto: int) -> None:
 
 @pytest.fixture(scope="module")
 def damager(
-    context: SparkContext,
+    spark: SparkSession,
     sound: Path,
     history: tuple[Path, list[Record]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Damager:
-    return Damager(context, sound, history[0], tmp_path_factory.mktemp("damaged"))
+    return Damager(spark, sound, history[0], tmp_path_factory.mktemp("damaged"))
 
 
-def test_a_sound_lake_has_no_finding(context: SparkContext, sound: Path, store: str) -> None:
+def test_a_sound_lake_has_no_finding(spark: SparkSession, sound: Path, store: str) -> None:
     told: list[str] = []
-    report = audit(context, Lake.at(str(sound)), store, AuditOptions(sample=None), told.append)
+    report = audit(spark, Lake.at(str(sound)), store, AuditOptions(sample=None), told.append)
     assert report.sound, report.text()
     assert not report.findings
     counts = {one.what: one.count for one in report.checked}
@@ -138,17 +138,17 @@ def test_rows_are_told_with_their_partition(damager: Damager) -> None:
     assert all(finding.partition for finding in findings if finding.kind in ("by_partition", "bucket"))
 
 
-def test_a_pruned_log_is_sound(context: SparkContext, damager: Damager) -> None:
+def test_a_pruned_log_is_sound(spark: SparkSession, damager: Damager) -> None:
     lake, data = damager.copies("pruned sound")
     prune(data, lake, 1_000)
-    report = audit(context, lake, sqlite_uri(data), AuditOptions(sample=0))
+    report = audit(spark, lake, sqlite_uri(data), AuditOptions(sample=0))
     assert report.sound, report.text()
     counts = {one.what: one.count for one in report.checked}
     assert counts["what the log remembers of pruned events, against the lake"] == 1_000
     assert counts["the log against the lake"] == 2_000
 
 
-def test_a_log_that_cannot_be_read_is_a_finding(context: SparkContext, damager: Damager) -> None:
+def test_a_log_that_cannot_be_read_is_a_finding(spark: SparkSession, damager: Damager) -> None:
     """Half of its pages are overwritten: what is lost with them is told as ranges, and the lake is sound."""
     lake, data = damager.copies("broken log")
     file = data / "log.db"
@@ -156,7 +156,7 @@ def test_a_log_that_cannot_be_read_is_a_finding(context: SparkContext, damager: 
     middle = len(content) // 2
     content[middle:] = bytes(len(content) - middle)
     file.write_bytes(bytes(content))
-    report = audit(context, lake, sqlite_uri(data), AuditOptions(sample=0))
+    report = audit(spark, lake, sqlite_uri(data), AuditOptions(sample=0))
     assert {finding.kind for finding in report.findings} == {"copy"}
     assert any("cannot be read" in finding.message for finding in report.findings)
 
@@ -164,7 +164,7 @@ def test_a_log_that_cannot_be_read_is_a_finding(context: SparkContext, damager: 
 @pytest.mark.parametrize("table", [BY_PARTITION, SNAPSHOTS])
 @pytest.mark.parametrize("sample", [None, 40])
 def test_replays_go_on_where_files_are_damaged(
-    context: SparkContext, damager: Damager, table: str, sample: int | None
+    spark: SparkSession, damager: Damager, table: str, sample: int | None
 ) -> None:
     """A column of it is overwritten, and no index tells: the file is a finding, and the others are replayed."""
     lake, _ = damager.copies(f"{table}-{sample}")
@@ -178,7 +178,7 @@ def test_replays_go_on_where_files_are_damaged(
     start = chunk.data_page_offset + 60
     content[start : start + 100] = bytes(100)
     path.write_bytes(bytes(content))
-    report = audit(context, lake, options=AuditOptions(sample=sample))
+    report = audit(spark, lake, options=AuditOptions(sample=sample))
     assert {(finding.kind, finding.committed_id) for finding in report.findings} == {("file", file.first_id)}
     (replayed,) = (one for one in report.checked if "against a replay" in one.what)
     assert "could not be read" in replayed.note
@@ -186,36 +186,36 @@ def test_replays_go_on_where_files_are_damaged(
 
 @pytest.mark.req("DUR-07")
 def test_snapshots_are_replayed_by_the_model_of_their_version(
-    context: SparkContext, damager: Damager, tmp_path: Path
+    spark: SparkSession, damager: Damager, tmp_path: Path
 ) -> None:
     lake, _ = damager.copies("models")
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "counted.json").write_text('{"type": "array"}')
     (tmp_path / "model.toml").write_text('name = "m"\nmodel_version = 3\n')
     model = ShippedModel.of(load_model(tmp_path))
-    snapshot(context, lake, model)
-    without = audit(context, lake, options=AuditOptions(sample=10))
+    snapshot(spark, lake, model)
+    without = audit(spark, lake, options=AuditOptions(sample=10))
     assert without.sound, without.text()
     assert "snapshots of model version 3: 10 snapshots (of 10 partitions; not replayed" in without.text()
-    given = audit(context, lake, options=AuditOptions(sample=10, model=model))
+    given = audit(spark, lake, options=AuditOptions(sample=10, model=model))
     assert given.sound, given.text()
     assert "snapshots of model version 3 against a replay: 10 snapshots" in given.text()
     assert {kind.kind: (kind.count, kind.warning) for kind in given.kinds} == {"model": (750, True)}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_damage_is_found(context: SparkContext, damager: Damager, seed: int) -> None:
+def test_random_damage_is_found(spark: SparkSession, damager: Damager, seed: int) -> None:
     lake, _ = damager.copies(f"random-{seed}")
     planter = Planter(lake)
     expected = at_random(planter, random.Random(seed), 25)
     planter.commit()
-    report = audit(context, lake, options=AuditOptions(sample=0))
+    report = audit(spark, lake, options=AuditOptions(sample=0))
     found = {(finding.kind, finding.committed_id) for finding in report.findings}
     assert expected <= found
     assert report.wrong == len(report.findings)
 
 
-def test_the_command(context: SparkContext, damager: Damager, sound: Path, tmp_path: Path) -> None:
+def test_the_command(spark: SparkSession, damager: Damager, sound: Path, tmp_path: Path) -> None:
     """In this process, so that it uses the Spark that runs; test_cli starts commands of their own."""
     done = unisono("lake", "audit", "--lake", str(sound), "--json", "-", "--quiet")
     assert done.exit_code == 0, done.output

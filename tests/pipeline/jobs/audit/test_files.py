@@ -9,7 +9,7 @@ import psycopg
 import pyarrow.fs as pa_fs
 import pytest
 from deltalake.fs import DeltaStorageHandler
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE
 from tests.lake.s3 import object_store
@@ -26,7 +26,7 @@ from unisono.store.port import Snapshot
 from unisono.store.postgres.log import PostgresLog
 
 
-def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811
+def test_a_shared_log(spark: SparkSession, database: str, tmp_path: Path) -> None:  # noqa: F811
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)
     with closing(PostgresLog.open(database, "node")) as log:
@@ -39,7 +39,7 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
         maintainer.set_archive(lake.storage.location)
         while maintainer.prune_step(200):
             pass
-    report = audit(context, lake, database, AuditOptions(sample=None))
+    report = audit(spark, lake, database, AuditOptions(sample=None))
     assert report.sound, report.text()
     assert {one.what: one.count for one in report.checked} == {
         "events by themselves, their ids and their order": 700,
@@ -54,25 +54,25 @@ def test_a_shared_log(context: SparkContext, database: str, tmp_path: Path) -> N
         connection.execute("UPDATE unisono.pruned SET client_id = 'x' WHERE committed_id = 150")
         connection.execute("ALTER TABLE unisono.events DISABLE TRIGGER USER")
         connection.execute("UPDATE unisono.events SET client_id = 'x' WHERE committed_id = 250")
-    report = audit(context, lake, database, AuditOptions(sample=0))
+    report = audit(spark, lake, database, AuditOptions(sample=0))
     found = {(finding.kind, finding.committed_id) for finding in report.findings}
     assert found == {("pruned", 150), ("copy", 250)}
     assert "secret" not in report.text()
 
 
 @pytest.mark.soak
-def test_a_lake_in_an_object_store(context: SparkContext, store: str) -> None:
+def test_a_lake_in_an_object_store(spark: SparkSession, store: str) -> None:
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)
         lake.make(buckets=4)
         export(HERE, store, lake, to=600, events_per_file=200)
         snapshot(HERE, lake, ShippedModel.open())
-        report = audit(context, lake, store)
+        report = audit(spark, lake, store)
         assert report.sound, report.text()
         lost = lake.view().log_files[1]
         handler = DeltaStorageHandler(lake.storage.table(LOG), options)
         pa_fs.PyFileSystem(handler).delete_file(lost.path)
-        report = audit(context, lake, store)
+        report = audit(spark, lake, store)
         assert {(finding.kind, finding.committed_id) for finding in report.findings} == {
             ("file", lost.first_id)
         }

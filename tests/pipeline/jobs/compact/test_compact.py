@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE, spreading
@@ -77,15 +76,13 @@ def test_a_large_old_run_is_left_alone() -> None:
     assert choose(runs, 10_000_000) == [[*runs[1], *runs[2]]]
 
 
-def test_fewer_files_same_rows(
-    spark: SparkSession, context: SparkContext, store: str, records: list[Record], lake: Lake
-) -> None:
+def test_fewer_files_same_rows(spark: SparkSession, store: str, records: list[Record], lake: Lake) -> None:
     before = lake.view()
     names = ["plain", "room-003"]
     old = [row for batch in before.scan_arrow(names) for row in batch.to_pylist()]
     assert needs_compaction(lake)
     with spreading():
-        told = compact(context, lake)
+        told = compact(spark, lake)
     assert [part.table for part in told] == [LOG, BY_PARTITION]
     assert all(part.files_after < part.files_before for part in told)
     after = lake.view()
@@ -94,13 +91,13 @@ def test_fewer_files_same_rows(
     assert not any(file.bucket == UNBUCKETED for file in after.partition_files)
     assert after.head == before.head == 3_000
     require_exact(lake, records)
-    assert all(part.equal for part in verify(context, store, lake))
+    assert all(part.equal for part in verify(spark, store, lake))
     assert [row for batch in after.scan_arrow(names) for row in batch.to_pylist()] == old
     # A reader that opened the lake before sees what it saw.
     assert [row for batch in before.scan_arrow(names) for row in batch.to_pylist()] == old
     assert read_log(spark, before).count() == 3_000
     assert not needs_compaction(lake)
-    assert [part.rows_rewritten for part in compact(context, lake)] == [0, 0]
+    assert [part.rows_rewritten for part in compact(spark, lake)] == [0, 0]
 
 
 def test_what_is_small_is_joined_and_not_spread(store: str, records: list[Record], lake: Lake) -> None:
@@ -115,11 +112,11 @@ def test_what_is_small_is_joined_and_not_spread(store: str, records: list[Record
 
 
 def test_full_files_are_cut_where_partitions_change_hands(
-    context: SparkContext, records: list[Record], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, records: list[Record], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "GROUP_ROWS", 64)  # on the driver only; executors keep theirs
     with spreading():
-        compact(context, lake, rows_per_file=1_000)
+        compact(spark, lake, rows_per_file=1_000)
     require_exact(lake, records)
     for files in runs_of(lake.view().partition_files):
         for bucket in range(4):
@@ -144,12 +141,12 @@ def test_vacuum_leaves_what_the_lake_names(records: list[Record], lake: Lake) ->
 
 @pytest.mark.soak
 def test_compaction_beside_readers_exports_and_another_compaction(
-    context: SparkContext, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     records = make_store(tmp_path / "data", 1_300)
     store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)
-    export(context, store, lake, to=100, events_per_file=20)
+    export(spark, store, lake, to=100, events_per_file=20)
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -171,14 +168,14 @@ def test_compaction_beside_readers_exports_and_another_compaction(
         assert found == [record.committed_id for record in expected if name in record.partitions]
 
     def tidy() -> None:
-        compact(context, lake)
+        compact(spark, lake)
 
     threads = [threading.Thread(target=guarded, args=(action,)) for action in (read, read, tidy, tidy)]
     with spreading():
         for thread in threads:
             thread.start()
         for upto in range(250, 1_301, 150):
-            export(context, store, lake, to=upto)
+            export(spark, store, lake, to=upto)
         stop.set()
         for thread in threads:
             thread.join()

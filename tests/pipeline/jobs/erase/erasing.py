@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE, spreading
 from tests.pipeline.canaries import CULPRIT, append, folded, holders, planted
@@ -112,12 +112,12 @@ def require_states(data: Path, lake: Lake, records: list[Record]) -> None:
     assert names <= set(rows)
 
 
-def run(context: SparkContext, data: Path, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
-    return run_on(context, sqlite_uri(data), lake, selector)
+def run(spark: SparkSession, data: Path, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
+    return run_on(spark, sqlite_uri(data), lake, selector)
 
 
-def run_on(context: SparkContext, store: str, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
-    return erase(context, store, lake, plan(context, store, lake, selector), reason="a test")
+def run_on(spark: SparkSession, store: str, lake: Lake, selector: Selector = BY_CULPRIT) -> EraseSummary:
+    return erase(spark, store, lake, plan(spark, store, lake, selector), reason="a test")
 
 
 def fingerprint(*directories: Path) -> dict[str, str]:

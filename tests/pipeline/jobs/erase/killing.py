@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.pipeline.canaries import CULPRIT
 from tests.pipeline.jobs.erase.erasing import prepare, require_erased, require_states, run
@@ -41,7 +41,7 @@ def reached(data: Path, lake: Lake, baseline: dict[str, int], records: list[Reco
     return sum(steps)
 
 
-def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: int) -> int:
+def kill_and_complete(spark: SparkSession, tmp_path: Path, kills: int, seed: int) -> int:
     """Erase, killed so many times at different moments, and then in peace; how many times it was killed alive."""
     chance = random.Random(seed)
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
@@ -60,7 +60,7 @@ def kill_and_complete(context: SparkContext, tmp_path: Path, kills: int, seed: i
         time.sleep(chance.choice((0.0, 0.05, 0.3, 1.0)))
         killed += kill(process)
         require_whole(data, lake)
-    done = run(context, data, lake)
+    done = run(spark, data, lake)
     assert done.proof.holds, done.proof.text()
     require_erased(data, lake, records)
     require_states(data, lake, records)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE
@@ -56,18 +56,18 @@ from unisono.store.sqlite.log import SqliteLog, SqliteReader
 from unisono.vocabulary import Json
 
 
-def test_planted_strings_are_gone_and_all_else_is_there(context: SparkContext, tmp_path: Path) -> None:
+def test_planted_strings_are_gone_and_all_else_is_there(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     records = prepare(data, lake)
     assert len(set(holders(data, tmp_path / "lake"))) > 8
     before = fingerprint(data, tmp_path / "lake")
-    planned = plan(context, sqlite_uri(data), lake, BY_CULPRIT)
+    planned = plan(spark, sqlite_uri(data), lake, BY_CULPRIT)
     assert (planned.events, planned.intact) == (25, 25)
     assert "events 40 to 1000 of 1000, 25 in all, not erased yet: 25" in planned.text()
     assert "in the log: 18, in the lake: 20" in planned.text()
     assert fingerprint(data, tmp_path / "lake") == before, "a plan changes nothing"
 
-    done = erase(context, sqlite_uri(data), lake, planned, reason="a test")
+    done = erase(spark, sqlite_uri(data), lake, planned, reason="a test")
     assert done.proof.holds, done.proof.text()
     assert (done.events, done.intact, done.log_events) == (25, 25, 18)
     assert done.files_removed > 0
@@ -232,7 +232,7 @@ def test_pieces() -> None:
     assert not any(CANARY.encode() in told for told in sample(texts, 1_000, salt))
 
 
-def test_command(context: SparkContext, tmp_path: Path) -> None:
+def test_command(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     with closing(SqliteLog.open(data)) as log:
         records = append(log, 200)
@@ -282,7 +282,7 @@ def test_command(context: SparkContext, tmp_path: Path) -> None:
     assert call("--client", CULPRIT, "--yes").exit_code == 0, "nothing is known any more of what was erased"
 
 
-def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tmp_path: Path) -> None:
+def test_what_was_found_is_looked_for_until_it_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     with closing(SqliteLog.open(data)) as log:
         append(log, 80)
@@ -303,7 +303,7 @@ def test_what_was_found_is_looked_for_until_it_is_gone(context: SparkContext, tm
 
 
 @pytest.mark.soak
-def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> None:  # noqa: F811
+def test_on_postgresql(spark: SparkSession, database: str, tmp_path: Path) -> None:  # noqa: F811
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
     with closing(PostgresLog.open(database, "node")) as log:
@@ -315,7 +315,7 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
         maintainer.set_archive(lake.storage.location)
         while maintainer.prune_step(100):
             pass
-    done = erase(context, database, lake, plan(context, database, lake, BY_CULPRIT))
+    done = erase(spark, database, lake, plan(spark, database, lake, BY_CULPRIT))
     assert done.proof.holds, done.proof.text()
     assert (done.events, done.intact, done.log_events) == (10, 10, 8)
     wanted = expected(records, lake)
@@ -331,11 +331,11 @@ def test_on_postgresql(context: SparkContext, database: str, tmp_path: Path) -> 
         known = log.begin([record.id for record in records]).known
         log.abandon()
     assert {id: told.hash for id, told in known.items()} == {record.id: record.hash for record in records}
-    assert run_on(context, database, lake).intact == 0
+    assert run_on(spark, database, lake).intact == 0
 
 
 @pytest.mark.soak
-def test_a_lake_in_an_object_store(context: SparkContext, tmp_path: Path) -> None:
+def test_a_lake_in_an_object_store(spark: SparkSession, tmp_path: Path) -> None:
     with closing(SqliteLog.open(tmp_path / "data")) as log:
         records = append(log, 120)
     with object_store() as options:
@@ -343,7 +343,7 @@ def test_a_lake_in_an_object_store(context: SparkContext, tmp_path: Path) -> Non
         lake.make(buckets=2)
         export(HERE, sqlite_uri(tmp_path / "data"), lake, to=100)
         held = {place.path for place in lake_files(lake.storage) if place.holds_events}
-        assert run(context, tmp_path / "data", lake).proof.holds
+        assert run(spark, tmp_path / "data", lake).proof.holds
         assert [row for batch in lake.scan_arrow() for row in batch.to_pylist()] == [
             row_of(record) for record in expected(records, lake)
         ]

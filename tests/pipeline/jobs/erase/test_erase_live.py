@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.behaviour.server.harness import Server, item, running, tree_event
 from tests.commands import unisono
@@ -43,14 +43,14 @@ def fill(server: Server) -> list[int]:
         return ids
 
 
-def test_beside_a_server(context: SparkContext, tmp_path: Path) -> None:
+def test_beside_a_server(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     arguments = ("--model", "open", "--access-default", "allow", "--snapshot-every-events", "7")
     with running(data, *arguments) as server:
         ids = fill(server)
         lake.make(buckets=2)
         export(HERE, sqlite_uri(data), lake, to=40)
-        done = run(context, data, lake, Selector("client", (CULPRIT,)))
+        done = run(spark, data, lake, Selector("client", (CULPRIT,)))
         assert done.proof.holds, done.proof.text()
         assert done.log_events == EVENTS
         assert list(holders(data, tmp_path / "lake")) == [], "while the server runs"
@@ -102,7 +102,7 @@ STEPS = (
     "step", [step if step == STEPS[1] else pytest.param(step, marks=pytest.mark.soak) for step in STEPS]
 )
 def test_the_next_erasure_finishes_one_that_was_killed(
-    context: SparkContext, prepared: Prepared, tmp_path: Path, step: str
+    spark: SparkSession, prepared: Prepared, tmp_path: Path, step: str
 ) -> None:
     """Whatever it is to erase itself. Kills at other moments: soak/test_erase.py."""
     data, lake = prepared.copy(tmp_path)

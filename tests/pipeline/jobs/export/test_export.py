@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
@@ -36,6 +35,7 @@ from unisono.pipeline.jobs.export.job import (
 )
 from unisono.pipeline.open_log import LogExtent, extent, sqlite_uri
 from unisono.pipeline.origin_check import origin_of
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.pipeline.spark.frames import read_log, read_partitions
 from unisono.pipeline.spark.private import java_process
 from unisono.store.port import Record
@@ -59,26 +59,26 @@ def test_ranges_cover_everything_once(since: int, count: int, size: int, cores: 
     assert max(upto - low for low, upto in parts) - min(upto - low for low, upto in parts) <= 1
 
 
-def test_the_lake_is_the_log(context: SparkContext, store: str, records: list[Record], lake: Lake) -> None:
+def test_the_lake_is_the_log(spark: SparkSession, store: str, records: list[Record], lake: Lake) -> None:
     told: list[tuple[int, int]] = []
-    done = export(context, store, lake, events_per_file=800, progress=lambda *seen: told.append(seen))
+    done = export(spark, store, lake, events_per_file=800, progress=lambda *seen: told.append(seen))
     assert (done.since, done.upto, done.events) == (0, 3_000, 3_000)
     assert told[-1] == (3_000, 3_000)
     require_exact(lake, records)
-    checked = verify(context, store, lake)
+    checked = verify(spark, store, lake)
     assert checked
     assert all(part.equal for part in checked)
     assert sum(part.log.rows for part in checked) == 3_000
-    again = export(context, store, lake)
+    again = export(spark, store, lake)
     assert (again.events, again.upto) == (0, 3_000)
 
 
-def test_a_little_at_a_time(context: SparkContext, store: str, records: list[Record], lake: Lake) -> None:
+def test_a_little_at_a_time(spark: SparkSession, store: str, records: list[Record], lake: Lake) -> None:
     for upto in (1, 2, 500, 500, 1_700):
-        assert export(context, store, lake, to=upto, events_per_file=300).upto == upto
+        assert export(spark, store, lake, to=upto, events_per_file=300).upto == upto
         assert lake.head() == upto
     require_exact(lake, records[:1_700])
-    assert all(part.equal for part in verify(context, store, lake, since=400, upto=1_000))
+    assert all(part.equal for part in verify(spark, store, lake, since=400, upto=1_000))
     info = lake_info(lake, store)
     assert (info.head, info.store_head, info.buckets) == (1_700, 3_000, 4)
     assert info.tables[0].rows == 1_700
@@ -86,12 +86,12 @@ def test_a_little_at_a_time(context: SparkContext, store: str, records: list[Rec
 
 
 def test_reading_it_with_spark(
-    spark: SparkSession, context: SparkContext, store: str, records: list[Record], tmp_path: Path
+    spark: SparkSession, store: str, records: list[Record], tmp_path: Path
 ) -> None:
     lake = Lake.at(str(tmp_path / "la ke[1]{x}*é"))
     lake.make(buckets=4)
     assert read_log(spark, lake).count() == 0
-    export(context, store, lake, events_per_file=800)
+    export(spark, store, lake, events_per_file=800)
     rows = [row.asDict() for row in read_log(spark, lake).orderBy("committed_id").collect()]
     assert rows == [row_of(record) | {"hash": bytearray(record.hash)} for record in records]
     assert read_log(spark, lake, 10, 20).count() == 10
@@ -103,8 +103,8 @@ def test_reading_it_with_spark(
     assert read_partitions(spark, lake.view()).count() == sum(len(r.partitions) for r in records)
 
 
-def test_any_delta_reader_prunes_by_bucket_and_range(context: SparkContext, store: str, lake: Lake) -> None:
-    export(context, store, lake, events_per_file=500)
+def test_any_delta_reader_prunes_by_bucket_and_range(spark: SparkSession, store: str, lake: Lake) -> None:
+    export(spark, store, lake, events_per_file=500)
     log = DeltaTable(lake.storage.table(LOG))
     assert len(log.file_uris(file_pruning_predicate="committed_id <= 500")) == 1
     assert len(log.file_uris()) == 6
@@ -113,10 +113,10 @@ def test_any_delta_reader_prunes_by_bucket_and_range(context: SparkContext, stor
 
 
 def test_a_kill_between_the_two_commits(
-    context: SparkContext, store: str, records: list[Record], lake: Lake
+    spark: SparkSession, store: str, records: list[Record], lake: Lake
 ) -> None:
     """by_partition has (1000, 1500] and log has not: nobody sees it, and the next export completes it."""
-    export(context, store, lake, to=1_000)
+    export(spark, store, lake, to=1_000)
     task = ExportTask(store, lake.storage, 1_000, 1_500, BOTH, 4, 800)
     commit(lake, ExportCommit(1_000, 1_500, frozenset((BY_PARTITION,))), [run_task(task)])
     assert lake.head() == 1_000
@@ -126,16 +126,16 @@ def test_a_kill_between_the_two_commits(
     stages = plan(store, lake, 2_000)
     assert stages == [ExportCommit(1_000, 1_500, frozenset((LOG,))), ExportCommit(1_500, 2_000, BOTH)]
     assert plan(store, lake, 1_200) == [ExportCommit(1_000, 1_200, frozenset((LOG,)))]
-    export(context, store, lake, to=2_000)
+    export(spark, store, lake, to=2_000)
     require_exact(lake, records[:2_000])
 
 
 def test_by_partition_is_made_anew_from_the_lake_alone(
-    context: SparkContext, records: list[Record], lake: Lake, tmp_path: Path
+    spark: SparkSession, records: list[Record], lake: Lake, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     make_store(data, 3_000)
-    export(context, sqlite_uri(data), lake, to=2_500)
+    export(spark, sqlite_uri(data), lake, to=2_500)
     prune(data, 2_400)
     shutil.rmtree(lake.storage.table(BY_PARTITION))
     lake.make(buckets=7)
@@ -143,7 +143,7 @@ def test_by_partition_is_made_anew_from_the_lake_alone(
         next(iter(lake.scan_arrow(["plain"])))
     told: list[tuple[int, int]] = []
     done = export(
-        context, sqlite_uri(data), lake, events_per_file=200, progress=lambda *seen: told.append(seen)
+        spark, sqlite_uri(data), lake, events_per_file=200, progress=lambda *seen: told.append(seen)
     )
     assert (done.since, done.upto, done.events, done.digest.rows) == (0, 3_000, 3_000, 500)
     assert told == [(1_600, 3_000), (2_500, 3_000), (3_000, 3_000)]
@@ -151,10 +151,10 @@ def test_by_partition_is_made_anew_from_the_lake_alone(
     require_exact(lake, records)
 
 
-def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, tmp_path: Path) -> None:
+def test_what_cannot_be_exported(spark: SparkSession, store: str, lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(NoSuchRange, match="the log ends at 3000, 9999 is requested"):
-        export(context, store, lake, to=9_999)
-    export(context, store, lake, to=100)
+        export(spark, store, lake, to=9_999)
+    export(spark, store, lake, to=100)
     make_store(tmp_path / "other", 200, seed=2)
     with pytest.raises(Mismatch, match="a copy of another log"):
         plan(sqlite_uri(tmp_path / "other"), lake)
@@ -172,32 +172,32 @@ def test_what_cannot_be_exported(context: SparkContext, store: str, lake: Lake, 
     ):
         plan(sqlite_uri(tmp_path / "pruned"), lake)
     with pytest.raises(NoSuchRange, match="no longer has any event"):
-        verify(context, sqlite_uri(tmp_path / "pruned"), lake)
+        verify(spark, sqlite_uri(tmp_path / "pruned"), lake)
 
 
 def test_verification_sees_a_difference(
-    context: SparkContext, records: list[Record], lake: Lake, tmp_path: Path
+    spark: SparkSession, records: list[Record], lake: Lake, tmp_path: Path
 ) -> None:
     make_store(tmp_path / "data", 1_000)
     make_store(tmp_path / "twin", 1_000, seed=9)
-    export(context, sqlite_uri(tmp_path / "data"), lake, events_per_file=300)
-    assert all(part.equal for part in verify(context, sqlite_uri(tmp_path / "data"), lake))
-    assert not any(part.equal for part in verify(context, sqlite_uri(tmp_path / "twin"), lake))
+    export(spark, sqlite_uri(tmp_path / "data"), lake, events_per_file=300)
+    assert all(part.equal for part in verify(spark, sqlite_uri(tmp_path / "data"), lake))
+    assert not any(part.equal for part in verify(spark, sqlite_uri(tmp_path / "twin"), lake))
 
 
 def test_an_export_that_comes_between_looking_at_log_and_lake(
-    context: SparkContext, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = SqliteLog.open(tmp_path / "data")
     records = append(log, 100)
     store = sqlite_uri(tmp_path / "data")
-    export(context, store, lake)
+    export(spark, store, lake)
 
     def then_more_is_exported(uri: str) -> LogExtent:
         held = extent(uri)
         monkeypatch.setattr(exporting, "extent", extent)
         records.extend(append(log, 50))
-        export(context, store, lake)
+        export(spark, store, lake)
         return held
 
     monkeypatch.setattr(exporting, "extent", then_more_is_exported)
@@ -206,7 +206,7 @@ def test_an_export_that_comes_between_looking_at_log_and_lake(
     require_exact(lake, records)
 
 
-def test_two_exports_at_once(context: SparkContext, lake: Lake, tmp_path: Path) -> None:
+def test_two_exports_at_once(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """Beside each other and beside a writer: no event twice, none missing."""
     log = SqliteLog.open(tmp_path / "data")
     records = append(log, 2_000)
@@ -215,7 +215,7 @@ def test_two_exports_at_once(context: SparkContext, lake: Lake, tmp_path: Path) 
     def run() -> None:
         try:
             for _ in range(3):
-                export(context, sqlite_uri(tmp_path / "data"), lake, events_per_file=150)
+                export(spark, sqlite_uri(tmp_path / "data"), lake, events_per_file=150)
         except BaseException as error:
             failures.append(error)
 
@@ -228,23 +228,21 @@ def test_two_exports_at_once(context: SparkContext, lake: Lake, tmp_path: Path) 
         thread.join()
     log.close()
     assert failures == []
-    export(context, sqlite_uri(tmp_path / "data"), lake)
+    export(spark, sqlite_uri(tmp_path / "data"), lake)
     require_exact(lake, records)
 
 
-def test_a_disk_that_is_full(
-    context: SparkContext, store: str, records: list[Record], tmp_path: Path
-) -> None:
+def test_a_disk_that_is_full(spark: SparkSession, store: str, records: list[Record], tmp_path: Path) -> None:
     """The error says where, nothing is left of the attempt, and with room again the same command goes on."""
-    java = java_process(context).pid
-    context.parallelize(range(2), 2).map(str).collect()  # there are workers to be limited
+    java = java_process(spark).pid
+    run_on_executors(spark, range(2), str)  # there are workers to be limited
     sizes = []
     for name in ("elsewhere", "lake"):
         lake = Lake.at(str(tmp_path / name))
         lake.make(buckets=4)
-        export(context, store, lake, to=100)
+        export(spark, store, lake, to=100)
         if name == "elsewhere":
-            export(context, store, lake)
+            export(spark, store, lake)
             view = lake.view()
             sizes = [view.log_files[-1].bytes, view.partition_files[-1].bytes]
     assert sizes[0] < sizes[1], "the file of log is written first, and fits"

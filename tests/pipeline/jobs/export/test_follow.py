@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.pipeline.history import append, make_store, require_exact
@@ -73,14 +72,12 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-def test_batches_that_are_there_already_add_nothing(
-    spark: SparkSession, context: SparkContext, lake: Lake, tmp_path: Path
-) -> None:
+def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """An export runs beside the stream and one was killed between its two commits before."""
     log = SqliteLog.open(tmp_path / "data")
     records = append(log, 600)
     store = sqlite_uri(tmp_path / "data")
-    export(context, store, lake, to=200)
+    export(spark, store, lake, to=200)
     half = run_task(ExportTask(store, lake.storage, 200, 350, BOTH, 4, 800))
     commit(lake, ExportCommit(200, 350, frozenset((BY_PARTITION,))), [half])
     told: list[tuple[int, int]] = []
@@ -88,7 +85,7 @@ def test_batches_that_are_there_already_add_nothing(
         spark, store, lake, tmp_path / "at", every_s=0.1, events_per_batch=130,
         on_batch=lambda done: told.append((done.since, done.upto)),
     )  # fmt: skip
-    export(context, store, lake, events_per_file=90)
+    export(spark, store, lake, events_per_file=90)
     records += append(log, 300)
     follower.run(threading.Event(), upto=900)
     log.close()
@@ -97,15 +94,15 @@ def test_batches_that_are_there_already_add_nothing(
 
 
 def test_a_checkpoint_the_lake_has_overtaken_is_given_up(
-    spark: SparkSession, context: SparkContext, lake: Lake, tmp_path: Path
+    spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     records = make_store(tmp_path / "data", 400)
     store, place = sqlite_uri(tmp_path / "data"), tmp_path / "at"
-    export(context, store, lake, to=100)
+    export(spark, store, lake, to=100)
     Follower(spark, store, lake, place, every_s=0.1).run(threading.Event(), upto=400)
     assert resume_place(place, 400) == place / "from-100"
     records += make_store(tmp_path / "data", 200)
-    export(context, store, lake)
+    export(spark, store, lake)
     prune(tmp_path / "data", 500)  # what the checkpoint would read next has left the log
     Follower(spark, store, lake, place, every_s=0.1).run(threading.Event(), upto=600)
     assert [entry.name for entry in place.iterdir()] == ["from-600"]
@@ -156,9 +153,9 @@ def test_of_a_log_that_is_gone_the_error_itself_is_told(
 
 
 def test_following_another_log_is_refused(
-    spark: SparkSession, context: SparkContext, lake: Lake, store: str, tmp_path: Path
+    spark: SparkSession, lake: Lake, store: str, tmp_path: Path
 ) -> None:
-    export(context, store, lake, to=300)
+    export(spark, store, lake, to=300)
     make_store(tmp_path / "short", 50)
     with pytest.raises(LakeUnusable):
         Follower(spark, sqlite_uri(tmp_path / "short"), lake, tmp_path / "at")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.pipeline.export_killing import kill_drivers, kill_workers
 from unisono.store.port import Record
@@ -28,6 +28,6 @@ def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_workers_killed_anywhere(
-    context: SparkContext, store: str, records: list[Record], tmp_path: Path
+    spark: SparkSession, store: str, records: list[Record], tmp_path: Path
 ) -> None:
-    kill_workers(context, store, records, tmp_path, WORKER_KILLS, time.time_ns())
+    kill_workers(spark, store, records, tmp_path, WORKER_KILLS, time.time_ns())

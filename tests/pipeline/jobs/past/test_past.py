@@ -9,7 +9,6 @@ import msgspec
 import orjson
 import pytest
 from click.testing import Result
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
@@ -129,7 +128,7 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
 
 
 @pytest.mark.req("PART-02")
-def test_names_as_people_type_them(context: SparkContext, tmp_path: Path) -> None:
+def test_names_as_people_type_them(spark: SparkSession, tmp_path: Path) -> None:
     composed, apart = "caf\u00e9", "cafe\u0301"
     records = [msgspec.structs.replace(r, partitions=(composed,)) for r in Outlines("names", 1).records(20)]
     log = SqliteLog.open(tmp_path / "data")
@@ -140,7 +139,7 @@ def test_names_as_people_type_them(context: SparkContext, tmp_path: Path) -> Non
     lake.make(buckets=4)
     export(HERE, sqlite_uri(tmp_path / "data"), lake)
     assert state_at(lake, apart, model) == state_at(lake, composed, model)
-    assert snapshot(context, lake, model, partitions=[apart, composed]).partitions == 1
+    assert snapshot(spark, lake, model, partitions=[apart, composed]).partitions == 1
     for wrong in ("", "x" * 129):
         with pytest.raises(NoSuchPartition, match="invalid partition name: a partition name "):
             state_at(lake, wrong, model)

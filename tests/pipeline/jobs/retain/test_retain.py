@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE
@@ -77,11 +77,11 @@ def place(ready: Path, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.req("DUR-05")
-def test_old_events_leave_and_are_still_known(context: SparkContext, place: Place) -> None:
+def test_old_events_leave_and_are_still_known(spark: SparkSession, place: Place) -> None:
     records = read_store(place.data)
     place.publish()
     size = (place.data / "log.db").stat().st_size
-    done = retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10))
+    done = retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10))
     assert done.events == EVENTS - 500
     held = place.maintainer.extent()
     assert (held.pruned_to, held.head, held.archive) == (2_500, EVENTS, place.lake.storage.location)
@@ -101,19 +101,19 @@ def test_old_events_leave_and_are_still_known(context: SparkContext, place: Plac
     assert list(check_directory(place.data).findings) == []
     assert (
         retain(
-            context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10)
+            spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=10)
         ).events
         == 0
     )
 
 
 @pytest.mark.req("DUR-05")
-def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, place: Place) -> None:
+def test_a_partition_without_a_snapshot_keeps_its_events(spark: SparkSession, place: Place) -> None:
     records = read_store(place.data)
     names = {name for record in records for name in record.partitions}
     place.publish(names - {"room-007"})
     first = next(record.committed_id for record in records if "room-007" in record.partitions)
-    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
+    told = plan(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
     assert told.upto == first - 1
     assert told.blocked_partitions == 1
     blocker = told.blockers[0]
@@ -122,29 +122,29 @@ def test_a_partition_without_a_snapshot_keeps_its_events(context: SparkContext, 
         "room-007" in r.partitions for r in records if r.committed_id <= EVENTS - 100
     )
     assert "'room-007': no snapshot" in told.text()
-    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
+    retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=100, newest=0))
     assert place.maintainer.extent().pruned_to == first - 1
 
 
 @pytest.mark.req("DUR-05")
-def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(context: SparkContext, place: Place) -> None:
+def test_a_snapshot_that_lags_behind_keeps_what_it_lacks(spark: SparkSession, place: Place) -> None:
     place.publish()
     with closing(SqliteLog.open(place.data)) as log:
         append(log, 400, seed=7)
     export(HERE, place.store, place.lake)
     fresh = read_store(place.data)[EVENTS:]
-    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
+    told = plan(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.blockers[0].first_id == EVENTS + 1
     assert told.blocked_partitions == len({name for record in fresh for name in record.partitions})
     assert {blocker.watermark for blocker in told.blockers} <= {*range(EVENTS + 1), None}
 
 
-def test_what_is_to_be_kept(context: SparkContext, place: Place) -> None:
+def test_what_is_to_be_kept(spark: SparkSession, place: Place) -> None:
     place.publish()
 
     def upto(keep: RetentionPolicy) -> int:
-        return plan(context, place.store, place.maintainer, place.lake, keep).upto
+        return plan(spark, place.store, place.maintainer, place.lake, keep).upto
 
     assert upto(RetentionPolicy(events=1_000, newest=0)) == 2_000
     assert upto(RetentionPolicy(events=10, newest=700)) == 2_300, "the newest stay whatever is asked"
@@ -159,11 +159,11 @@ def test_what_is_to_be_kept(context: SparkContext, place: Place) -> None:
         upto(RetentionPolicy())
 
 
-def test_the_lake_must_have_it(context: SparkContext, place: Place) -> None:
+def test_the_lake_must_have_it(spark: SparkSession, place: Place) -> None:
     place.publish()
     with closing(SqliteLog.open(place.data)) as log:
         append(log, 50, seed=9)
-    told = plan(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
+    told = plan(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told.upto == EVENTS
     assert told.bounds[0].why.startswith("the lake ends there")
 
@@ -189,53 +189,51 @@ def damage(lake: Lake, table: str, committed_id: int, column: str = "event") -> 
 @pytest.mark.req("DUR-05")
 @pytest.mark.parametrize("table", [LOG, BY_PARTITION])
 def test_a_copy_that_is_wrong_is_noticed_before_anything_goes(
-    context: SparkContext, place: Place, table: str
+    spark: SparkSession, place: Place, table: str
 ) -> None:
     place.publish()
     damage(place.lake, table, 1_234)
     with pytest.raises(Mismatch, match=r"event 1234 .*: nothing was removed"):
-        retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
+        retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
     assert place.maintainer.extent().pruned_to == 0
-    retain(
-        context, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
-    )
+    retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0))
     assert place.maintainer.extent().pruned_to == 1_000, "what comes before it can go"
 
 
 @pytest.mark.req("DUR-05", "DUR-06")
-def test_all_that_is_served_of_an_event_is_compared(context: SparkContext, place: Place) -> None:
+def test_all_that_is_served_of_an_event_is_compared(spark: SparkSession, place: Place) -> None:
     place.publish()
     damage(place.lake, BY_PARTITION, 1_234, "client_id")
     with pytest.raises(Mismatch, match=r"by_partition differs from the log within .*: nothing was removed"):
-        retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
+        retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=500, newest=0))
     assert place.maintainer.extent().pruned_to == 0
 
 
 @pytest.mark.req("DUR-05", "DUR-06")
 def test_another_lake_must_have_what_left_before_too(
-    context: SparkContext, place: Place, tmp_path: Path
+    spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
     place.publish()
-    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=1_500, newest=0))
+    retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=1_500, newest=0))
     moved, damaged = (
         Lake.at(str(shutil.copytree(tmp_path / "lake", tmp_path / name))) for name in ("moved", "damaged")
     )
     damage(damaged, BY_PARTITION, 100)
     keep = RetentionPolicy(events=500, newest=0)
-    told = plan(context, place.store, place.maintainer, damaged, keep).text()
+    told = plan(spark, place.store, place.maintainer, damaged, keep).text()
     assert f"events pruned before are at {tmp_path / 'lake'}: this lake is audited first" in told
     with pytest.raises(Mismatch, match=r"damaged is NOT SOUND, .* nothing was removed"):
-        retain(context, place.store, place.maintainer, damaged, keep)
+        retain(spark, place.store, place.maintainer, damaged, keep)
     assert place.maintainer.extent() == LogExtent(1_500, EVENTS, str(tmp_path / "lake"))
-    retain(context, place.store, place.maintainer, moved, keep)
+    retain(spark, place.store, place.maintainer, moved, keep)
     assert place.maintainer.extent() == LogExtent(2_500, EVENTS, str(tmp_path / "moved"))
 
 
-def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
+def test_what_a_plan_says(spark: SparkSession, place: Place) -> None:
     place.publish()
 
     def told(keep: RetentionPolicy) -> str:
-        return plan(context, place.store, place.maintainer, place.lake, keep).text()
+        return plan(spark, place.store, place.maintainer, place.lake, keep).text()
 
     few = told(RetentionPolicy(events=10_000, age_ms=90_000, newest=5_000))
     assert "nothing can be pruned\n" in few
@@ -244,17 +242,17 @@ def test_what_a_plan_says(context: SparkContext, place: Place) -> None:
     assert "events of the last 1.5 minutes are kept" in few
     size = sum(len(record.event) for record in read_store(place.data)[:1_000])
     some = plan(
-        context, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
+        spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=EVENTS - 1_000, newest=0)
     )
     assert size / 2 < some.bytes < size * 2
-    retain(context, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
+    retain(spark, place.store, place.maintainer, place.lake, RetentionPolicy(events=0, newest=0))
     assert told(RetentionPolicy(events=0)).startswith(
         f"the log has no events, {EVENTS} were pruned, snapshots"
     )
 
 
 @pytest.mark.soak
-def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_path: Path) -> None:
+def test_the_log_stays_small_while_the_history_grows(spark: SparkSession, tmp_path: Path) -> None:
     """Ten times the events over the same settings: what grows is what deduplication remembers, and no more."""
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
@@ -267,7 +265,7 @@ def test_the_log_stays_small_while_the_history_grows(context: SparkContext, tmp_
             export(HERE, sqlite_uri(data), lake)
             snapshot(HERE, lake, ShippedModel.open())
             publish(maintainer, lake)
-            retain(context, sqlite_uri(data), maintainer, lake, RetentionPolicy(events=500, newest=0))
+            retain(spark, sqlite_uri(data), maintainer, lake, RetentionPolicy(events=500, newest=0))
             assert maintainer.extent() == LogExtent(upto - 500, upto, lake.storage.location)
             sizes.append(sum(file.stat().st_size for file in data.glob("log.db*")))
     assert sizes[1] < sizes[0] + 18_000 * REMEMBERED_BYTES
@@ -320,6 +318,6 @@ def kill_and_complete(place: Place, keeping: Sequence[int], seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(180)
-def test_killed_and_gone_on_with(context: SparkContext, place: Place) -> None:
+def test_killed_and_gone_on_with(spark: SparkSession, place: Place) -> None:
     """More kills: soak/test_retention.py."""
     kill_and_complete(place, [1_200], time.time_ns())

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE
@@ -68,12 +68,12 @@ MODELS: dict[str, tuple[Edit, ...]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_counts_are_those_of_a_server(
-    name: str, context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path
+    name: str, spark: SparkSession, lake: Lake, records: list[Record], tmp_path: Path
 ) -> None:
     old = load_model(model_at(tmp_path / "old", 1))
     new = load_model(model_at(tmp_path / "new", 2, *MODELS[name]))
     out = tmp_path / "out"
-    result = revalidate(context, lake, ShippedModel.of(old), ShippedModel.of(new), out=out)
+    result = revalidate(spark, lake, ShippedModel.of(old), ShippedModel.of(new), out=out)
     before, now = in_one_line(old, records), in_one_line(new, records)
     require_exact(result, records, before, now, out)
     assert not result.compatible
@@ -101,12 +101,12 @@ def test_counts_are_those_of_a_server(
 
 
 def test_the_same_model_is_compatible(
-    context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path
+    spark: SparkSession, lake: Lake, records: list[Record], tmp_path: Path
 ) -> None:
     model = load_model(model_at(tmp_path / "old", 1))
     same = ShippedModel.of(model)
     out = tmp_path / "out"
-    result = revalidate(context, lake, same, same, out=out)
+    result = revalidate(spark, lake, same, same, out=out)
     told = in_one_line(model, records)
     require_exact(result, records, told, told, out)
     assert result.compatible
@@ -117,21 +117,21 @@ def test_the_same_model_is_compatible(
 
 @pytest.mark.soak
 def test_how_the_work_is_cut_changes_nothing(
-    context: SparkContext, lake: Lake, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = ShippedModel.of(load_model(model_at(tmp_path / "old", 1)))
     new = ShippedModel.of(load_model(model_at(tmp_path / "new", 2, *MODELS["everything"])))
-    first = revalidate(context, lake, old, new)
+    first = revalidate(spark, lake, old, new)
     other = Lake.at(str(tmp_path / "lake"))
     other.make(4)
     store = store_of(tmp_path / "data", records)
     export(HERE, store, other, events_per_file=150)
-    compact(context, other, 100_000)
+    compact(spark, other, 100_000)
     monkeypatch.setattr("unisono.pipeline.task_planning.TASK_EVENTS_MIN", 10_000)
-    assert msgspec.structs.replace(revalidate(context, other, old, new), rounds=first.rounds) == first
+    assert msgspec.structs.replace(revalidate(spark, other, old, new), rounds=first.rounds) == first
 
 
-def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Path) -> None:
+def test_partitions_that_hang_on_each_other(spark: SparkSession, tmp_path: Path) -> None:
     """Each refusal decides the next one, in another partition: they come to light one after the other."""
 
     def added(note: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Pat
     lake = lake_of(tmp_path, made)
     loose = load_model(model_at(tmp_path / "loose", 1, no_checks))
     strict = load_model(model_at(tmp_path / "strict", 2))
-    result = revalidate(context, lake, ShippedModel.of(loose), ShippedModel.of(strict), out=tmp_path / "out")
+    result = revalidate(spark, lake, ShippedModel.of(loose), ShippedModel.of(strict), out=tmp_path / "out")
     before, now = in_one_line(loose, made), in_one_line(strict, made)
     assert now.rejected == {2, 4, 6, 8}
     require_exact(result, made, before, now, tmp_path / "out")
@@ -155,30 +155,30 @@ def test_partitions_that_hang_on_each_other(context: SparkContext, tmp_path: Pat
 
 
 def test_when_it_cannot_be_settled_it_says_so(
-    context: SparkContext, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ShippedModel.of(load_model(model_at(tmp_path / "old", 1)))
     for name in ("REFUSED_MAX", "ROUNDS_MAX"):
         with monkeypatch.context() as patched:
             patched.setattr(f"unisono.pipeline.jobs.revalidate.job.{name}", 1)
-            result = revalidate(context, lake, model, model)
+            result = revalidate(spark, lake, model, model)
             assert not result.settled
             assert not result.compatible
             assert result.verdict.startswith("not known to be compatible")
             assert "approximate" in text(result)
 
 
-def test_an_empty_lake(context: SparkContext, tmp_path: Path) -> None:
+def test_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:
     empty = Lake.at(str(tmp_path / "lake"))
     empty.make(4)
     model = ShippedModel.of(load_model(model_at(tmp_path / "m", 1)))
-    result = revalidate(context, empty, model, ShippedModel.open())
+    result = revalidate(spark, empty, model, ShippedModel.open())
     assert (result.compatible, result.events, result.rounds) == (True, 0, 0)
     assert "not judged" not in text(result)
     (tmp_path / "a file").touch()
     with pytest.raises(PipelineError, match="cannot write the result to"):
-        revalidate(context, empty, model, ShippedModel.open(), out=tmp_path / "a file")
-    behind = revalidate(context, empty, model, ShippedModel.open(), log_head=7)
+        revalidate(spark, empty, model, ShippedModel.open(), out=tmp_path / "a file")
+    behind = revalidate(spark, empty, model, ShippedModel.open(), log_head=7)
     assert "The log has 7 events after these that are not in the lake and were not judged" in text(behind)
 
 
@@ -208,7 +208,7 @@ def test_deep_states_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_from_the_command_line(context: SparkContext, tmp_path: Path) -> None:
+def test_from_the_command_line(spark: SparkSession, tmp_path: Path) -> None:
     records = [each for each in make_history(120) if not is_tombstone(each.event)]
     records = [
         record(number, each.partitions, orjson.loads(each.event)) for number, each in enumerate(records, 1)

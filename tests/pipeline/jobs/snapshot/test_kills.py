@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE
 from tests.pipeline.outline import make_outlines
@@ -34,9 +34,9 @@ def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_workers_killed_anywhere(context: SparkContext, tmp_path: Path) -> None:
+def test_workers_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
     records = make_outlines(tmp_path / "data", 2_500, 60)
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=8)
     export(HERE, sqlite_uri(tmp_path / "data"), lake)
-    kill_workers(context, lake, records, WORKER_KILLS, time.time_ns())
+    kill_workers(spark, lake, records, WORKER_KILLS, time.time_ns())

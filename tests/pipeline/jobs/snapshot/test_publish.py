@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE
@@ -51,7 +51,7 @@ def require_published(store: str, records: list[Record]) -> None:
 
 
 def test_what_is_newer_goes_into_the_store(
-    context: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "PORTION_ROWS", 7)
     outlines, log = Outlines(3, 30), SqliteLog.open(tmp_path / "data")
@@ -64,7 +64,7 @@ def test_what_is_newer_goes_into_the_store(
     lake.make(buckets=4)
     export(HERE, store, lake, to=500)
     assert publish(lake, store, VERSION).snapshots == 0, "there are none"
-    snapshot(context, lake, model)
+    snapshot(spark, lake, model)
     told: list[int] = []
     done = publish(lake, store, VERSION, told.append)
     assert done.snapshots == 29, "all but the one that is as new as can be"
@@ -72,7 +72,7 @@ def test_what_is_newer_goes_into_the_store(
     assert watermarks(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
     assert publish(lake, store, VERSION).snapshots == 0
     export(HERE, store, lake)
-    snapshot(context, lake, model)
+    snapshot(spark, lake, model)
     touched = {name for record in records[500:] for name in record.partitions} - {"room-00004"}
     assert publish(lake, store, VERSION).snapshots == len(touched)
     log = SqliteLog.open(tmp_path / "data")
@@ -86,26 +86,26 @@ def test_what_is_newer_goes_into_the_store(
         log.close()
 
 
-def snapped(context: SparkContext, folder: Path) -> tuple[str, Lake]:
+def snapped(spark: SparkSession, folder: Path) -> tuple[str, Lake]:
     """A log of fifty events, and a lake that has them and snapshots of them."""
     make_outlines(folder / "data", 50)
     store, lake = sqlite_uri(folder / "data"), Lake.at(str(folder / "lake"))
     lake.make()
     export(HERE, store, lake)
-    snapshot(context, lake, shipped_outline())
+    snapshot(spark, lake, shipped_outline())
     return store, lake
 
 
-def test_not_into_another_log(context: SparkContext, tmp_path: Path) -> None:
+def test_not_into_another_log(spark: SparkSession, tmp_path: Path) -> None:
     make_outlines(tmp_path / "other", 60, seed=2)
-    _, lake = snapped(context, tmp_path)
+    _, lake = snapped(spark, tmp_path)
     with pytest.raises(Mismatch, match="the lake is a copy of another log"):
         publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
     assert watermarks(sqlite_uri(tmp_path / "other")) == {}
 
 
-def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_path: Path) -> None:
-    store, lake = snapped(context, tmp_path)
+def test_not_of_an_older_model_than_the_one_in_force(spark: SparkSession, tmp_path: Path) -> None:
+    store, lake = snapped(spark, tmp_path)
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(2, "later", {}))
     log.close()
@@ -116,9 +116,9 @@ def test_not_of_an_older_model_than_the_one_in_force(context: SparkContext, tmp_
     assert watermarks(store) == {}
 
 
-def test_not_of_another_content_of_the_version_in_force(context: SparkContext, tmp_path: Path) -> None:
+def test_not_of_another_content_of_the_version_in_force(spark: SparkSession, tmp_path: Path) -> None:
     """The server would serve, and judge by, states that its model does not come to."""
-    store, lake = snapped(context, tmp_path)
+    store, lake = snapped(spark, tmp_path)
     log = SqliteLog.open(tmp_path / "data")
     log.record_model(ModelBundle(VERSION, "d" * 64, {}))
     log.close()
@@ -139,7 +139,7 @@ def asked(*arguments: str) -> Result:
 
 
 @pytest.mark.timeout(240)
-def test_the_command(context: SparkContext, tmp_path: Path) -> None:
+def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     records = make_outlines(tmp_path / "data", 700, 20)
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE, spreading
@@ -57,17 +56,17 @@ def snapshot_files(lake: Lake) -> int:
 
 
 def test_only_what_is_new_is_folded(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
+    spark: SparkSession, lake: Lake, outlines: tuple[str, list[Record]]
 ) -> None:
     store, records = outlines
     model = shipped_outline()
     export(HERE, store, lake, to=1_000)
-    full = snapshot(context, lake, model)
+    full = snapshot(spark, lake, model)
     assert (full.since, full.upto, full.partitions) == (0, 1_000, 25)
     assert full.events == sum(len(record.partitions) for record in records[:1_000])
     before = require_replay(lake, model, records[:1_000])
     export(HERE, store, lake, to=1_010)
-    some = snapshot(context, lake, model)
+    some = snapshot(spark, lake, model)
     touched = {name for record in records[1_000:1_010] for name in record.partitions}
     assert (some.since, some.upto, some.partitions) == (1_000, 1_010, len(touched))
     assert some.events == sum(len(record.partitions) for record in records[1_000:1_010])
@@ -75,7 +74,7 @@ def test_only_what_is_new_is_folded(
     for name, row in after.items():
         assert row.committed_id == (1_010 if name in touched else 1_000)
         assert name in touched or row == before[name]
-    again = snapshot(context, lake, model)
+    again = snapshot(spark, lake, model)
     assert (again.events, again.partitions, again.upto) == (0, 0, 1_010)
     assert {row.partition: row for row in latest(lake, model.version, upto=1_009)} == before
     info = lake_info(lake)
@@ -97,7 +96,7 @@ def test_any_delta_reader_can_read_it(lake: Lake, outlines: tuple[str, list[Reco
 
 
 def test_the_same_bytes_however_it_came_about(
-    context: SparkContext, tmp_path: Path, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, outlines: tuple[str, list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one run or in many, in waves, in a lake of other buckets, compacted between or not."""
     store, _ = outlines
@@ -110,10 +109,10 @@ def test_the_same_bytes_however_it_came_about(
         monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 100 if number else 16_384)
         for upto in steps:
             export(HERE, store, lake, to=upto, events_per_file=400)
-            snapshot(context, lake, model)
+            snapshot(spark, lake, model)
             if number == 1:
                 with spreading():
-                    compact(context, lake)
+                    compact(spark, lake)
         found.append(
             {row.partition: (row.hash, row.events, row.skipped) for row in latest(lake, model.version)}
         )
@@ -241,14 +240,14 @@ def test_thinned_again_and_again_the_past_stays_in_reach() -> None:
         assert len(ids) <= 10
 
 
-def test_two_runs_at_once(context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]) -> None:
+def test_two_runs_at_once(spark: SparkSession, lake: Lake, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
     export(HERE, store, lake)
     model, failures = shipped_outline(), []
 
     def run() -> None:
         try:
-            snapshot(context, lake, model)
+            snapshot(spark, lake, model)
         except BaseException as error:
             failures.append(error)
 
@@ -313,7 +312,7 @@ def test_one_state_is_found_in_one_row_group(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_damaged_snapshot_is_not_built_upon(
-    context: SparkContext, lake: Lake, outlines: tuple[str, list[Record]]
+    spark: SparkSession, lake: Lake, outlines: tuple[str, list[Record]]
 ) -> None:
     store, records = outlines
     model = shipped_outline()
@@ -324,8 +323,8 @@ def test_a_damaged_snapshot_is_not_built_upon(
     writer.add(StateRow(wrong.partition, 100, wrong.state, 3, 0, model.digest, 1, b"\0" * 32))
     lake.table(SNAPSHOTS).put_snapshots(writer.close(), {model.version: 100}, {})
     with pytest.raises(Exception, match="snapshot of partition 'room-00001' at event 100 is damaged"):
-        snapshot(context, lake, model)
-    snapshot(context, lake, model, rebuild=True)
+        snapshot(spark, lake, model)
+    snapshot(spark, lake, model, rebuild=True)
     require_replay(lake, model, records[:200])
 
 
@@ -351,9 +350,7 @@ def test_growing_logs(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_in_an_object_store(
-    context: SparkContext, spark: SparkSession, outlines: tuple[str, list[Record]]
-) -> None:
+def test_in_an_object_store(spark: SparkSession, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
     model = shipped_outline()
     with object_store() as options:
@@ -361,7 +358,7 @@ def test_in_an_object_store(
         lake.make(buckets=2)
         for upto in (300, 400):
             export(HERE, store, lake, to=upto)
-            snapshot(context, lake, model)
+            snapshot(spark, lake, model)
         require_replay(lake, model, records[:400])
         assert states_at(spark, lake, 350, model=model).count() == 25
         assert state_at(lake, "room-00003", model, 350).base == 300

@@ -11,6 +11,7 @@ vacuum of files younger than itself.
 from __future__ import annotations
 
 import heapq
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from unisono.lake.file_checks import has_own_name
 from unisono.lake.lake import Lake
@@ -55,9 +57,10 @@ from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.jobs.audit.tombstones import check_tombstones, recorded_erasures
 from unisono.pipeline.open_log import extent, gc_paused
 from unisono.pipeline.progress import Notify, silent
+from unisono.pipeline.spark.executors import parallelism, rows_of, run_on_executors, task_frame
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 SAMPLE: Final = 100
 """Partitions whose snapshots are replayed by default."""
@@ -70,6 +73,9 @@ SLICE_BYTES: Final = 64 << 20
 
 STORE_EVENT_BYTES: Final = 100
 """The weight of an event of the log against compressed bytes of files, to balance tasks."""
+
+_CHECKED: Final = pa.schema([("home", pa.int32()), ("content", pa.binary())])
+_CHECKED_DDL: Final = "home INT, content BINARY"
 
 Part = DataFile | StoreRange | PrunedIdMemory
 
@@ -85,7 +91,7 @@ class AuditOptions(msgspec.Struct, frozen=True):
 
 
 def audit(
-    spark: SparkContext,
+    spark: SparkSession,
     lake: Lake,
     store: str | None = None,
     options: AuditOptions | None = None,
@@ -164,23 +170,19 @@ def list_files(table: Table, tally: FindingTally) -> list[DataFile]:
 
 
 def first_pass(
-    spark: SparkContext, scope: Scope, files: Sequence[DataFile]
+    spark: SparkSession, scope: Scope, files: Sequence[DataFile]
 ) -> tuple[AuditOutcome, list[SharedIds]]:
     """Read every file and the server's log once; the outcome, and ids that may be shared."""
     parts = first_parts(scope, files)
     if not parts:
         return AuditOutcome(scope), []
-    cores = max(1, spark.defaultParallelism)
+    cores = parallelism(spark)
     slices = balance(parts, cores)
     exchange = exchanges(scope.head, cores)
-    found = (
-        spark.parallelize(slices, len(slices))
-        .flatMap(partial(check_parts, scope, exchange))
-        .partitionBy(exchange + 1, _home)
-        .mapPartitionsWithIndex(partial(merge_outcomes, scope))
-        .collect()
-    )
-    (outcome,) = (one for one in found if isinstance(one, AuditOutcome))
+    checked = task_frame(spark, slices, partial(_checked_rows, scope, exchange), _CHECKED_DDL)
+    met = checked.repartitionById(exchange + 1, "home").mapInArrow(partial(_met, scope), "found BINARY")
+    found = [pickle.loads(row.found) for row in rows_of(met, "jobs.audit.job.first_pass")]  # noqa: S301 (our own)
+    outcome = next((one for one in found if isinstance(one, AuditOutcome)), AuditOutcome(scope))
     return outcome, [one for one in found if isinstance(one, SharedIds)]
 
 
@@ -188,10 +190,6 @@ def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
     """All parts that are read once."""
     parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
     return parts if scope.store is None else [*parts, PrunedIdMemory(scope.store_since)]
-
-
-def _home(key: int) -> int:
-    return key
 
 
 def balance(parts: Sequence[Part], cores: int) -> list[list[Part]]:
@@ -235,21 +233,38 @@ def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[
     yield 0, outcome
 
 
-def merge_outcomes(
-    scope: Scope, part: int, pairs: Iterable[tuple[int, Any]]
-) -> Iterator[AuditOutcome | SharedIds]:
-    """On an executor: merge all outcomes (part 0), or find shared ids in one part of the exchange."""
-    if part:
-        yield find_shared_ids(blob for _, blob in pairs)
-        return
+def _checked_rows(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    for home, found in check_parts(scope, exchange, parts):
+        content = found if home else pickle.dumps(found)
+        columns = [pa.array([home], pa.int32()), pa.array([content], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_CHECKED)
+
+
+def _met(scope: Scope, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: one part of the exchange, whose rows all have the same home."""
+    rows = ((home, content) for batch in batches for home, content in _pairs(batch))
+    first = next(rows, None)
+    if first is not None:
+        found = merge_outcomes(scope, first[0], (content for _, content in chain([first], rows)))
+        yield pa.RecordBatch.from_pydict({"found": pa.array([pickle.dumps(found)], pa.binary())})
+
+
+def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+    return zip(batch.column("home").to_pylist(), batch.column("content").to_pylist(), strict=True)
+
+
+def merge_outcomes(scope: Scope, home: int, contents: Iterable[bytes]) -> AuditOutcome | SharedIds:
+    """Merge all outcomes (home 0), or find shared ids in one part of the exchange."""
+    if home:
+        return find_shared_ids(contents)
     whole = AuditOutcome(scope)
-    for _, outcome in pairs:
-        whole.merge(outcome)
-    yield whole
+    for content in contents:
+        whole.merge(pickle.loads(content))  # noqa: S301 (pickled by our executors)
+    return whole
 
 
 def _check_ids(
-    spark: SparkContext,
+    spark: SparkSession,
     scope: Scope,
     files: Sequence[DataFile],
     shared: Sequence[SharedIds],
@@ -259,14 +274,14 @@ def _check_ids(
     log = [file for file in _reaching(files, outcome) if file.table == LOG]
     if groups:
         tasks = lookups(scope.storage, log, groups)
-        found = spark.parallelize(tasks, len(tasks)).flatMap(look_up).collect() if tasks else []
+        found = chain.from_iterable(run_on_executors(spark, tasks, look_up))
         report_shared_ids(groups, found, outcome.tally)
     if more := sum(part.more for part in shared):
         outcome.tally.count("id", [scope.head] * more)
 
 
 def _compare(
-    spark: SparkContext, scope: Scope, files: Sequence[DataFile], outcome: AuditOutcome, notify: Notify
+    spark: SparkSession, scope: Scope, files: Sequence[DataFile], outcome: AuditOutcome, notify: Notify
 ) -> None:
     """Compare blocks in which copies differ, row by row."""
     reaching = _reaching(files, outcome)
@@ -295,7 +310,7 @@ def _compare(
 
 
 def _compare_rows(
-    spark: SparkContext,
+    spark: SparkSession,
     compare: Callable[[Any], FindingTally],
     ranges: Sequence[Range],
     files: Sequence[DataFile],
@@ -307,7 +322,7 @@ def _compare_rows(
     tasks, rest = plan_row_comparison(ranges, files, outcome.unreadable, **bounds)
     if tasks:
         notify(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
-        for tally in spark.parallelize(tasks, len(tasks)).map(compare).collect():
+        for tally in run_on_executors(spark, tasks, compare):
             outcome.tally.merge(tally)
     for low, high in rest:
         outcome.tally.add(

@@ -17,19 +17,20 @@ from unisono.pipeline.jobs.audit.snapshot_replay import ReplayResult, StateTask,
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.progress import Notify
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.pipeline.task_planning import plan_tasks
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import StorageError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 EVENTS_PER_SUBSET: Final = 1 << 20
 """Given to `plan_tasks` when all snapshots are replayed: enough to make each bucket a subset of its own."""
 
 
 def replay_snapshots(
-    spark: SparkContext,
+    spark: SparkSession,
     scope: Scope,
     files: Sequence[DataFile],
     states: Table | None,
@@ -56,7 +57,7 @@ def replay_snapshots(
         digest = "" if current is None else current.stored_digest
         tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
         notify(f"replaying snapshots of model version {version}")
-        parts: list[ReplayResult] = spark.parallelize(tasks, len(tasks)).map(replay_subset).collect()
+        parts: list[ReplayResult] = run_on_executors(spark, tasks, replay_subset)
         for part in parts:
             outcome.tally.merge(part.tally)
         if any(part.partitions or part.unread for part in parts):
@@ -91,7 +92,7 @@ def _has_snapshots(store: str | None, model: ShippedModel) -> bool:
 
 
 def _tasks(
-    spark: SparkContext,
+    spark: SparkSession,
     scope: Scope,
     files: Sequence[DataFile],
     version: int,
@@ -123,9 +124,9 @@ def _tasks(
 
 
 def _subsets(
-    spark: SparkContext, scope: Scope, events: Sequence[DataFile], sample: int | None
+    spark: SparkSession, scope: Scope, events: Sequence[DataFile], sample: int | None
 ) -> list[PartitionSubset]:
-    cores = max(1, spark.defaultParallelism)
+    cores = parallelism(spark)
     if sample is None:
         try:
             count = max(scope.head, EVENTS_PER_SUBSET)

@@ -30,9 +30,10 @@ from unisono.pipeline.compare import first_wrong_hash
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ranges, require_present
 from unisono.pipeline.progress import Notify, silent
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
 UNPACKED: Final = 8
@@ -82,7 +83,7 @@ def has_work(lake: Lake) -> bool:
     )
 
 
-def rewrite_foreign_files(spark: SparkContext, lake: Lake, notify: Notify = silent) -> int:
+def rewrite_foreign_files(spark: SparkSession, lake: Lake, notify: Notify = silent) -> int:
     """Rewrite foreign files in all tables; returns the number of rows. Mismatch, and nothing changed, when a table
     lacks rows or has others."""
     rows = 0
@@ -105,11 +106,11 @@ def rewrite_foreign_files(spark: SparkContext, lake: Lake, notify: Notify = sile
     return rows
 
 
-def _groups(spark: SparkContext, table: Table) -> list[list[_Measured]]:
+def _groups(spark: SparkSession, table: Table) -> list[list[_Measured]]:
     """Groups of files whose ids overlap, each with at least one foreign file."""
     files = table.listed_files()
     tasks = [_MeasureTask(table.storage, file) for file in files]
-    measured = {each.file.path: each for each in spark.parallelize(tasks, len(tasks)).map(_measure).collect()}
+    measured = {each.file.path: each for each in run_on_executors(spark, tasks, _measure)}
     own = {file.path for file in files if is_own(file)}
     groups = [
         [measured[file.path] for file in run]
@@ -131,13 +132,13 @@ def _require_rows(table: Table, measured: Sequence[_Measured]) -> None:
 
 
 def _rewrite_log(
-    spark: SparkContext, lake: Lake, table: Table, group: list[_Measured], storage: Storage
+    spark: SparkSession, lake: Lake, table: Table, group: list[_Measured], storage: Storage
 ) -> int:
     return _rewrite_group(spark, lake, table, group, [each.file for each in group], storage)
 
 
 def _rewrite_by_partition(
-    spark: SparkContext, lake: Lake, table: Table, group: list[_Measured], storage: Storage
+    spark: SparkSession, lake: Lake, table: Table, group: list[_Measured], storage: Storage
 ) -> int:
     log = lake.table(LOG)
     if table.head > log.head:
@@ -149,7 +150,7 @@ def _rewrite_by_partition(
 
 
 def _rewrite_group(
-    spark: SparkContext,
+    spark: SparkSession,
     lake: Lake,
     table: Table,
     group: list[_Measured],
@@ -171,9 +172,9 @@ def _rewrite_group(
             tuple(file for file in source if file.last_id > since and file.first_id <= upto),
             buckets,
         )
-        for since, upto in ranges(first - 1, last, size, max(1, spark.defaultParallelism))
+        for since, upto in ranges(first - 1, last, size, parallelism(spark))
     ]
-    made: list[_Rewritten] = spark.parallelize(tasks, len(tasks)).map(_rewrite).collect()
+    made: list[_Rewritten] = run_on_executors(spark, tasks, _rewrite)
     new = [file for part in made for file in part.written.files]
     before = total([each.digest for each in group])
     after = total([part.written.log + part.written.by_partition for part in made])

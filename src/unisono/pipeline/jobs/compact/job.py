@@ -44,9 +44,10 @@ from unisono.lake.write import (
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files, snapshot_compaction
 from unisono.pipeline.progress import Notify, silent
+from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 ROWS_PER_FILE: Final = 1_000_000
 """Rows of a full file, about 100 MB."""
@@ -90,7 +91,7 @@ class CompactionTaskResult(msgspec.Struct, frozen=True):
 
 
 def compact(
-    spark: SparkContext, lake: Lake, rows_per_file: int = ROWS_PER_FILE, notify: Notify = silent
+    spark: SparkSession, lake: Lake, rows_per_file: int = ROWS_PER_FILE, notify: Notify = silent
 ) -> list[CompactionResult]:
     """Join small files in all tables; safe beside exports, snapshots, readers and another compaction.
 
@@ -124,7 +125,7 @@ def vacuum(lake: Lake, hours: int) -> int:
     )
 
 
-def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:
+def compact_table(spark: SparkSession, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:
     """Join small files of `log` or `by_partition`."""
     before, rows = len(lake.table(name).files()), 0
 
@@ -139,13 +140,13 @@ def compact_table(spark: SparkContext, lake: Lake, name: str, rows_per_file: int
     return CompactionResult(name, before, len(lake.table(name).files()), rows)
 
 
-def _rewrite(spark: SparkContext, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
+def _rewrite(spark: SparkSession, table: Table, groups: list[list[DataFile]], rows_per_file: int) -> int:
     """Join each group, and replace them all in one commit."""
     old = [file for group in groups for file in group]
     rows = sum(file.rows for file in old)
     with job_attempt(table.storage) as storage:
         jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
-        joined = spark.parallelize(jobs, len(jobs)).map(join).collect()
+        joined = run_on_executors(spark, jobs, join)
         read, written = total([part.read for part in joined]), total([part.written for part in joined])
         if read != written or read.rows != rows:
             raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")

@@ -23,9 +23,10 @@ from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile, release_arrow_memory
 from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 AGE_BASE: Final = 4
 
@@ -76,14 +77,14 @@ def has_work(lake: Lake) -> bool:
     return table is not None and bool(_outdated(table) or any(_groups(table, _versions(table))))
 
 
-def compact_snapshots(spark: SparkContext, lake: Lake) -> tuple[int, int, int]:
+def compact_snapshots(spark: SparkSession, lake: Lake) -> tuple[int, int, int]:
     """Join and drop snapshots; returns files before, files after, rows rewritten."""
     before = len(lake.table(SNAPSHOTS).files())
     rows = retry_on_conflict(lambda: _compact_snapshots(spark, lake))
     return before, len(lake.table(SNAPSHOTS).files()), rows
 
 
-def _compact_snapshots(spark: SparkContext, lake: Lake) -> int:
+def _compact_snapshots(spark: SparkSession, lake: Lake) -> int:
     table = lake.table(SNAPSHOTS)
     if outdated := _outdated(table):
         # A later run with such a model folds from the first event.
@@ -92,13 +93,13 @@ def _compact_snapshots(spark: SparkContext, lake: Lake) -> int:
     return join_generations(spark, lake, _versions(lake.table(SNAPSHOTS)))
 
 
-def join_generations(spark: SparkContext, lake: Lake, model_versions: Sequence[int]) -> int:
+def join_generations(spark: SparkSession, lake: Lake, model_versions: Sequence[int]) -> int:
     """Join the generations of some model versions; returns the rows rewritten."""
     table, rows = lake.table(SNAPSHOTS), 0
     for group in list(_groups(table, model_versions)):
         with job_attempt(lake.storage) as storage:
             jobs = _jobs(storage, group, table.description().buckets)
-            made = spark.parallelize(jobs, len(jobs)).map(join).collect()
+            made = run_on_executors(spark, jobs, join)
             read = sum(part.read for part in made)
             if read != sum(file.rows for file in group):
                 raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")

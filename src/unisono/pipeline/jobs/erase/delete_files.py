@@ -7,10 +7,10 @@ run that read one fails to commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,16 +22,17 @@ from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remo
 from unisono.pipeline.jobs.erase.fragments import Pieces
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
 from unisono.pipeline.jobs.erase.search import search
+from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 ROUNDS_MAX: Final = 5
 """Searches for such files; concurrent compactions may leave some again once or twice."""
 
 
 def clear_events(
-    spark: SparkContext, lake: Lake, erased: TombstoneTimes, partitions: Mapping[str, int], salt: bytes
+    spark: SparkSession, lake: Lake, erased: TombstoneTimes, partitions: Mapping[str, int], salt: bytes
 ) -> tuple[int, frozenset[bytes]]:
     """Delete until no file of `log` or `by_partition` has erased content; the number deleted, and tokens of their
     pieces.
@@ -56,18 +57,14 @@ def clear_events(
     )
 
 
-def clear_states(spark: SparkContext, lake: Lake, partitions: Mapping[str, int], before_ms: int) -> int:
+def clear_states(spark: SparkSession, lake: Lake, partitions: Mapping[str, int], before_ms: int) -> int:
     """Delete unnamed files with snapshots of these partitions from before `before_ms`; returns their number."""
     current = set(_current_files(lake, SNAPSHOTS))
     places = [place for place in lake_files(lake.storage) if place.holds_states and place.path not in current]
     if not places:
         return 0
-    names = spark.broadcast(sorted(partitions))
-    try:
-        tasks = [_StaleTask(place, names, before_ms) for place in places]
-        stale = [place for place in spark.parallelize(tasks, len(tasks)).map(_stale).collect() if place]
-    finally:
-        names.destroy()
+    found = run_on_executors(spark, places, partial(_stale, sorted(partitions), before_ms))
+    stale = [place for place in found if place]
     for place in stale:
         remove(place)
     return len(stale)
@@ -80,20 +77,14 @@ def _current_files(lake: Lake, name: str) -> Iterator[str]:
         yield from (f"{name}/{file.path}" for file in table.files())
 
 
-class _StaleTask(msgspec.Struct, frozen=True):
-    place: SearchedFile
-    names: Any
-    before_ms: int
-
-
-def _stale(task: _StaleTask) -> SearchedFile | None:
+def _stale(partitions: Sequence[str], before_ms: int, place: SearchedFile) -> SearchedFile | None:
     """On an executor: the file if it must be deleted."""
-    names = pa.array(task.names.value, pa.string())
+    names = pa.array(partitions, pa.string())
     try:
-        with task.place.opened() as source, pq.ParquetFile(source) as parquet:
+        with place.opened() as source, pq.ParquetFile(source) as parquet:
             rows = parquet.read(["partition", "created_at"])
     except FileNotFoundError:
         return None
     concerned = pc.is_in(rows.column("partition"), value_set=names)
-    old = pc.less(rows.column("created_at"), task.before_ms)
-    return task.place if pc.any(pc.and_(concerned, old)).as_py() else None
+    old = pc.less(rows.column("created_at"), before_ms)
+    return place if pc.any(pc.and_(concerned, old)).as_py() else None

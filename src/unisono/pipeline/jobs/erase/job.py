@@ -61,7 +61,7 @@ from unisono.protocol.tombstones import tombstone
 from unisono.store.maintenance import ERASE_EVENTS_MAX
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 
 class NothingFound(PipelineError):
@@ -123,7 +123,7 @@ class EraseSummary(msgspec.Struct, frozen=True):
     proof: Proof
 
 
-def plan(spark: SparkContext, store: str, lake: Lake, selector: Selector) -> ErasePlan:
+def plan(spark: SparkSession, store: str, lake: Lake, selector: Selector) -> ErasePlan:
     """Select the events, and check that they can be erased; changes nothing."""
     plan_export(store, lake)  # refuses a lake of another log
     log_extent, view = extent(store), lake.view()
@@ -156,7 +156,7 @@ def _require_found(selector: Selector, selection: Selection) -> None:
 
 
 def erase(
-    spark: SparkContext,
+    spark: SparkSession,
     store: str,
     lake: Lake,
     planned: ErasePlan,
@@ -214,7 +214,7 @@ def _begin(
     return whole, tokens, times
 
 
-def _refold(spark: SparkContext, lake: Lake, model: ShippedModel | None, names: Sequence[str]) -> int:
+def _refold(spark: SparkSession, lake: Lake, model: ShippedModel | None, names: Sequence[str]) -> int:
     """Replace the snapshots; returns the time, in milliseconds, since when a snapshot is clean."""
     before = 0 if model is None else folded_to(lake, model)
     drop_states(lake, names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,13 +30,14 @@ from unisono.pipeline.jobs.erase.search import Trace, search, text_buffers
 from unisono.pipeline.jobs.erase.select import texts_of
 from unisono.pipeline.jobs.export.job import ranges
 from unisono.pipeline.open_log import extent, open_reader, read_range, sqlite_directory
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import Snapshot
 from unisono.store.sqlite.copy import SqliteSource
 from unisono.store.sqlite.files import LOG_FILE
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 EVENTS_PER_TASK: Final = 100_000
 
@@ -103,7 +105,7 @@ class CleanStates(msgspec.Struct, frozen=True):
 
 
 def prove_erased(
-    spark: SparkContext,
+    spark: SparkSession,
     store: str,
     lake: Lake,
     erased: TombstoneTimes,
@@ -139,26 +141,20 @@ class _EventsTask(msgspec.Struct, frozen=True):
     file: DataFile | None
     since: int
     upto: int
-    pieces: Any
 
 
-def pieces_in_events(spark: SparkContext, store: str, view: View, head: int, pieces: Pieces) -> set[bytes]:
+def pieces_in_events(spark: SparkSession, store: str, view: View, head: int, pieces: Pieces) -> set[bytes]:
     """The pieces that occur in remaining text of events, in the lake and in the log after it up to `head`."""
-    shared = spark.broadcast(pieces)
-    try:
-        tasks = [_EventsTask(store, view.storage, file, 0, view.head, shared) for file in view.log_files]
-        if head > view.head:
-            beyond = ranges(view.head, head, EVENTS_PER_TASK, max(1, spark.defaultParallelism))
-            tasks += [_EventsTask(store, view.storage, None, since, upto, shared) for since, upto in beyond]
-        found = spark.parallelize(tasks, len(tasks)).map(_find_in_events).collect() if tasks else []
-    finally:
-        shared.destroy()
-    return set().union(*found)
+    tasks = [_EventsTask(store, view.storage, file, 0, view.head) for file in view.log_files]
+    if head > view.head:
+        beyond = ranges(view.head, head, EVENTS_PER_TASK, parallelism(spark))
+        tasks += [_EventsTask(store, view.storage, None, since, upto) for since, upto in beyond]
+    return set().union(*run_on_executors(spark, tasks, partial(_find_in_events, pieces)))
 
 
-def _find_in_events(task: _EventsTask) -> set[bytes]:
+def _find_in_events(pieces: Pieces, task: _EventsTask) -> set[bytes]:
     """On an executor."""
-    finder = FragmentSearch(task.pieces.value)
+    finder = FragmentSearch(pieces)
     for batch in _rows(task):
         for name in _KEPT_TEXT:
             for buffer in text_buffers(batch.column(name)):
@@ -180,31 +176,23 @@ class _StatesTask(msgspec.Struct, frozen=True):
     directory: Path | None
     storage: Storage
     file: DataFile | None
-    trust: Any
-    pieces: Any
 
 
 def pieces_in_states(
-    spark: SparkContext, store: str, lake: Lake, trust: CleanStates, pieces: Pieces
+    spark: SparkSession, store: str, lake: Lake, trust: CleanStates, pieces: Pieces
 ) -> set[bytes]:
     """The pieces that occur in clean states, of the lake and of an embedded log."""
     table, directory = lake.find(SNAPSHOTS), sqlite_directory(store)
     files: list[DataFile | None] = [] if table is None else [*table.files()]
     if directory is not None:
         files.append(None)
-    shared = (spark.broadcast(trust), spark.broadcast(pieces))
-    try:
-        tasks = [_StatesTask(directory, lake.storage, file, *shared) for file in files]
-        found = spark.parallelize(tasks, len(tasks)).map(_find_in_states).collect() if tasks else []
-    finally:
-        for each in shared:
-            each.destroy()
-    return set().union(*found)
+    tasks = [_StatesTask(directory, lake.storage, file) for file in files]
+    return set().union(*run_on_executors(spark, tasks, partial(_find_in_states, trust, pieces)))
 
 
-def _find_in_states(task: _StatesTask) -> set[bytes]:
+def _find_in_states(trust: CleanStates, pieces: Pieces, task: _StatesTask) -> set[bytes]:
     """On an executor."""
-    finder, trust = FragmentSearch(task.pieces.value), task.trust.value
+    finder = FragmentSearch(pieces)
     if task.file is None:
         assert task.directory is not None
         with closing(SqliteSource(task.directory)) as source:
@@ -223,13 +211,13 @@ class _CountTask(msgspec.Struct, frozen=True):
     ids: list[int]
 
 
-def count_unerased(spark: SparkContext, store: str, erased: TombstoneTimes, pruned_to: int) -> int:
+def count_unerased(spark: SparkSession, store: str, erased: TombstoneTimes, pruned_to: int) -> int:
     """The number of these events that the log still has unerased."""
     ids = erased.ids[erased.ids > pruned_to].tolist()
     tasks = [
         _CountTask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)
     ]
-    return sum(spark.parallelize(tasks, len(tasks)).map(_count_intact).collect()) if tasks else 0
+    return sum(run_on_executors(spark, tasks, _count_intact)) if tasks else 0
 
 
 def _count_intact(task: _CountTask) -> int:

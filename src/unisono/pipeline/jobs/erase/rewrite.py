@@ -26,10 +26,11 @@ from unisono.lake.storage import LOG, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile, FileWriter
 from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.protocol.tombstones import ERASED_TYPE, tombstone
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 FILES_PER_COMMIT: Final = 64
 """Files rewritten per commit: what a kill can cost."""
@@ -80,7 +81,7 @@ class RewriteResult(msgspec.Struct, frozen=True):
 
 
 def rewrite(
-    spark: SparkContext, lake: Lake, name: str, erased: TombstoneTimes, partitions: Mapping[str, int]
+    spark: SparkSession, lake: Lake, name: str, erased: TombstoneTimes, partitions: Mapping[str, int]
 ) -> int:
     """Replace the content of these events in one table by tombstones; returns the number of changed rows.
 
@@ -98,7 +99,7 @@ def rewrite(
                 return
             with job_attempt(lake.storage) as storage:
                 own = [msgspec.structs.replace(job, storage=storage) for job in jobs[:FILES_PER_COMMIT]]
-                done = spark.parallelize(own, len(own)).map(rewrite_file).collect()
+                done = run_on_executors(spark, own, rewrite_file)
                 changed += _commit(table, done)
             clean.update(part.old.path if part.new is None else part.new.path for part in done)
 

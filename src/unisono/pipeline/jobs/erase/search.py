@@ -9,6 +9,8 @@ erased text. Executors read; none of their processes has the embedded log open w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,9 +21,10 @@ from unisono.lake.row_groups import Footer
 from unisono.pipeline.jobs.erase.all_files import SearchedFile
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, differing, touched
+from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast, SparkContext
+    from pyspark.sql import SparkSession
 
 CHUNK_BYTES: Final = 16 << 20
 """Bytes per read of a file that is not Parquet."""
@@ -51,26 +54,12 @@ class SearchResult(msgspec.Struct, frozen=True):
     traces: list[Trace]
 
 
-class _Task(msgspec.Struct, frozen=True):
-    places: tuple[SearchedFile, ...]
-    erased: Any
-    pieces: Any
-
-
 def search(
-    spark: SparkContext, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
+    spark: SparkSession, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
 ) -> SearchResult:
     """Search all of these files; each with erased content is a trace."""
-    shared: tuple[Broadcast[TombstoneTimes], Broadcast[Pieces]] = (
-        spark.broadcast(erased),
-        spark.broadcast(pieces),
-    )
-    try:
-        tasks = [_Task(part, *shared) for part in _batches(places)]
-        traces = spark.parallelize(tasks, len(tasks)).flatMap(search_files).collect() if tasks else []
-    finally:
-        for each in shared:
-            each.destroy()
+    found = run_on_executors(spark, list(_batches(places)), partial(search_files, erased, pieces))
+    traces = list(chain.from_iterable(found))
     return SearchResult(len(places), sum(place.bytes for place in places), traces)
 
 
@@ -87,16 +76,16 @@ def _batches(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...
         yield tuple(part)
 
 
-def search_files(task: _Task) -> list[Trace]:
+def search_files(erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile]) -> list[Trace]:
     """On an executor. A file that was deleted meanwhile has no trace."""
     traces = []
-    for place in task.places:
+    for place in places:
         try:
-            events, pieces = _search(place, task.erased.value, task.pieces.value)
+            events, found = _search(place, erased, pieces)
         except FileNotFoundError:
             continue
-        if events or pieces:
-            traces.append(Trace(place, events, frozenset(pieces)))
+        if events or found:
+            traces.append(Trace(place, events, frozenset(found)))
     return traces
 
 

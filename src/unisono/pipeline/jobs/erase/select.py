@@ -24,11 +24,12 @@ from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
 from unisono.pipeline.jobs.export.job import ranges
 from unisono.pipeline.open_log import open_reader, read_partitions, read_range
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import LogReader, Pruned, Record
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 EVENTS_PER_TASK: Final = 100_000
 
@@ -102,7 +103,7 @@ class _SelectTask(msgspec.Struct, frozen=True):
 
 
 def select(
-    spark: SparkContext,
+    spark: SparkSession,
     store: str,
     view: View,
     selector: Selector | ByCommittedId,
@@ -112,7 +113,7 @@ def select(
 ) -> Selection:
     """The selected events up to `head` of the log, whose events up to `pruned_to` are pruned."""
     files = _files(view, selector)
-    cores = max(1, spark.defaultParallelism)
+    cores = parallelism(spark)
     hot = ranges(view.head, head, EVENTS_PER_TASK, cores) if head > view.head else []
     share = PIECES_MAX // max(1, len(files) + len(hot))
     spans = [(0, view.head, file) for file in files] + [(since, upto, None) for since, upto in hot]
@@ -122,9 +123,7 @@ def select(
         )
         for since, upto, file in spans
     ]
-    return merge_selections(
-        spark.parallelize(tasks, len(tasks)).map(select_part).collect() if tasks else [], salt
-    )
+    return merge_selections(run_on_executors(spark, tasks, select_part), salt)
 
 
 def _part(

@@ -20,7 +20,7 @@ from unisono.pipeline.jobs.snapshot.job import drop_snapshots, snapshot
 from unisono.store.port import Snapshot
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 PUBLISHED_AT_ONCE: Final = 64
 """Snapshots per call to the log."""
@@ -45,7 +45,7 @@ def drop_states(lake: Lake, names: Sequence[str]) -> int:
 
 
 def fold_again(
-    spark: SparkContext, lake: Lake, model: ShippedModel, names: Sequence[str], reached: int
+    spark: SparkSession, lake: Lake, model: ShippedModel, names: Sequence[str], reached: int
 ) -> None:
     """Fold these partitions again; `reached`: the id up to which all partitions were folded before."""
     snapshot(spark, lake, model, partitions=names)

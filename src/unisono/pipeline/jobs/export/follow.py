@@ -37,7 +37,9 @@ from unisono.pipeline.jobs.export.job import (
     export,
     plan,
 )
+from unisono.pipeline.open_log import extent
 from unisono.pipeline.origin_check import origin_of
+from unisono.pipeline.spark.executors import rows_of
 from unisono.pipeline.spark.source import EVENTS_PER_BATCH, UnisonoSource
 
 EVERY_S: Final = 1.0
@@ -125,22 +127,51 @@ class Follower:
             self._on_batch(done)
 
     def _add(self, rows: DataFrame) -> ExportResult | None:
-        context, began = self._spark.sparkContext, time.monotonic()
-        head = align_tables(context, self._store, self._lake)
+        began = time.monotonic()
+        head = align_tables(self._spark, self._store, self._lake)
         with job_attempt(self._lake.storage) as storage:
             written = self._write(rows.where(f.col("committed_id") > head), storage)
             log = total([part.log for part in written])
             if log.rows == 0:
                 return None
             if log.first > head + 1:  # the lake was restored to an earlier state: export the gap
-                head = export(context, self._store, self._lake, to=log.first - 1).upto
+                head = export(self._spark, self._store, self._lake, to=log.first - 1).upto
             commit(self._lake, ExportCommit(head, log.last, BOTH), written, origin_of(self._store))
         return ExportResult(head, log.last, log.rows, time.monotonic() - began, log)
 
     def _write(self, rows: DataFrame, storage: Storage) -> list[WrittenFiles]:
         writing = _Writing(storage, self._lake.view().buckets)
-        found = rows.mapInArrow(writing, "written BINARY").collect()
+        found = rows_of(rows.mapInArrow(writing, "written BINARY"), "export.follow")
         return [msgspec.msgpack.decode(row.written, type=WrittenFiles) for row in found]
+
+
+def follow_by_polling(
+    spark: SparkSession,
+    store: str,
+    lake: Lake,
+    stop: threading.Event,
+    *,
+    every_s: float = EVERY_S,
+    events_per_batch: int = EVENTS_PER_BATCH,
+    on_batch: OnBatch | None = None,
+    upto: int | None = None,
+) -> None:
+    """Follow until `stop` is set, or the lake has reached `upto`, by one export after the other.
+
+    For Spark Connect, where a stream's batches are handled on the server. The lake's tables are the only checkpoint.
+    """
+    while True:
+        head = lake.head()
+        if upto is not None and head >= upto:
+            return
+        if plan(store, lake):
+            done = export(spark, store, lake, to=min(extent(store).head, head + events_per_batch))
+            if done.events and on_batch is not None:
+                on_batch(done)
+            if not stop.is_set():
+                continue
+        if stop.wait(every_s):
+            return
 
 
 class _Writing:

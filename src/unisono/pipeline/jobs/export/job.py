@@ -27,9 +27,10 @@ from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, wri
 from unisono.pipeline.errors import Mismatch, NoSuchRange
 from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range
 from unisono.pipeline.origin_check import origin_of, require_same_log
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 EVENTS_PER_FILE: Final = 250_000
 """Events per run: a file of `log` of about 25 MB, a worker of about 500 MB, for a log of any length."""
@@ -103,7 +104,7 @@ def plan(store: str, lake: Lake, to: int | None = None) -> list[ExportCommit]:
 
 
 def export(
-    spark: SparkContext,
+    spark: SparkSession,
     store: str,
     lake: Lake,
     *,
@@ -122,9 +123,7 @@ def export(
         nonlocal done
         while stages := plan(store, lake, upto):
             events_total = done + sum(stage.upto - stage.since for stage in stages)
-            for stage in _split_stages(
-                stages, events_per_file * TASKS_PER_CORE * max(1, spark.defaultParallelism)
-            ):
+            for stage in _split_stages(stages, events_per_file * TASKS_PER_CORE * parallelism(spark)):
                 digests.append(export_stage(spark, store, lake, stage, events_per_file))
                 done += stage.upto - stage.since
                 if progress is not None:
@@ -134,7 +133,7 @@ def export(
     return ExportResult(start, lake.head(), done, time.monotonic() - began, total(digests))
 
 
-def align_tables(spark: SparkContext, store: str, lake: Lake) -> int:
+def align_tables(spark: SparkSession, store: str, lake: Lake) -> int:
     """Bring both tables to the same event, after a kill between their commits; returns that event."""
     heads = lake.table(LOG).head, lake.table(BY_PARTITION).head
     if heads[0] != heads[1]:
@@ -143,12 +142,12 @@ def align_tables(spark: SparkContext, store: str, lake: Lake) -> int:
 
 
 def export_stage(
-    spark: SparkContext, store: str, lake: Lake, stage: ExportCommit, events_per_file: int
+    spark: SparkSession, store: str, lake: Lake, stage: ExportCommit, events_per_file: int
 ) -> Digest:
     """Write and commit one stage; the digest of the events added to `log`."""
     view = lake.view()
     files = view.log_files if stage.from_lake else []
-    parts = ranges(stage.since, stage.upto, events_per_file, max(1, spark.defaultParallelism))
+    parts = ranges(stage.since, stage.upto, events_per_file, parallelism(spark))
     with job_attempt(lake.storage) as storage:
         tasks = [
             ExportTask(
@@ -163,7 +162,7 @@ def export_stage(
             )
             for since, upto in parts
         ]
-        written = spark.parallelize(tasks, len(tasks)).map(run_task).collect()
+        written = run_on_executors(spark, tasks, run_task)
         return commit(lake, stage, written, origin_of(store))
 
 

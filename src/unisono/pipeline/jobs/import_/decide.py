@@ -21,11 +21,11 @@ from unisono.pipeline.jobs.import_.judge import Components, Judge
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, REJECTED
 from unisono.pipeline.jobs.import_.read_split import ROW_SCHEMA, number_of
 from unisono.pipeline.open_log import gc_paused, open_reader
+from unisono.pipeline.spark.executors import parallelism
 from unisono.store.bulk_load import Ids, open_ids
 from unisono.store.port import RememberedId
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
 KEEP, ASSIGN = "keep", "assign"
@@ -79,13 +79,10 @@ def decide(
     frame = frame.withColumn("place", F.row_number().over(by_id)).withColumn(
         "first", F.first(F.struct("hash", "file", "row")).over(by_id)
     )
-    leaders = spark.sparkContext.broadcast(components(links))
-    frame = frame.mapInArrow(_Comparing(deciding, leaders), _DECIDED)
+    frame = frame.mapInArrow(_Comparing(deciding, components(links)), _DECIDED)
     if not full:
         return frame
-    tasks = max(
-        1, min(2 * spark.sparkContext.defaultParallelism, count // TASK_ROWS_MIN), count // ROWS_PER_TASK
-    )
+    tasks = max(1, min(2 * parallelism(spark), count // TASK_ROWS_MIN), count // ROWS_PER_TASK)
     frame = frame.repartition(tasks, "component").sortWithinPartitions("component", *_SORTED)
     return frame.mapInArrow(_Judging(deciding), _DECIDED)
 
@@ -133,7 +130,7 @@ _KINDS: Final = [(field.name, field.type) for field in _OUT]
 class _Comparing:
     """On an executor: the first row of an id counts, unless the log has the id."""
 
-    def __init__(self, deciding: Deciding, leaders: Broadcast[dict[int, int]]) -> None:
+    def __init__(self, deciding: Deciding, leaders: dict[int, int]) -> None:
         self._deciding = deciding
         self._leaders = leaders
 
@@ -152,7 +149,7 @@ class _Comparing:
         rows = list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
         known = {} if ids is None else ids.known([row[0] for row in rows if row[1] == 1])
         outcomes = [self._outcome(known, *row) for row in rows]
-        leaders = self._leaders.value
+        leaders = self._leaders
         numbers = [number_of(names[0]) for names in batch.column("partitions").to_pylist()]
         columns = {name: batch.column(name) for name in _OUT.names if name in batch.schema.names}
         columns["component"] = pa.array([leaders.get(number, number) for number in numbers], pa.int64())

@@ -42,6 +42,7 @@ from unisono.pipeline.jobs.import_.staging import DECIDED, READ, ImportProgress,
 from unisono.pipeline.open_log import extent, gc_paused, sqlite_directory
 from unisono.pipeline.progress import Notify
 from unisono.pipeline.spark.cluster import require_visible
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, LogMovedOn, groups, open_log
 from unisono.store.bulk_load import UnnumberedEvent as PreparedRow
 from unisono.store.port import CommitLog, Record, StoreUnusable
@@ -196,7 +197,7 @@ class _Work:
         began = time.monotonic()
         spark = self._session()
         if base:
-            require_visible(spark.sparkContext, self._plan.store)
+            require_visible(spark, self._plan.store)
         summaries = self._read(spark)
         self._manifest.base = base
         prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries)
@@ -212,7 +213,6 @@ class _Work:
         self._notify(f"judged {total.rows} rows: {total.accepted} to load, {total.rejected} rejected")
 
     def _read(self, spark: SparkSession) -> list[Summary]:
-        context = spark.sparkContext
         folder = self._staging.path("rows")
         folder.mkdir(exist_ok=True)
         splits = self._splits(spark)
@@ -224,7 +224,7 @@ class _Work:
         ]
         if not tasks:
             raise PipelineError("the files have no rows")
-        summaries: list[Summary] = context.parallelize(tasks, len(tasks)).map(run_task).collect()
+        summaries: list[Summary] = run_on_executors(spark, tasks, run_task)
         for task in tasks:
             if not (folder / f"{task.name}.json").exists():
                 raise Mismatch(
@@ -267,7 +267,7 @@ class _Work:
         """Add the number of lines before each split."""
         if len(splits) < 2:
             return splits
-        counts = spark.sparkContext.parallelize(splits, len(splits)).map(count).collect()
+        counts = run_on_executors(spark, splits, count)
         before, numbered = 0, []
         for split, lines in zip(splits, counts, strict=True):
             numbered.append(msgspec.structs.replace(split, row=before))

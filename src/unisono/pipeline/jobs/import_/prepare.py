@@ -24,6 +24,7 @@ from unisono.pipeline.jobs.import_.result import (
     tally,
 )
 from unisono.pipeline.jobs.import_.staging import ImportProgress, Staging
+from unisono.pipeline.spark.plans import show_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ def prepare(
         plan.full,
         events,
     )
+    show_plan("import.decide", frame)
     frame.write.parquet(str(staging.path("decided")))
     decided = spark.read.parquet(str(staging.path("decided")))
     survey = _Survey(staging.path("decided"))
@@ -70,7 +72,9 @@ def prepare(
     if totals.rejected or Path(plan.rejects).is_dir():
         batches = rejects.batches(manifest.key, paths, folder, staging.path("decided"))
         rejects.write(plan.rejects, manifest.key, batches, examples.add)
-    in_order(decided, totals.accepted).write.parquet(str(staging.path("staged")))
+    staged_rows = in_order(decided, totals.accepted)
+    show_plan("import.in_order", staged_rows)
+    staged_rows.write.parquet(str(staging.path("staged")))
     manifest.files = staged_files(staging.path("staged"))
     staged = sum(rows for _, rows in manifest.files)
     if staged != totals.accepted:

@@ -5,7 +5,7 @@ One partition needs no Spark; all partitions at once are a DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
 from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_subset, normalise_names
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.spark.executors import parallelism, task_frame
 from unisono.pipeline.task_planning import plan_tasks
 from unisono.vocabulary import JsonObject
 
@@ -98,7 +99,7 @@ def states_at(
     # Where a partition has snapshots past `upto`, the one before may be older than `folded`.
     since = folded if all(file.last_id <= upto for file in own) else 0
     files = [file for file in view.partition_files if file.last_id > since and file.first_id <= upto]
-    cores = max(1, spark.sparkContext.defaultParallelism)
+    cores = parallelism(spark)
     rows = sum(file.rows for file in (*files, *own))
     tasks = [
         FoldTask(
@@ -112,8 +113,7 @@ def states_at(
         )
         for part in plan_tasks(view.storage, files, view.buckets, rows, cores)
     ]
-    places = spark.range(len(tasks), numPartitions=len(tasks))
-    return places.mapInArrow(_folding(tasks), STATES_SCHEMA)
+    return task_frame(spark, tasks, _batches, STATES_SCHEMA)
 
 
 def resolve_moment(view: View, at: int | str | None) -> int:
@@ -178,16 +178,8 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     return files, table.folded_upto(model.version)
 
 
-def _folding(tasks: list[FoldTask]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def fold(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in places:
-            for place in batch.column("id").to_pylist():
-                yield from _batches(tasks[place])
-
-    return fold
-
-
 def _batches(task: FoldTask) -> Iterator[pa.RecordBatch]:
+    """On an executor: the states of one subset."""
     batch: list[PartitionFold] = []
     size = 0
     for folded in fold_subset(task, unchanged=True):

@@ -25,6 +25,7 @@ from unisono.pipeline.jobs.report.tables import (
     EventKindRow,
     Totals,
 )
+from unisono.pipeline.spark.executors import rows_of
 from unisono.pipeline.spark.frames import read_log
 
 MINUTE_MS: Final = 60_000
@@ -123,13 +124,14 @@ class ReportQueries:
                 frame.unpersist()
 
     def totals(self) -> Totals:
-        row = self._events.agg(
+        whole = self._events.agg(
             *_sums(),
             f.countDistinct("client_id").alias("clients"),
             f.min("committed_id").alias("first_id"),
             f.max("committed_id").alias("last_id"),
             *_extent(),
-        ).collect()[0]
+        )
+        (row,) = rows_of(whole, "report.totals")
         return Totals(
             row["events"],
             row["bytes"] or 0,
@@ -144,26 +146,22 @@ class ReportQueries:
     def before(self, from_ms: int) -> tuple[int, int]:
         """Events and bytes before the range."""
         earlier = self._log.where(f.col("status_updated_at") < from_ms)
-        row = earlier.agg(f.count("*"), f.sum(f.octet_length("event"))).collect()[0]
+        (row,) = rows_of(earlier.agg(f.count("*"), f.sum(f.octet_length("event"))), "report.before")
         return row[0], row[1] or 0
 
     def per_step(self, step_ms: int) -> dict[int, TimeStep]:
         """The counts of each step that has events."""
         step = _step(step_ms)
-        in_partitions = {
-            row["step"]: row
-            for row in self._by_partition.groupBy(step)
-            .agg(
-                f.countDistinct("partition").alias("partitions"),
-                f.count_if(_named()).alias("edits"),
-                f.count_if(~_named()).alias("unnamed"),
-            )
-            .collect()
-        }
+        in_partitions = self._by_partition.groupBy(step).agg(
+            f.countDistinct("partition").alias("partitions"),
+            f.count_if(_named()).alias("edits"),
+            f.count_if(~_named()).alias("unnamed"),
+        )
+        by_step = {row["step"]: row for row in rows_of(in_partitions, "report.partitions_per_step")}
         clients = f.countDistinct("client_id").alias("clients")
         steps = {}
-        for row in self._events.groupBy(step).agg(*_sums(), clients).collect():
-            more = in_partitions[row["step"]]
+        for row in rows_of(self._events.groupBy(step).agg(*_sums(), clients), "report.per_step"):
+            more = by_step[row["step"]]
             steps[row["step"]] = TimeStep(
                 row["events"],
                 row["bytes"],
@@ -178,7 +176,7 @@ class ReportQueries:
         """The most frequent kinds, and how many there are."""
         kinds = self._events.groupBy("type", "schema").agg(*_sums(), f.max("bytes").alias("largest"))
         order = (f.desc("events"), f.asc_nulls_first("type"), f.asc_nulls_first("schema"))
-        rows = kinds.orderBy(*order).limit(rows_max).collect()
+        rows = rows_of(kinds.orderBy(*order).limit(rows_max), "report.kinds")
         count = kinds.count() if len(rows) == rows_max else len(rows)
         return [_row(EventKindRow, row) for row in rows], count
 
@@ -189,22 +187,25 @@ class ReportQueries:
             same = f.col("type").eqNullSafe(f.lit(kind.type)) & f.col("schema").eqNullSafe(f.lit(kind.schema))
             place = f.when(same, number).otherwise(place)
         counted = self._events.groupBy(_step(step_ms), place.alias("place")).count()
-        return {(row["step"], row["place"]): row["count"] for row in counted.collect()}
+        return {
+            (row["step"], row["place"]): row["count"] for row in rows_of(counted, "report.kinds_per_step")
+        }
 
     def busiest_partitions(self, rows_max: int) -> list[BusyPartition]:
         top = self._per_partition.orderBy(f.desc("events"), "partition").limit(rows_max)
-        return [_row(BusyPartition, row) for row in top.collect()]
+        return [_row(BusyPartition, row) for row in rows_of(top, "report.busiest_partitions")]
 
     def busiest_clients(self, rows_max: int) -> list[BusyClient]:
         clients = self._events.groupBy("client_id").agg(*_sums(), *_extent())
         written = self._pairs.groupBy("client_id").agg(f.count("*").alias("partitions"))
         top = clients.orderBy(f.desc("events"), "client_id").limit(rows_max).join(written, "client_id")
-        return [_row(BusyClient, row) for row in top.orderBy(f.desc("events"), "client_id").collect()]
+        top = top.orderBy(f.desc("events"), "client_id")
+        return [_row(BusyClient, row) for row in rows_of(top, "report.busiest_clients")]
 
     def clients_per_partition(self) -> dict[int, int]:
         """How many clients wrote → to how many partitions."""
         if self._sharing is None:
-            rows = self._per_partition.groupBy("clients").count().collect()
+            rows = rows_of(self._per_partition.groupBy("clients").count(), "report.clients_per_partition")
             self._sharing = {row["clients"]: row["count"] for row in rows}
         return self._sharing
 
@@ -229,7 +230,7 @@ class ReportQueries:
             .select("partition", "item", "at", "client_id", "other", "gap")
         )
         self._contested = judged.persist()
-        rows = self._contested.groupBy(_step(step_ms)).count().collect()
+        rows = rows_of(self._contested.groupBy(_step(step_ms)).count(), "report.contested")
         return {row["step"]: row["count"] for row in rows}
 
     def contested_items(self, rows_max: int) -> tuple[list[ContestedItem], int]:
@@ -241,7 +242,8 @@ class ReportQueries:
             f.countDistinct("who").alias("clients"),
             f.min("gap").alias("closest_ms"),
         )
-        rows = items.orderBy(f.desc("contested"), "partition", "item").limit(rows_max).collect()
+        most = items.orderBy(f.desc("contested"), "partition", "item").limit(rows_max)
+        rows = rows_of(most, "report.contested_items")
         top = [
             ContestedItem(
                 row["partition"], _item_name(row["item"]), row["contested"], row["clients"], row["closest_ms"]
@@ -257,7 +259,7 @@ class ReportQueries:
         wanted = [f.count("*"), f.sum(size)]
         for before in ages.values():
             wanted += [f.count_if(at < before), f.sum(f.when(at < before, size).otherwise(0))]
-        row = self._log.where(f.col("committed_id") > since).agg(*wanted).collect()[0]
+        (row,) = rows_of(self._log.where(f.col("committed_id") > since).agg(*wanted), "report.older")
         figures = [value or 0 for value in row]
         parts = {key: (figures[2 + 2 * n], figures[3 + 2 * n]) for n, key in enumerate(ages)}
         return figures[0], figures[1], parts
@@ -294,7 +296,8 @@ def _drafted() -> Column:
 
 def _counted(values: DataFrame) -> tuple[dict[int, int], int | None]:
     grouped = values.groupBy(_three_digits("value").alias("digits"))
-    rows = grouped.agg(f.count("*").alias("values"), f.max("value").alias("largest")).collect()
+    counted = grouped.agg(f.count("*").alias("values"), f.max("value").alias("largest"))
+    rows = rows_of(counted, "report.distribution")
     return {row["digits"]: row["values"] for row in rows}, max((row["largest"] for row in rows), default=None)
 
 

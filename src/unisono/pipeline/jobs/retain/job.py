@@ -27,7 +27,7 @@ from unisono.pipeline.progress import Notify, silent
 from unisono.store.port import LogExtent
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from unisono.pipeline.maintain.embedded import LogMaintainer
 
@@ -107,7 +107,7 @@ class RetentionResult(msgspec.Struct, frozen=True):
 
 
 def plan(
-    spark: SparkContext, store: str, maintainer: LogMaintainer, lake: Lake, keep: RetentionPolicy
+    spark: SparkSession, store: str, maintainer: LogMaintainer, lake: Lake, keep: RetentionPolicy
 ) -> RetentionPlan:
     """What can be pruned now; changes nothing."""
     if keep.age_ms is None and keep.events is None:
@@ -140,7 +140,7 @@ def plan(
 
 
 def retain(
-    spark: SparkContext,
+    spark: SparkSession,
     store: str,
     maintainer: LogMaintainer,
     lake: Lake,
@@ -168,7 +168,7 @@ def retain(
 
 
 def _require_sound(
-    spark: SparkContext, store: str, lake: Lake, allowed: RetentionPlan, notify: Notify
+    spark: SparkSession, store: str, lake: Lake, allowed: RetentionPlan, notify: Notify
 ) -> None:
     """Audit another lake before it replaces the current one: events pruned before can no longer be compared."""
     notify(f"auditing the lake: events pruned before are at {allowed.extent.archive}")

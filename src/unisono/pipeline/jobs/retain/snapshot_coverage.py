@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -19,9 +19,10 @@ from unisono.lake.row_groups import Footer
 from unisono.lake.scan import RowRange, scan_file
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
+from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 BLOCKERS_SHOWN: Final = 20
 BLOCKERS_MAX: Final = 100_000
@@ -87,7 +88,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def measure_coverage(
-    spark: SparkContext, view: View, since: int, upto: int, marks: Mapping[str, int]
+    spark: SparkSession, view: View, since: int, upto: int, marks: Mapping[str, int]
 ) -> Coverage:
     """What snapshots at `marks` (partition → committed_id) cover of `(since, upto]`."""
     parts = [
@@ -97,17 +98,12 @@ def measure_coverage(
     ]
     if not parts:
         return Coverage()
-    shared = spark.broadcast(dict(marks))
-    try:
-        found = spark.parallelize(parts, len(parts)).map(partial(_measure_file, shared)).collect()
-    finally:
-        shared.unpersist()
+    found = run_on_executors(spark, parts, partial(_measure_file, dict(marks)))
     return reduce(add, found, Coverage())
 
 
-def _measure_file(marks: Any, part: _Part) -> Coverage:
+def _measure_file(watermarks: Mapping[str, int], part: _Part) -> Coverage:
     """On an executor: one file."""
-    watermarks: dict[str, int] = marks.value
     covered = Coverage(sizes=list(_sizes(part)))
     for batch in scan_file(part.storage, part.file, RowRange(part.since, part.upto), _READ):
         covered += _measure_batch(batch, watermarks)

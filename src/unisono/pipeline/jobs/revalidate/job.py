@@ -41,10 +41,11 @@ from unisono.pipeline.jobs.revalidate.result import (
 from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
 from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_subset
 from unisono.pipeline.progress import Notify, silent
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.pipeline.task_planning import plan_tasks
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 ROUNDS_MAX: Final = 50
 """Each round settles at least the next disputed event; two or three rounds are usual."""
@@ -121,7 +122,7 @@ class Revalidation(msgspec.Struct, frozen=True):
 
 
 def revalidate(
-    spark: SparkContext,
+    spark: SparkSession,
     lake: Lake,
     before: ShippedModel,
     now: ShippedModel,
@@ -233,12 +234,12 @@ class _Owners:
 
 
 def _plan(
-    spark: SparkContext, view: View, before: ShippedModel, now: ShippedModel, out: Path | None
+    spark: SparkSession, view: View, before: ShippedModel, now: ShippedModel, out: Path | None
 ) -> list[RevalidationTask]:
     if not view.head:
         return []
     files = view.partition_files
-    cores = max(1, spark.defaultParallelism)
+    cores = parallelism(spark)
     place = None if out is None else str(out.absolute())
     return [
         RevalidationTask(
@@ -259,16 +260,16 @@ def _plan(
 
 
 def _judge(
-    spark: SparkContext,
+    spark: SparkSession,
     tasks: Sequence[RevalidationTask],
     outcomes: dict[int, RevalidationOutcome],
     notify: Notify,
 ) -> None:
-    wave = TASKS_PER_WAVE_AND_CORE * max(1, spark.defaultParallelism)
+    wave = TASKS_PER_WAVE_AND_CORE * parallelism(spark)
     rows, done = sum(task.rows for task in tasks), 0
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
-        found = spark.parallelize(part, len(part)).map(judge_subset).collect()
+        found = run_on_executors(spark, part, judge_subset)
         for task, outcome in zip(part, found, strict=True):
             outcomes[task.number] = outcome
             done += task.rows

@@ -34,10 +34,11 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
 from unisono.pipeline.jobs.export.job import require_present
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.pipeline.task_planning import plan_tasks
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 WAVE_ROWS: Final = 8_000_000
 """Rows folded between two commits, some minutes of work: what a kill can cost."""
@@ -68,7 +69,7 @@ class SnapshotResult(msgspec.Struct, frozen=True):
 
 
 def snapshot(
-    spark: SparkContext,
+    spark: SparkSession,
     lake: Lake,
     model: ShippedModel,
     *,
@@ -166,7 +167,7 @@ def _remove(lake: Lake, model_version: int) -> None:
 
 
 def _run(
-    spark: SparkContext,
+    spark: SparkSession,
     lake: Lake,
     model: ShippedModel,
     partitions: Sequence[str] | None,
@@ -196,7 +197,7 @@ def _run(
         last = partitions is None and wave[-1] is tasks[-1]
         with job_attempt(lake.storage) as storage:
             own_tasks = [msgspec.structs.replace(task, storage=storage) for task in wave]
-            results = spark.parallelize(own_tasks, len(wave)).map(make_snapshots).collect()
+            results = run_on_executors(spark, own_tasks, make_snapshots)
             table = _commit(table, results, model, {model.version: view.head} if last else {})
         done += results
         rows_done += sum(task.rows for task in wave)
@@ -205,7 +206,7 @@ def _run(
     return view.head
 
 
-def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
+def _settled_view(spark: SparkSession, lake: Lake, since: int) -> View:
     """The current lake, compacted if it has too many runs after `since`."""
     view = lake.view()
     new = [file for file in view.partition_files if file.last_id > since]
@@ -217,14 +218,14 @@ def _settled_view(spark: SparkContext, lake: Lake, since: int) -> View:
 
 
 def _plan(
-    spark: SparkContext,
+    spark: SparkSession,
     view: View,
     model: ShippedModel,
     own: Sequence[DataFile],
     since: int,
     partitions: Sequence[str] | None,
 ) -> list[FoldTask]:
-    cores, now = max(1, spark.defaultParallelism), now_ms()
+    cores, now = parallelism(spark), now_ms()
     if partitions is not None:
         groups = [partitions[number::cores] for number in range(cores)]
         return [_task_for_names(view, model, own, names, now) for names in groups if names]
