@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
@@ -42,7 +45,7 @@ def test_a_lake_is_read(
 ) -> None:
     lake = Lake.at(str(tmp_path))
     lake.make(buckets=2)
-    export(spark.sparkContext, store, lake)
+    export(spark, store, lake)
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path), "room-007"])
     runpy.run_path(str(EXAMPLES / "lake_reading.py"), run_name="__main__")
     own = sum("room-007" in record.partitions for record in records)
@@ -50,3 +53,82 @@ def test_a_lake_is_read(
         f"3000 events in the lake, 2000 of them after 1000, {own} in room-007",
         f"the first {own} were read without Spark",
     ]
+
+
+def test_the_lake_notebook_runs(
+    spark: SparkSession,
+    history: tuple[Path, list[Record]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On Spark Connect: spark/test_connect.py."""
+    monkeypatch.setattr(sys, "argv", ["", str(history[0]), str(tmp_path / "lake")])
+    runpy.run_path(str(EXAMPLES / "lake_notebook.py"), run_name="__main__")
+    require_notebook(capsys.readouterr().out)
+
+
+def require_notebook(shown: str) -> None:
+    assert "exported 3000 events, the lake has all up to 3000\n" in shown
+    assert "|   event| 1500|" in shown
+    assert re.search(r"^room-\d+: \d+ changes in the second half\n  [-+~>] ", shown, re.MULTILINE)
+    assert "sound, events 1 to 3000" in shown
+
+
+@pytest.mark.parametrize("name", ["airflow_dag", "dagster_assets"])
+def test_tasks_of_a_scheduler(
+    spark: SparkSession,
+    store: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """With stand-ins for the schedulers' decorators, which are not installed here."""
+    ran: list[object] = []
+    for module, content in _schedulers(ran).items():
+        monkeypatch.setitem(sys.modules, module, content)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    source = (EXAMPLES / f"{name}.py").read_text()
+    places = {"postgresql://reader@db/unisono": store, "s3://bucket/lake": str(tmp_path / "lake")}
+    for shown, real in places.items():
+        source = source.replace(f'"{shown}"', repr(real))
+    source = source.replace('"sc://spark:15002"', "None")  # the running session
+    exec(compile(source, name, "exec"), {"__name__": name})
+    exported, folded, audited = ran
+    assert exported == {"events": 3_000, "upto": 3_000}
+    assert isinstance(folded, dict)
+    assert folded["upto"] == 3_000
+    assert str(audited).startswith("sound, events 1 to 3000")
+
+
+def _schedulers(ran: list[object]) -> dict[str, ModuleType]:
+    """Run a task where the scheduler would plan it."""
+
+    class Planned:
+        def __rshift__(self, after: Planned) -> Planned:
+            return after
+
+    def task(work: Callable[..., object]) -> Callable[..., Planned]:
+        def plan(*arguments: object) -> Planned:
+            ran.append(work(*arguments))
+            return Planned()
+
+        return plan
+
+    def dag(**_: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
+        return lambda flow: flow
+
+    def asset(work: Callable[[], object] | None = None, **_: object) -> object:
+        return asset if work is None else work
+
+    def definitions(assets: list[Callable[[], object]]) -> None:
+        ran.extend(work() for work in assets)
+
+    airflow, decorators, dagster = (
+        ModuleType("airflow"),
+        ModuleType("airflow.decorators"),
+        ModuleType("dagster"),
+    )
+    vars(decorators).update(dag=dag, task=task)
+    vars(dagster).update(asset=asset, Definitions=definitions)
+    return {"airflow": airflow, "airflow.decorators": decorators, "dagster": dagster}

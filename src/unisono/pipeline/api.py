@@ -1,0 +1,193 @@
+"""The pipeline from Python: thin functions over the jobs, for notebooks and schedulers.
+
+`lake` is a directory, the URL of an object store, or a `Lake`. `store` is a log: `sqlite:DIRECTORY` or
+`postgresql://…`. `model` is a directory, "open", or a `ShippedModel`; without one, the model in force at `store`.
+All of them work on a classic session and on Spark Connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from unisono.lake.lake import Lake
+from unisono.lake.table import BUCKETS
+from unisono.pipeline.errors import NoModel
+from unisono.pipeline.job_model import ShippedModel, choose
+from unisono.pipeline.jobs.audit.job import SAMPLE, AuditOptions
+from unisono.pipeline.jobs.audit.job import audit as audit_job
+from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ExportResult
+from unisono.pipeline.jobs.export.job import export as export_job
+from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.past.job import states_at as states_at_job
+from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
+from unisono.pipeline.jobs.snapshot.job import SnapshotResult
+from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
+from unisono.pipeline.open_log import normal_uri
+from unisono.pipeline.origin_check import require_same_model
+from unisono.pipeline.spark import frames
+from unisono.pipeline.spark.cluster import require_visible
+from unisono.pipeline.spark.session import session
+from unisono.pipeline.spark.source import UnisonoSource
+from unisono.pipeline.state_diff import StateChange, changes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from unisono.pipeline.jobs.audit.result import AuditReport
+
+__all__ = [
+    "audit",
+    "diff",
+    "export",
+    "make_snapshots",
+    "read_log",
+    "read_partitions",
+    "register",
+    "session",
+    "snapshots",
+    "states_at",
+]
+
+Options = Mapping[str, str]
+_NO_OPTIONS: Final[Options] = {}
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `format("unisono")` known to this session, for reads, writes and streams; returns the session."""
+    spark.dataSource.register(UnisonoSource)
+    return spark
+
+
+def export(
+    spark: SparkSession,
+    store: str,
+    lake: Lake | str,
+    *,
+    to: int | None = None,
+    events_per_file: int = EVENTS_PER_FILE,
+    storage_options: Options = _NO_OPTIONS,
+) -> ExportResult:
+    """Copy what the lake lacks, each event exactly once; makes the lake if there is none."""
+    target, uri = _lake(lake, storage_options), normal_uri(store)
+    target.make(BUCKETS)
+    require_visible(spark, uri)
+    return export_job(spark, uri, target, to=to, events_per_file=events_per_file)
+
+
+def read_log(
+    spark: SparkSession,
+    lake: Lake | str,
+    since: int = 0,
+    upto: int | None = None,
+    *,
+    storage_options: Options = _NO_OPTIONS,
+) -> DataFrame:
+    """The lake's events with `since < committed_id <= upto`, one row each."""
+    return frames.read_log(spark, _lake(lake, storage_options), since, upto)
+
+
+def read_partitions(
+    spark: SparkSession,
+    lake: Lake | str,
+    names: Sequence[str] | None = None,
+    since: int = 0,
+    upto: int | None = None,
+    *,
+    storage_options: Options = _NO_OPTIONS,
+) -> DataFrame:
+    """The lake's events of these partitions, or of all, one row for each partition of an event."""
+    return frames.read_partitions(spark, _lake(lake, storage_options), names, since, upto)
+
+
+def states_at(
+    spark: SparkSession,
+    lake: Lake | str,
+    at: int | str | None = None,
+    *,
+    model: ShippedModel | str | None = None,
+    store: str | None = None,
+    storage_options: Options = _NO_OPTIONS,
+) -> DataFrame:
+    """The states of all partitions at a committed_id, a time (ISO 8601) or the lake's end, as JSON text."""
+    target = _lake(lake, storage_options)
+    return states_at_job(spark, target, at, model=_model(target, model, store))
+
+
+def snapshots(
+    spark: SparkSession,
+    lake: Lake | str,
+    *,
+    model: ShippedModel | str | None = None,
+    store: str | None = None,
+    storage_options: Options = _NO_OPTIONS,
+) -> DataFrame:
+    """The newest snapshot of each partition in the lake; their states as JSON text."""
+    target = _lake(lake, storage_options)
+    return newest_snapshots(spark, target, _model(target, model, store))
+
+
+def make_snapshots(
+    spark: SparkSession,
+    lake: Lake | str,
+    *,
+    model: ShippedModel | str | None = None,
+    store: str | None = None,
+    partitions: Sequence[str] | None = None,
+    storage_options: Options = _NO_OPTIONS,
+) -> SnapshotResult:
+    """Fold what is new in the lake into snapshots of all partitions, or of these."""
+    target = _lake(lake, storage_options)
+    return snapshot_job(spark, target, _model(target, model, store), partitions=partitions)
+
+
+def diff(
+    lake: Lake | str,
+    partition: str,
+    since: int | str,
+    upto: int | str | None = None,
+    *,
+    model: ShippedModel | str | None = None,
+    store: str | None = None,
+    storage_options: Options = _NO_OPTIONS,
+) -> list[StateChange]:
+    """What changed in a partition between two moments; needs no Spark."""
+    target = _lake(lake, storage_options)
+    chosen, view = _model(target, model, store), target.view()
+    old, new = (state_at(view, partition, chosen, at) for at in (since, upto))
+    return list(changes(old.state, new.state))
+
+
+def audit(
+    spark: SparkSession,
+    lake: Lake | str,
+    store: str | None = None,
+    *,
+    sample: int | None = SAMPLE,
+    model: ShippedModel | str | None = None,
+    storage_options: Options = _NO_OPTIONS,
+) -> AuditReport:
+    """Check the whole history in the lake, and against the log where one is named.
+
+    `sample`: partitions whose snapshots are replayed, None for all. `model`: also judge every event by it.
+    """
+    target, uri = _lake(lake, storage_options), None if store is None else normal_uri(store)
+    if uri is not None:
+        require_visible(spark, uri)
+    judged_by = None if model is None else _model(target, model, uri)
+    return audit_job(spark, target, uri, AuditOptions(sample, judged_by))
+
+
+def _lake(lake: Lake | str, storage_options: Options) -> Lake:
+    return lake if isinstance(lake, Lake) else Lake.at(lake, dict(storage_options))
+
+
+def _model(lake: Lake, model: ShippedModel | str | None, store: str | None) -> ShippedModel:
+    if isinstance(model, ShippedModel):
+        chosen = model
+    elif model is None and store is None:
+        raise NoModel('no model given: model=DIRECTORY, model="open", or store= the log that has one')
+    else:
+        chosen = choose(model, None if store is None else normal_uri(store))
+    require_same_model(lake, chosen)
+    return chosen

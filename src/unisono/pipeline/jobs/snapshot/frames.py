@@ -1,0 +1,82 @@
+"""The lake's newest snapshots as a DataFrame: executors merge the files of one bucket each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from unisono.lake.lake import Lake
+from unisono.lake.merge import PartitionSubset
+from unisono.lake.snapshots import Snapshots, StateRow
+from unisono.lake.storage import SNAPSHOTS, Storage
+from unisono.lake.write import DataFile
+from unisono.pipeline.deep_json import state_text
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.snapshot.job import by_bucket, folded_to
+from unisono.pipeline.spark.executors import task_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SNAPSHOTS_SCHEMA: Final = (
+    "partition STRING, committed_id BIGINT, model_version BIGINT, state STRING, events BIGINT, skipped BIGINT, "
+    "created_at BIGINT"
+)
+
+BATCH_BYTES: Final = 4 << 20
+BATCH_ROWS: Final = 1_024
+"""Bounds of one Arrow batch of a worker."""
+
+
+class _BucketTask(msgspec.Struct, frozen=True):
+    storage: Storage
+    subset: PartitionSubset
+    files: tuple[DataFile, ...]
+    model_version: int
+    upto: int
+
+
+def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> DataFrame:
+    """The newest snapshot of each partition, in the columns of SNAPSHOTS_SCHEMA; `created_at` in milliseconds."""
+    folded_to(lake, model)  # refuses snapshots of another content of the same version
+    table, head = lake.find(SNAPSHOTS), lake.head()
+    buckets = [] if table is None else list(by_bucket(table, model.version))
+    tasks = [
+        _BucketTask(lake.storage, subset, tuple(files), model.version, head) for subset, files in buckets
+    ]
+    return task_frame(spark, tasks, _newest, SNAPSHOTS_SCHEMA)
+
+
+def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:
+    """On an executor: the newest rows of one bucket, in the order of partitions."""
+    rows: list[StateRow] = []
+    size = 0
+    with Snapshots.opened(task.storage, task.files, task.upto) as snapshots:
+        for name, _ in snapshots.found(task.subset):
+            row = snapshots.latest(name)
+            assert row is not None
+            row.require_sound()
+            if rows and (len(rows) >= BATCH_ROWS or size + len(row.state) > BATCH_BYTES):
+                yield _batch(rows, task.model_version)
+                rows, size = [], 0
+            rows.append(row)
+            size += len(row.state)
+    if rows:
+        yield _batch(rows, task.model_version)
+
+
+def _batch(rows: list[StateRow], model_version: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "partition": pa.array([row.partition for row in rows], pa.string()),
+            "committed_id": pa.array([row.committed_id for row in rows], pa.int64()),
+            "model_version": pa.array([model_version] * len(rows), pa.int64()),
+            "state": pa.array([state_text(row.state) for row in rows], pa.string()),
+            "events": pa.array([row.events for row in rows], pa.int64()),
+            "skipped": pa.array([row.skipped for row in rows], pa.int64()),
+            "created_at": pa.array([row.created_at for row in rows], pa.int64()),
+        }
+    )

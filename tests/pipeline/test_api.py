@@ -1,0 +1,50 @@
+"""The Python API: what it costs to import, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.lake.lakes import HERE
+from unisono import pipeline
+from unisono.lake.lake import Lake
+from unisono.pipeline import api
+from unisono.pipeline.errors import NoModel
+from unisono.pipeline.jobs.export.job import export as export_job
+from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA
+
+DOCS = Path(__file__).parents[2] / "docs" / "pipeline-python.md"
+
+
+def test_importing_it_costs_nothing() -> None:
+    code = (
+        "import sys, unisono.pipeline\n"
+        "assert 'states_at' in dir(unisono.pipeline)\n"
+        "loaded = [name for name in ('pyspark', 'pyarrow', 'deltalake', 'pandas', 'numpy') if name in sys.modules]\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_of_it_is_documented() -> None:
+    assert pipeline.__all__ == api.__all__
+    text = DOCS.read_text("utf-8")
+    assert [name for name in pipeline.__all__ if f"| `{name}(" not in text] == []
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        pipeline.nothing  # noqa: B018
+
+
+def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export_job(HERE, store, lake, to=100)
+    found = pipeline.snapshots(spark, lake, model="open")
+    assert found.collect() == []
+    assert found.columns == [column.split()[0] for column in SNAPSHOTS_SCHEMA.split(", ")]
+    with pytest.raises(NoModel, match="no model given"):
+        pipeline.states_at(spark, lake)
