@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.lake.lakes import HERE
 from tests.pipeline.history import append, make_store, require_exact
 from tests.pipeline.processes import WAIT_S, kill, start, wait_until
 from tests.pipeline.test_open_log import prune
@@ -16,9 +17,10 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION
 from unisono.pipeline.errors import brief
-from unisono.pipeline.jobs.export.follow import Follower, resume_place
+from unisono.pipeline.jobs.export.follow import Follower, follow_by_polling, resume_place
 from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 
 
@@ -159,3 +161,26 @@ def test_following_another_log_is_refused(
     make_store(tmp_path / "short", 50)
     with pytest.raises(LakeUnusable):
         Follower(spark, sqlite_uri(tmp_path / "short"), lake, tmp_path / "at")
+
+
+def test_following_by_polling(store: str, records: list[Record], tmp_path: Path) -> None:
+    """As on Spark Connect; nothing of it is Spark's own, so it runs right here."""
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    batches: list[tuple[int, int]] = []
+    follow_by_polling(
+        HERE,
+        store,
+        lake,
+        threading.Event(),
+        every_s=0.01,
+        events_per_batch=1_600,
+        on_batch=lambda done: batches.append((done.since, done.upto)),
+        upto=len(records),
+    )
+    assert batches == [(0, 1_600), (1_600, 3_000)]
+    require_exact(lake, records)
+    stop = threading.Event()
+    stop.set()
+    follow_by_polling(HERE, store, lake, stop)
+    assert lake.head() == 3_000
