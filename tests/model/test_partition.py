@@ -200,3 +200,71 @@ def test_a_failing_rule_in_one_partition_can_be_undone_in_all() -> None:
     for state, mark in zip(states, marks, strict=True):
         state.rollback(mark)
     assert [state.dump() for state in states] == before
+
+
+def init(**value: Json) -> JsonObject:
+    return {"type": "init", "payload": {"value": value}}
+
+
+MORE_EVENTS: st.SearchStrategy[JsonObject] = st.one_of(
+    EVENTS,
+    st.builds(
+        lambda id, side, other: tree(
+            "treePush", "outline", value={"id": id}, options={"position": {side: other}}
+        ),
+        IDS,
+        st.sampled_from(["after", "before"]),
+        IDS,
+    ),
+    st.builds(
+        lambda id, replace: tree(
+            "treeUpdate", "outline", value={"n": {"x": [1]}}, options={"id": id, "replace": replace}
+        ),
+        IDS,
+        st.booleans(),
+    ),
+    st.builds(lambda id: tree("set", f"outline.items.{id}.title", value="set"), IDS),
+    st.builds(
+        lambda ids: tree(
+            "set", "outline.tree", value=[{"id": id, "children": []} for id in ids], options={"replace": True}
+        ),
+        st.permutations(["a", "b"]),
+    ),
+    st.just(tree("unset", "outline")),
+    st.just(init(outline={"items": {"a": {"id": "a"}}, "tree": [{"id": "a", "children": []}]})),
+    st.just(init(settings={"x": 1})),
+    st.just({"type": "treePush", "payload": {}}),
+    st.just({}),
+)  # fmt: skip
+
+
+@given(st.lists(MORE_EVENTS, max_size=30))
+def test_a_replayed_state_is_the_same_without_undo_and_weight(events: list[JsonObject]) -> None:
+    """Whatever is in the log: also what does not fit is skipped alike."""
+    whole, folded = PartitionState(), PartitionState(replayed=True)
+    for number, event in enumerate(events):
+        assert SAMPLE.apply_committed(folded, event) == SAMPLE.apply_committed(whole, event)
+        assert folded.dump() == whole.dump()
+        if number == len(events) // 2:
+            skipped = folded.skipped
+            folded = PartitionState.load(folded.dump(), replayed=True)
+            folded.skipped = skipped
+    assert (folded.skipped, order(folded)) == (whole.skipped, order(whole))
+    for half in halves(folded)[:1]:
+        with pytest.raises(TypeError, match="cannot be undone"):
+            half.mark()
+        with pytest.raises(TypeError, match="no weight"):
+            half.weight()
+
+
+def test_a_reducer_that_fails_half_way_leaves_a_replayed_state_as_it_was() -> None:
+    def half(state: Any, event: Event) -> None:
+        state["done"] = event.data
+        raise ValueError
+
+    rules = Rules()
+    rules.reduce("half")(half)
+    model = Model("test", 1, SchemaProfile(None, rules), TreeProfile())
+    state = PartitionState.load({"tree": {}, "data": {"kept": [1]}}, replayed=True)
+    assert not model.apply_committed(state, canonical("half", {"a": 1}))
+    assert (state.dump(), state.skipped) == ({"tree": {}, "data": {"kept": [1]}}, 1)

@@ -107,11 +107,8 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
     def _replay(self, state: PartitionState, event: JsonObject, by: Authorship) -> str | None:
         if event.get("type") != EVENT_TYPE:
-            errors = _ANY_TREE.shape(event) or _ANY_TREE.refusals(state.tree, event)
-            if errors:
-                return f"{errors[0].field}: {errors[0].message}"
-            _ANY_TREE.apply(state.tree, event)
-            return None
+            errors = _ANY_TREE.replay(state.tree, event)
+            return f"{errors[0].field}: {errors[0].message}" if errors else None
         payload = event.get("payload")
         if self.canonical is None:
             return "there is no model, so canonical events mean nothing"

@@ -6,7 +6,7 @@ A partition may receive events of both profiles. Each profile has a half of its 
 from __future__ import annotations
 
 from unisono.model.schema import SchemaState
-from unisono.model.tree_state import TreeState
+from unisono.model.tree_state import ReplayedTreeState, TreeState
 from unisono.vocabulary import Json, JsonObject
 
 OWN_BYTES = 200
@@ -17,14 +17,17 @@ class PartitionState:
     """Both halves of a partition, each made when first asked for; a half that is not there is empty.
 
     `skipped` counts the committed events that could not be applied in replay. It is undone by `rollback` and
-    is no part of the dump.
+    is no part of the dump. `replayed`: for a fold of committed events, which asks neither `mark` nor `weight`.
     """
 
-    __slots__ = ("_data", "_marks", "_settled", "_tree", "skipped")
+    __slots__ = ("_data", "_marks", "_replayed", "_settled", "_tree", "skipped")
 
-    def __init__(self, tree: TreeState | None = None, data: SchemaState | None = None) -> None:
+    def __init__(
+        self, tree: TreeState | None = None, data: SchemaState | None = None, *, replayed: bool = False
+    ) -> None:
         self._tree = tree
         self._data = data
+        self._replayed = replayed
         self._marks: list[tuple[int | None, int | None, int]] = []
         self._settled = 0
         self.skipped = 0
@@ -32,13 +35,13 @@ class PartitionState:
     @property
     def tree(self) -> TreeState:
         if self._tree is None:
-            self._tree = TreeState()
+            self._tree = ReplayedTreeState() if self._replayed else TreeState()
         return self._tree
 
     @property
     def data(self) -> SchemaState:
         if self._data is None:
-            self._data = SchemaState()
+            self._data = SchemaState(weighed=not self._replayed)
         return self._data
 
     def mark(self) -> int:
@@ -80,14 +83,15 @@ class PartitionState:
         }
 
     @classmethod
-    def load(cls, dumped: Json) -> PartitionState:
+    def load(cls, dumped: Json, *, replayed: bool = False) -> PartitionState:
         """The state that `dump` gave; `ValueError` when it is none."""
         if not isinstance(dumped, dict) or dumped.keys() != {"tree", "data"}:
             raise ValueError("the state of a partition is an object of `tree` and `data`")
         tree, data = dumped["tree"], dumped["data"]
         if not isinstance(tree, dict) or not isinstance(data, dict):
             raise ValueError("both halves of a partition's state are objects")  # noqa: TRY004
-        return cls(TreeState(tree) if tree else None, SchemaState(data) if data else None)
+        grown = (ReplayedTreeState(tree) if replayed else TreeState(tree)) if tree else None
+        return cls(grown, SchemaState(data, weighed=not replayed) if data else None, replayed=replayed)
 
     def weight(self) -> int:
         tree = 0 if self._tree is None else self._tree.weight()

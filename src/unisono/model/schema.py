@@ -26,14 +26,14 @@ NAME_CHARS_MAX = 100
 class SchemaState:
     """What the reducers of a model have made of one partition's events: a JSON object, `{}` at first.
 
-    `value` is for reducers and checks; nobody else changes it.
+    `value` is for reducers and checks; nobody else changes it. `weighed`: its weight is kept; a fold needs none.
     """
 
     __slots__ = ("journal", "value")
 
-    def __init__(self, value: JsonObject | None = None) -> None:
+    def __init__(self, value: JsonObject | None = None, *, weighed: bool = True) -> None:
         self.journal = Journal()
-        self.value = track({} if value is None else value, self.journal)
+        self.value = track({} if value is None else value, self.journal, weighed=weighed)
 
     def mark(self) -> int:
         return self.journal.mark()

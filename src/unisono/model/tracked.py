@@ -388,10 +388,11 @@ class TrackedList(TrackedContainer, list[Json]):
             self._journal.count(added, True)
 
 
-def track(value: JsonObject, journal: Journal) -> TrackedDict:
+def track(value: JsonObject, journal: Journal, *, weighed: bool = True) -> TrackedDict:
     """A tracked copy of `value` to be the root of a state; making it is not journaled."""
-    root = TrackedDict(journal, FORGETFUL.closed(value), live=True)
-    journal.weight += OBJECT_BYTES + weigh_entries(root)
+    root = TrackedDict(journal, FORGETFUL.closed(value), live=weighed)
+    if weighed:
+        journal.weight += OBJECT_BYTES + weigh_entries(root)
     return root
 
 

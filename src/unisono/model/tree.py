@@ -94,12 +94,9 @@ class TreeProfile:
             case Init():
                 return _refuse_init(brought)
             case TreePush():
-                return _refuse_push(state, action, brought)
+                return _refuse_push(state, _tree(state, action.target), action, brought)
             case TreeDelete() | TreeUpdate() | TreeMove():
-                tree = _tree(state, action.target)
-                if tree is None:
-                    return [FieldError(TARGET, f"there is no tree at {_named(action.target)}")]
-                return _refuse_existing(state, tree, action, brought)
+                return _refuse_existing(state, _tree(state, action.target), action, brought)
         assert_never(action)
 
     def apply(self, state: TreeState, event: JsonObject) -> None:
@@ -113,26 +110,29 @@ class TreeProfile:
                     state.drop(holder, action.target[-1])
             case Init():
                 state.restart(*brought.root())
-            case TreePush():
-                tree = _tree(state, action.target)
-                if tree is None:
-                    _write(state, _first_push(state, action), brought)
-                else:
-                    before = _before(parts(tree)[1], action.parent, action.position)
-                    state.plant(tree, action.id, brought.value(), action.parent, before)
-            case TreeDelete():
-                state.prune(_known_tree(state, action), action.id)
-            case TreeUpdate():
-                _write(state, _update(state, _known_tree(state, action), action), brought)
-            case TreeMove():
-                tree = _known_tree(state, action)
-                forest = parts(tree)[1]
-                before = _before(forest, action.parent, action.position)
-                if before == action.id:
-                    before = forest.nodes[action.id].after
-                state.move(tree, action.id, action.parent, before)
+            case TreePush() | TreeDelete() | TreeUpdate() | TreeMove():
+                _change_tree(state, _tree(state, action.target), action, brought)
             case _:
                 assert_never(action)
+
+    def replay(self, state: TreeState, event: JsonObject) -> list[FieldError]:
+        """Apply an event of the log, if nothing speaks against it: `shape`, `refusals` and `apply` in one."""
+        if errors := self.shape(event):
+            return errors
+        action, brought = self._action(event)
+        if isinstance(action, Set | Unset | Init):
+            if errors := self.refusals(state, event):
+                return errors
+            self.apply(state, event)
+            return []
+        tree = _tree(state, action.target)
+        if isinstance(action, TreePush):
+            errors = _refuse_push(state, tree, action, brought)
+        else:
+            errors = _refuse_existing(state, tree, action, brought)
+        if not errors:
+            _change_tree(state, tree, action, brought)
+        return errors
 
     def empty(self) -> TreeState:
         return TreeState()
@@ -175,10 +175,31 @@ def _tree(state: TreeState, target: tuple[str, ...]) -> Object | None:
     return objects[-1] if len(objects) > len(target) and is_tree(objects[-1]) else None
 
 
-def _known_tree(state: TreeState, action: TreeDelete | TreeUpdate | TreeMove) -> Object:
-    tree = _tree(state, action.target)
-    assert tree is not None, "apply follows refusals"
-    return tree
+def _change_tree(
+    state: TreeState,
+    tree: Object | None,
+    action: TreePush | TreeDelete | TreeUpdate | TreeMove,
+    brought: EventValue,
+) -> None:
+    """Apply an action on a tree; `tree` is the one at its target."""
+    if tree is None:
+        assert isinstance(action, TreePush), "apply follows refusals"
+        _write(state, _first_push(state, action), brought)
+        return
+    match action:
+        case TreePush():
+            before = _before(parts(tree)[1], action.parent, action.position)
+            state.plant(tree, action.id, brought.value(), action.parent, before)
+        case TreeDelete():
+            state.prune(tree, action.id)
+        case TreeUpdate():
+            _write(state, _update(state, tree, action), brought)
+        case TreeMove():
+            forest = parts(tree)[1]
+            before = _before(forest, action.parent, action.position)
+            if before == action.id:
+                before = forest.nodes[action.id].after
+            state.move(tree, action.id, action.parent, before)
 
 
 def _write(state: TreeState, write: MergedWrite | None, brought: EventValue) -> None:
@@ -252,8 +273,9 @@ def _refuse_init(brought: EventValue) -> list[FieldError]:
     return []
 
 
-def _refuse_push(state: TreeState, action: TreePush, brought: EventValue) -> list[FieldError]:
-    tree = _tree(state, action.target)
+def _refuse_push(
+    state: TreeState, tree: Object | None, action: TreePush, brought: EventValue
+) -> list[FieldError]:
     if tree is None:
         return _refuse_first_push(state, action, brought)
     items, forest = parts(tree)
@@ -282,9 +304,11 @@ def _refuse_first_push(state: TreeState, action: TreePush, brought: EventValue) 
 
 
 def _refuse_existing(
-    state: TreeState, tree: Object, action: TreeDelete | TreeUpdate | TreeMove, brought: EventValue
+    state: TreeState, tree: Object | None, action: TreeDelete | TreeUpdate | TreeMove, brought: EventValue
 ) -> list[FieldError]:
     """Refusals of an action on an item that must be there."""
+    if tree is None:
+        return [FieldError(TARGET, f"there is no tree at {_named(action.target)}")]
     items, forest = parts(tree)
     known = action.id in items
     errors = [] if known else [FieldError(f"{OPTIONS}.id", "there is no item of this id")]

@@ -183,6 +183,58 @@ class TreeState:
             self._journal.append((undo, added))
 
 
+class ReplayedTreeState(TreeState):
+    """The same state for a fold, which never undoes and asks no weight: neither is kept, which halves the work."""
+
+    __slots__ = ()
+
+    def __init__(self, value: JsonObject | None = None) -> None:
+        self._root = adopt_root(value or {})
+        self._weight = 0
+        self._journal = None
+        self._settled = 0
+
+    def mark(self) -> int:
+        raise TypeError("a replayed state cannot be undone")
+
+    def weight(self) -> int:
+        raise TypeError("a replayed state has no weight")
+
+    def restart(self, value: Object, weight: int) -> None:  # noqa: ARG002
+        self._root = Object(value)
+
+    def merge(self, holder: Object, changes: Mapping[str, Value]) -> None:
+        before = None if holder is self._root else holder.get("tree")
+        holder.update(changes)
+        if holder is not self._root and ("tree" in changes or "items" in changes):
+            self._index(holder, before)
+
+    def drop(self, holder: Object, key: str) -> None:
+        del holder[key]
+
+    def plant(self, tree: Object, id: str, data: Value, parent: str, before: str | None) -> None:
+        items, forest = parts(tree)
+        items[id] = data
+        forest.add(id)
+        forest.place(id, parent, before)
+
+    def prune(self, tree: Object, top: str) -> None:
+        items, forest = parts(tree)
+        gone = list(forest.within(top))
+        forest.lift(top)
+        for id in gone:
+            del forest.nodes[id]
+            del items[id]
+
+    def move(self, tree: Object, id: str, parent: str, before: str | None) -> None:
+        _, forest = parts(tree)
+        forest.lift(id)
+        forest.place(id, parent, before)
+
+    def _note(self, undo: Callable[[], object], added: int) -> None:
+        """Nothing is undone."""
+
+
 def is_tree(value: Value) -> bool:
     return isinstance(value, dict) and isinstance(value.get("tree"), Forest)
 

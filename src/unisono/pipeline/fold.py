@@ -222,7 +222,7 @@ class Folder:
                 )
             reached = ids[end - 1]
             if state is None:
-                state = PartitionState() if base is None else restore(base)
+                state = PartitionState(replayed=True) if base is None else restore(base)
             apply_events(self._model, state, map(orjson.loads, events[first:end]), authors[first:end])
             count += end - first
             self._collect(end - first)
@@ -242,7 +242,7 @@ def replay(
 
     Events that are not JSON count as events that the model skips.
     """
-    state, count, remaining = PartitionState(), 0, list(reversed(stops))
+    state, count, remaining = PartitionState(replayed=True), 0, list(reversed(stops))
     for _, _, (ids, events, authors), start, end in history:
         begin = start
         while remaining and ids[end - 1] > remaining[-1]:
@@ -283,7 +283,7 @@ def restore(base: StateRow) -> PartitionState:
     """The state in a snapshot."""
     base.require_sound()
     try:
-        return PartitionState.load(unpack(base.state))
+        return PartitionState.load(unpack(base.state), replayed=True)
     except ValueError as error:
         raise LakeUnusable(
             f"cannot load the snapshot of partition {base.partition!r} at event {base.committed_id} ({error}): "
