@@ -119,7 +119,7 @@ def kill_workers(spark: SparkSession, lake: Lake, records: Sequence[Record], kil
     java = java_process(spark).pid
     model, chance, hit = shipped_outline(), random.Random(seed), 0
     with (
-        mock.patch.object(snapshots, "WAVE_ROWS", 500),
+        mock.patch.object(snapshots, "WAVE_ROWS_PER_CORE", 250),
         mock.patch.object(shares, "FEW_EVENTS", 10),
         mock.patch.object(shares, "TASK_ROWS_MIN", 50),
     ):

@@ -132,7 +132,7 @@ class _File:
         self.first_names = [group.first_name for group in self.groups]
         self.last_names = [group.last_name for group in self.groups]
         self._keys: tuple[int, list[bytes], list[int]] = (-1, [], [])
-        self._rest: tuple[int, Any] = (-1, None)
+        self._rest: tuple[int, list[list[Any]]] = (-1, [])
 
     def keys(self, group: int) -> tuple[list[bytes], list[int]]:
         """The partitions' names and committed ids of a group's rows."""
@@ -158,10 +158,10 @@ class _File:
 
     def row(self, group: int, place: int) -> StateRow:
         if self._rest[0] != group:
-            self._rest = group, self._parquet.read_row_group(group, columns=_REST)
+            table = self._parquet.read_row_group(group, columns=_REST)
+            self._rest = group, [table.column(column).to_pylist() for column in _REST]
         names, ids = self.keys(group)
-        rest = [self._rest[1].column(column)[place].as_py() for column in _REST]
-        return StateRow(names[place].decode(), ids[place], *rest)
+        return StateRow(names[place].decode(), ids[place], *[values[place] for values in self._rest[1]])
 
 
 class Snapshots:

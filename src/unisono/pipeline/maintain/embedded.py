@@ -144,9 +144,10 @@ class EmbeddedLogMaintainer:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        for batch in snapshot_batches(snapshots):
-            publication = Publication(self._erasures, batch)
-            self._change(partial(_publish, publication=publication), "snapshots", publication)
+        left = [Publication(self._erasures, batch) for batch in snapshot_batches(snapshots)]
+        while left:  # all at once by this process, one after the other by a server
+            answer = self._change(partial(_publish, publications=left), "snapshots", left[0])
+            left = left[answer.get("publications", 1) :]
 
     def set_archive(self, location: str) -> None:
         self._change(lambda log: log.set_archive(location), "archive", location)
@@ -215,10 +216,13 @@ def model_key(bundle: ModelBundle | None) -> tuple[int, str]:
     return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
 
 
-def _publish(log: SqliteLog, publication: Publication) -> None:
-    require_publishable(publication.snapshots, log.head(), *model_key(log.model_in_force()))
-    require_unerased(publication.erasures, log.erasures())
-    log.put_snapshots(publication.snapshots)
+def _publish(log: SqliteLog, publications: Sequence[Publication]) -> Answer:
+    key, head = model_key(log.model_in_force()), log.head()
+    for publication in publications:
+        require_publishable(publication.snapshots, head, *key)
+        require_unerased(publication.erasures, log.erasures())
+        log.put_snapshots(publication.snapshots)
+    return {"publications": len(publications)}
 
 
 def _prune_batches(log: SqliteLog, upto: int) -> Answer:

@@ -105,7 +105,7 @@ def test_the_same_bytes_however_it_came_about(
     for number, (buckets, steps) in enumerate([(1, [EVENTS]), (4, [200, 210, EVENTS]), (16, [EVENTS])]):
         lake = Lake.at(str(tmp_path / f"lake-{number}"))
         lake.make(buckets=buckets)
-        monkeypatch.setattr(snapshots, "WAVE_ROWS", 500 if number else snapshots.WAVE_ROWS)
+        monkeypatch.setattr(snapshots, "WAVE_ROWS_PER_CORE", 250 if number else snapshots.WAVE_ROWS_PER_CORE)
         monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 100 if number else 16_384)
         for upto in steps:
             export(HERE, store, lake, to=upto, events_per_file=400)

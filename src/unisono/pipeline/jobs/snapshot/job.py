@@ -40,8 +40,9 @@ from unisono.pipeline.task_planning import plan_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAVE_ROWS: Final = 8_000_000
-"""Rows folded between two commits, some minutes of work: what a kill can cost."""
+WAVE_ROWS_PER_CORE: Final = 4_000_000
+"""Rows per core folded between two commits, some minutes of work: what a kill can cost. A wave has at least two of the
+largest tasks for each core, so that all cores are busy however many there are."""
 
 UNBUCKETED_ROWS_MAX: Final = 100_000
 """Rows in runs that are not split by bucket. Every task reads all of them, so more are compacted first."""
@@ -193,7 +194,7 @@ def _run(
     _require_same_content(own, model)
     tasks = _plan(spark, view, model, own, table.folded_upto(model.version), partitions)
     rows_done, rows = 0, sum(task.rows for task in tasks)
-    for wave in _waves(tasks):
+    for wave in _waves(tasks, WAVE_ROWS_PER_CORE * parallelism(spark)):
         last = partitions is None and wave[-1] is tasks[-1]
         with job_attempt(lake.storage) as storage:
             own_tasks = [msgspec.structs.replace(task, storage=storage) for task in wave]
@@ -266,13 +267,13 @@ def _task_for_names(
     )
 
 
-def _waves(tasks: list[FoldTask]) -> Iterator[list[FoldTask]]:
+def _waves(tasks: list[FoldTask], rows_max: int) -> Iterator[list[FoldTask]]:
     wave: list[FoldTask] = []
     rows = 0
     for task in tasks:
         wave.append(task)
         rows += task.rows
-        if rows >= WAVE_ROWS:
+        if rows >= rows_max:
             yield wave
             wave, rows = [], 0
     if wave:

@@ -23,9 +23,9 @@ from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
 
-PORTION_BYTES: Final = 4 << 20
-PORTION_ROWS: Final = 500
-"""States per call."""
+PORTION_BYTES: Final = 16 << 20
+PORTION_ROWS: Final = 5_000
+"""States per call. An embedded log without a server is opened once for each call, and locked for a second at most."""
 
 Progress = Callable[[int], None]
 """Called with the snapshots published so far."""
