@@ -1,9 +1,10 @@
-"""What events mean is the same in TypeScript as in Python: random histories, judged and applied by both."""
+"""What events mean, and how a client syncs, is the same in TypeScript as in Python: both take random histories."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import typing
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 
 from tests.js.declared_histories import declared_histories
 from tests.js.node import node
+from tests.js.sync_histories import sync_histories
 from tests.js.tree_histories import histories
+from unisono.client.sync.inputs_effects import Effect
 
 TREE_HISTORIES = 20_000
 DECLARED_HISTORIES = 5_000
+SYNC_HISTORIES = 300
 
 
 def compare(script: Path, lines: Iterable[bytes]) -> dict[str, int]:
@@ -47,3 +51,10 @@ def test_declarative_reducers_mean_the_same(built: Path) -> None:
     counted = compare(built / "packages/client/test/declared-vectors.mjs", lines)
     assert counted["histories"] == DECLARED_HISTORIES
     assert min(counted["applied"], counted["refused"], counted["failed"]) > DECLARED_HISTORIES / 2, counted
+
+
+@pytest.mark.req("CLIENT-06", "CLIENT-07", "CLIENT-11", "CLIENT-12", "CLIENT-14", "CLIENT-15")
+def test_the_sync_state_is_the_same(built: Path) -> None:
+    counted = compare(built / "packages/client/test/sync-vectors.mjs", sync_histories(SYNC_HISTORIES))
+    assert counted["histories"] == SYNC_HISTORIES
+    assert counted["kinds"] == len(typing.get_args(Effect))
