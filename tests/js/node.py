@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import shutil
@@ -24,13 +25,15 @@ def node() -> str:
 
 @functools.cache
 def build() -> None:
-    """Compile the packages and check their types, once for each run of the tests."""
+    """Compile the packages and check their types, once for each process of the tests, one after the other."""
     compiler = CLIENTS / "node_modules/typescript/bin/tsc"
     if not compiler.exists():
         pytest.fail("clients/js/node_modules is not installed: run `make setup-js`")
-    done = subprocess.run(
-        [node(), str(compiler), "--build", str(CLIENTS)], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    with (CLIENTS / "node_modules/.build-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [node(), str(compiler), "--build", str(CLIENTS)], capture_output=True, text=True, timeout=TIMEOUT_S
+        )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

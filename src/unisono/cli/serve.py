@@ -19,12 +19,14 @@ import msgspec
 from unisono.cli import logs
 from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load, secrets_of
 from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
+from unisono.demo.site import DemoSite
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.keys import KeySourceError, read_secret
 from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
 from unisono.front.auth.verify import Verifier, sign_token
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model
+from unisono.node.supervisor import AdminSite
 from unisono.node.supervisor import serve as run_node
 from unisono.samples import sample_model
 
@@ -119,7 +121,8 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         access = Access(Acl.load(settings.acl) if settings.acl else None, settings.access_default)
         model = _model(settings)
         announce = _announce_dev(settings) if dev else _announce
-        code = run_node(settings, model, lambda: _verifier(settings, _keys(settings)), access, announce)
+        site = _demo(settings) if dev else None
+        code = run_node(settings, model, lambda: _verifier(settings, _keys(settings)), access, announce, site)
     except RenamedSetting as error:
         raise click.UsageError(str(error)) from None
     except (ConfigError, KeySourceError, AclError, ModelError) as error:
@@ -207,6 +210,13 @@ def _dev_secret(data: Path) -> Path:
     return path
 
 
+def _demo(settings: Settings) -> AdminSite | None:
+    """The demo signs tokens, so that it needs the secret, and uses the trees of the sample model."""
+    if settings.jwt_secret_file is None or "compatibility" not in settings.profiles:
+        return None
+    return DemoSite(read_secret(settings.jwt_secret_file)).add_routes
+
+
 def _program() -> str:
     """The command that starts this program again from the current directory."""
     command = Path(sys.argv[0])
@@ -233,6 +243,7 @@ def _announce_dev(settings: Settings) -> Callable[[str], None]:
         print(
             f"\nA development server: everybody with a token below may touch everything.\n"
             f"Data: {settings.data}   Model: {settings.model}\n\n"
+            f"In a browser, a shared outline and a board: {line.split()[4]}/demo/\n\n"
             f"In a second terminal, watch a partition as {first}:\n\n"
             f"  {program} tail {where} --token {tokens[first]}\n\n"
             f"In a third, put something into it as {second}:\n\n"

@@ -56,7 +56,10 @@ class AdminHost(Protocol):
 class AdminServer:
     """HTTP endpoints for machines; anything that changes the server needs the admin token."""
 
-    def __init__(self, host: AdminHost, data: Path) -> None:
+    def __init__(
+        self, host: AdminHost, data: Path, extend: Callable[[web.Application], None] | None = None
+    ) -> None:
+        """`extend` adds routes of its own: the demo of a development server."""
         self._host = host
         self._status_file = data / STATUS_FILE
         app = web.Application(client_max_size=64 * 1024)
@@ -68,6 +71,8 @@ class AdminServer:
         app.router.add_post("/orders/snapshot", self._guarded(self._snapshot))
         for command in MAINTENANCE_COMMANDS:
             app.router.add_post(f"/orders/{command}", self._guarded(partial(self._maintain, command)))
+        if extend is not None:
+            extend(app)
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, sock: socket.socket) -> None:

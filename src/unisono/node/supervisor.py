@@ -17,12 +17,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Set
+from functools import partial
 from itertools import count
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
+from aiohttp.web import Application
 
 from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_standing
 from unisono.config import Settings
@@ -91,6 +93,12 @@ def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
     return sockets
 
 
+class AdminSite(Protocol):
+    """Adds routes to the admin port, for pages that connect to the WebSocket address."""
+
+    def __call__(self, app: Application, ws_url: str) -> None: ...
+
+
 class Supervisor:
     """One server: its children and its admin port.
 
@@ -115,7 +123,9 @@ class Supervisor:
         self.admin_token = secrets.token_urlsafe(32)
         self._reloader = ModelReloader(settings, self.execute)
 
-    async def run(self, admin_socket: socket.socket, announce: Callable[[str], None]) -> int:
+    async def run(
+        self, admin_socket: socket.socket, announce: Callable[[str], None], site: AdminSite | None = None
+    ) -> int:
         for child in self._children:
             self._links[child.role] = await Link.open(
                 child.control,
@@ -127,7 +137,8 @@ class Supervisor:
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        admin = AdminServer(self, Path(self._settings.data))
+        extend = None if site is None else partial(site, ws_url=self._ws_url)
+        admin = AdminServer(self, Path(self._settings.data), extend)
         await admin.start(admin_socket)
         self._ready.update(("authority", "reader"))  # they said so before the fronts were started
         await self._until(lambda: self.ready or self._stopping)
@@ -323,8 +334,9 @@ def serve(
     make_verifier: Callable[[], Verifier],
     access: Access,
     announce: Callable[[str], None],
+    site: AdminSite | None = None,
 ) -> int:
-    """Run a node until it is asked to stop. The settings were checked before."""
+    """Run a node until it is asked to stop. The settings were checked before. `site` adds to the admin port."""
     current_process().name = "node"  # the field `process` of log lines
     listening = listen(settings.host, settings.port, settings.fronts)
     (admin_socket,) = listen(settings.host, settings.admin_port, 1)
@@ -363,4 +375,4 @@ def serve(
     processes.close_child_ends()
     calls = CallWatch(running, stuck, settings.rule_timeout_s)
     supervisor = Supervisor(settings, processes.children, (ws_url, admin_url), calls)
-    return asyncio.run(supervisor.run(admin_copy, announce))
+    return asyncio.run(supervisor.run(admin_copy, announce, site))

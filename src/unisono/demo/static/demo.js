@@ -1,0 +1,204 @@
+// A shared outline and a board on the JavaScript client: everything here is what any program can do with it.
+
+import { createIndexedDbStore, createSyncClient, treeModel } from "./client.js";
+
+const OUTLINE = "outline"; // a tree of items with a title
+const BOARD = "explorer"; // a tree of lists, whose children are cards
+
+// -- the client -----------------------------------------------------------------------------------------------
+
+// A window opened with ?as=NAME is another person; all tabs of one person share one connection.
+const as = new URLSearchParams(location.search).get("as") ?? "me";
+const key = `unisono-demo-${as}`;
+const clientId = localStorage.getItem(key) ?? `${as.replace(/[^a-z0-9]/gi, "").slice(0, 20)}-${crypto.randomUUID()}`;
+localStorage.setItem(key, clientId);
+
+async function session() {
+  const answer = await fetch(`session?client_id=${encodeURIComponent(clientId)}`);
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+
+// The address does not change while the server runs; kept, so that the page starts without a connection too.
+const found = await session().catch(() => JSON.parse(localStorage.getItem("unisono-demo-server") ?? "null"));
+if (found === null) throw new Error("the server is not there, and was never there before");
+const { url, partition } = found;
+localStorage.setItem("unisono-demo-server", JSON.stringify({ url, partition }));
+
+const client = createSyncClient({
+  url,
+  clientId,
+  token: async () => (await session()).token,
+  model: treeModel(),
+  store: createIndexedDbStore({ name: "demo" }),
+  partitions: [partition],
+});
+window.client = client; // to try things in the console
+
+// -- what is shown --------------------------------------------------------------------------------------------
+
+const $ = (id) => document.getElementById(id);
+
+function element(tag, fields = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), fields);
+  made.append(...children);
+  return made;
+}
+
+function button(text, label, onclick) {
+  const made = element("button", { type: "button", textContent: text, onclick });
+  made.setAttribute("aria-label", label);
+  return made;
+}
+
+/** The ids of items that a draft is about: they are shown as drafts. */
+function draftIds() {
+  return new Set(
+    client.pending().flatMap(({ event: { payload } }) => [payload.value?.id, payload.options?.id].filter(Boolean)),
+  );
+}
+
+/** An item's title as a field that is saved when it is left. */
+function titleField(target, id, title) {
+  const field = element("input", { value: title, maxLength: 200, name: id });
+  field.setAttribute("aria-label", `Title of ${title || "an untitled item"}`);
+  field.onchange = () => field.value.trim() && attempt(client.tree(target).update(id, { title: field.value.trim() }));
+  return field;
+}
+
+function outlineItem(tree, node, drafts) {
+  const { title = "" } = tree.items[node.id];
+  const row = element(
+    "div",
+    { className: "row" },
+    titleField(OUTLINE, node.id, title),
+    button("+", `Add an item below ${title}`, () => {
+      attempt(client.tree(OUTLINE).push({ title: "New item" }, { parent: node.id, position: "last" }));
+    }),
+    button("×", `Delete ${title}`, () => attempt(client.tree(OUTLINE).delete(node.id))),
+  );
+  const item = element("li", { className: drafts.has(node.id) ? "draft" : "" }, row);
+  if (node.children.length) item.append(element("ul", {}, ...node.children.map((below) => outlineItem(tree, below, drafts))));
+  return item;
+}
+
+function boardList(tree, node, drafts, lists) {
+  const { title = "" } = tree.items[node.id];
+  const row = element(
+    "div",
+    { className: "row" },
+    titleField(BOARD, node.id, title),
+    button("+", `Add a card to ${title}`, () => {
+      attempt(client.tree(BOARD).push({ title: "New card" }, { parent: node.id, position: "last" }));
+    }),
+    button("×", `Delete the list ${title}`, () => attempt(client.tree(BOARD).delete(node.id))),
+  );
+  const next = lists[(lists.findIndex((each) => each.id === node.id) + 1) % lists.length];
+  const cards = node.children.map((card) => {
+    const cardTitle = tree.items[card.id].title ?? "";
+    const cardRow = element("div", { className: "row" }, titleField(BOARD, card.id, cardTitle));
+    if (next.id !== node.id) {
+      const there = tree.items[next.id].title;
+      cardRow.append(
+        button("→", `Move ${cardTitle} to ${there}`, () => {
+          attempt(client.tree(BOARD).move(card.id, { parent: next.id, position: "last" }));
+        }),
+      );
+    }
+    cardRow.append(button("×", `Delete ${cardTitle}`, () => attempt(client.tree(BOARD).delete(card.id))));
+    return element("div", { className: drafts.has(card.id) ? "card draft" : "card" }, cardRow);
+  });
+  return element("div", { className: drafts.has(node.id) ? "list draft" : "list" }, row, ...cards);
+}
+
+function rejection(draft) {
+  const why = draft.errors.map((error) => error.message).join("; ") || draft.reason;
+  const what = draft.event.payload.value?.title ?? draft.event.type;
+  return element(
+    "li",
+    {},
+    element(
+      "div",
+      { className: "row" },
+      element("span", { textContent: `${draft.event.type} “${what}”: ${why}` }),
+      button("Try again", `Try ${what} again`, () => attempt(client.retry(draft.id))),
+      button("Discard", `Discard ${what}`, () => attempt(client.discard(draft.id))),
+    ),
+  );
+}
+
+/** Draw everything anew, and give the focus back to the field that had it. */
+function draw() {
+  const view = client.view(partition);
+  const drafts = draftIds();
+  const focused = document.activeElement?.name ? { name: document.activeElement.name, value: document.activeElement.value } : null;
+  const none = (text) => element("p", { className: "empty", textContent: text });
+  const outline = view[OUTLINE] ?? { items: {}, tree: [] };
+  $("outline").replaceChildren(...outline.tree.map((node) => outlineItem(outline, node, drafts)));
+  if (!outline.tree.length) $("outline").append(element("li", {}, none("Nothing here yet.")));
+  const board = view[BOARD] ?? { items: {}, tree: [] };
+  $("board").replaceChildren(...board.tree.map((node) => boardList(board, node, drafts, board.tree)));
+  if (!board.tree.length) $("board").append(none("No list yet."));
+  $("rejected").replaceChildren(...client.rejected().map(rejection));
+  $("rejections").hidden = !client.rejected().length;
+  const field = focused && document.getElementsByName(focused.name)[0];
+  if (field) {
+    field.value = focused.value;
+    field.focus();
+  }
+}
+
+const WORDS = { offline: "Offline", connecting: "Connecting", syncing: "Catching up", live: "Live" };
+
+function drawStatus() {
+  const { phase, pending, lastError, stopped, durable, leader } = client.getStatus();
+  const parts = [WORDS[phase], pending ? `${pending} not sent yet` : "everything is sent"];
+  if (!leader) parts.push("another tab has the connection");
+  if (!durable) parts.push("this browser stores nothing: drafts live as long as this page");
+  if (stopped) parts.push(stopped);
+  else if (phase !== "live" && lastError) parts.push(lastError.message);
+  $("status").textContent = parts.join(" · ");
+}
+
+// -- what is done ---------------------------------------------------------------------------------------------
+
+/** What the view refuses is said at once; the server's refusals come as rejected drafts. */
+function attempt(doing) {
+  doing.catch((error) => {
+    $("status").textContent = error.message;
+  });
+}
+
+let waiting = false;
+client.subscribe((event) => {
+  if (event.type === "status") drawStatus();
+  else if (!waiting) {
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  }
+});
+
+function adding(form, input, target) {
+  $(form).onsubmit = (event) => {
+    event.preventDefault();
+    const title = $(input).value.trim();
+    if (!title) return;
+    $(input).value = "";
+    attempt(client.tree(target).push({ title }, { position: "last" }));
+  };
+}
+
+adding("outline-form", "outline-text", OUTLINE);
+adding("board-form", "board-text", BOARD);
+$("offline").onchange = () => ($("offline").checked ? client.pause() : client.resume());
+$("second").onclick = () => {
+  const width = Math.max(360, Math.floor(screen.availWidth / 2));
+  window.open("?as=guest", "unisono-demo-guest", `width=${width},height=${screen.availHeight},left=${width}`);
+};
+
+await client.start();
+draw();
+drawStatus();

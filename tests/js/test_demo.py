@@ -1,0 +1,130 @@
+"""The demo of `--dev` in a real Chromium: windows converge, drafts look like drafts, refusals explain themselves."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.behaviour.server.harness import Server
+from tests.js.browser import chromium
+from tests.js.node import CLIENTS, run
+from tests.waiting import PATIENCE_S
+from unisono.demo.site import STATIC
+
+
+class DevServer(Server):
+    """`unisono serve --dev`."""
+
+    def serve_arguments(self) -> list[str]:
+        return ["serve", "--dev", "--data", str(self.data), "--port", "0", "--admin-port", "0"]
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    server = DevServer(tmp_path_factory.mktemp("demo") / "data")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def browser(built: Path) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+def window(browser: Browser, dev: DevServer, width: int = 1100, query: str = "", **more: str) -> Page:
+    context = browser.new_context(viewport={"width": width, "height": 800}, **more)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.goto(f"{dev.admin}/demo/{query}")
+    page.get_by_role("status").filter(has_text="Live").wait_for()
+    return page
+
+
+def add(page: Page, title: str, field: str = "New item", button: str = "Add") -> None:
+    page.get_by_label(field, exact=True).fill(title)
+    page.get_by_role("button", name=button, exact=True).click()
+
+
+def test_the_built_client_is_up_to_date(built: Path, tmp_path: Path) -> None:
+    run(str(CLIENTS / "build.mjs"), str(tmp_path / "client.js"))
+    fresh = (tmp_path / "client.js").read_bytes()
+    assert (STATIC / "client.js").read_bytes() == fresh, "run: npm run build --prefix clients/js"
+
+
+def test_two_windows_converge_and_a_refusal_explains_itself(browser: Browser, dev: DevServer) -> None:
+    ann, bob = window(browser, dev), window(browser, dev, width=360, color_scheme="dark")
+    errors: list[str] = []
+    for page in (ann, bob):
+        page.on("pageerror", lambda error: errors.append(str(error)))
+    add(ann, "Raised beds")
+    bob.get_by_label("Title of Raised beds").wait_for()
+    add(ann, "To do", "New list", "Add list")
+    bob.get_by_label("Add a card to To do").click()
+    ann.get_by_label("Title of New card").wait_for()
+    bob.get_by_label("Offline").check()
+    bob.get_by_role("status").filter(has_text="Offline").wait_for()
+    title = bob.get_by_label("Title of Raised beds")
+    title.fill("Herb beds")
+    title.press("Tab")
+    bob.locator("li.draft").wait_for()
+    assert bob.get_by_role("status").inner_text().startswith("Offline · 1 not sent yet")
+    ann.get_by_label("Delete Raised beds").click()
+    ann.get_by_label("Title of Raised beds").wait_for(state="detached")
+    bob.get_by_label("Offline").uncheck()
+    refused = bob.locator("#rejected li")
+    refused.wait_for()
+    assert "there is no item of this id" in refused.inner_text()
+    bob.get_by_role("button", name="Discard Herb beds").click()
+    refused.wait_for(state="detached")
+    assert bob.get_by_label("Title of Raised beds").count() == 0
+    assert errors == []
+    assert bob.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "too wide for a phone"
+    for page in (ann, bob):
+        page.context.close()
+
+
+def test_a_second_window_is_another_person(browser: Browser, dev: DevServer) -> None:
+    page = window(browser, dev)
+    with page.expect_popup() as opening:
+        page.get_by_role("button", name="Open a second window").click()
+    other = opening.value
+    other.get_by_role("status").filter(has_text="Live").wait_for()
+    assert page.evaluate("client.getStatus().leader")
+    assert other.evaluate("client.getStatus().leader")
+    add(other, "From the other side")
+    page.get_by_label("Title of From the other side").wait_for()
+    page.context.close()
+
+
+def test_tokens_are_for_this_machine(dev: DevServer) -> None:
+    session = json.loads(dev.get("/demo/session?client_id=zoe"))
+    assert session["url"] == dev.url
+    for path, host, status in (
+        ("/demo/session?client_id=zoe", "evil.example:80", 403),
+        ("/demo/session?client_id=", "127.0.0.1", 400),
+        ("/demo/..%2fsite.py", "127.0.0.1", 404),
+    ):
+        request = urllib.request.Request(dev.admin + path, headers={"Host": host})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=PATIENCE_S)
+        assert refused.value.code == status, path
+        refused.value.close()
+
+
+def test_a_server_for_real_use_has_no_demo(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data").start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.get("/demo/")
+        assert refused.value.code == 404
+        refused.value.close()
+    finally:
+        server.kill()
