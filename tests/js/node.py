@@ -32,7 +32,10 @@ def build() -> None:
     with (CLIENTS / "node_modules/.build-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
-            [node(), str(compiler), "--build", str(CLIENTS)], capture_output=True, text=True, timeout=TIMEOUT_S
+            [node(), str(compiler), "--build", str(CLIENTS)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -24,7 +24,10 @@ PARTITION: Final = "demo"
 
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-_POLICY: Final = "default-src 'self'; connect-src *; worker-src blob:; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+_POLICY: Final = (
+    "default-src 'self'; connect-src *; worker-src blob:; img-src data:; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 class DemoSite:
