@@ -32,8 +32,8 @@ export class SyncClient extends Actions<Promise<Draft>> {
   #leading: Promise<void> = Promise.resolve();
   #leader: LeaderStatus = OFFLINE;
   #status: Status;
-  #pendingList: readonly Draft[] = [];
-  #rejectedList: readonly Rejected[] = [];
+  #pendingList: readonly Draft[] | null = null;
+  #rejectedList: readonly Rejected[] | null = null;
   #paused = false;
   #failure: unknown = null;
 
@@ -187,11 +187,15 @@ export class SyncClient extends Actions<Promise<Draft>> {
 
   /** The drafts the server has not answered yet, oldest first. The same list until it changes. */
   pending(): readonly Draft[] {
+    this.#pendingList ??= [...(this.#replica?.pending.values() ?? [])].map((record) => this.#draft(record));
     return this.#pendingList;
   }
 
   /** The drafts the server refused, with its reasons, oldest first. The same list until it changes. */
   rejected(): readonly Rejected[] {
+    this.#rejectedList ??= [...(this.#replica?.rejected.values() ?? [])]
+      .sort((a, b) => a.draftClock - b.draftClock)
+      .map(rejection);
     return this.#rejectedList;
   }
 
@@ -340,10 +344,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
   #onApplied(applied: Applied): void {
     const replica = this.#replica as Replica;
     if (applied.drafts) {
-      this.#pendingList = [...replica.pending.values()].map((record) => this.#draft(record));
-      this.#rejectedList = [...replica.rejected.values()]
-        .sort((a, b) => a.draftClock - b.draftClock)
-        .map((record) => rejection(record));
+      this.#pendingList = this.#rejectedList = null;
       if (replica.pending.size) void this.#core?.feed({ kind: "DraftsWaiting" });
     }
     this.#status = this.#makeStatus();

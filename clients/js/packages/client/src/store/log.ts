@@ -81,13 +81,15 @@ export class EventLog {
       for (const id of again) {
         if (!(await transaction.get("drafts", id))?.reason) throw new UnknownDraft(id);
       }
+      const taken = new Set<string>();
       for (const draft of drafts) {
         const { id } = draft;
         const known =
           (!again.includes(id) && (await transaction.get("drafts", id))) || (await transaction.eventById(id));
-        if (known || change.drafts.some((other) => other.id === id)) {
+        if (known || taken.has(id)) {
           throw new InvalidEvent([{ field: "id", message: `${JSON.stringify(id)} was given to another event` }]);
         }
+        taken.add(id);
         notes.clock += 1;
         const record = { ...draft, draftClock: notes.clock, reason: null, errors: [], statusUpdatedAt: null };
         transaction.put("drafts", record);

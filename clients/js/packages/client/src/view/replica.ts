@@ -162,7 +162,11 @@ export class Replica {
   }
 
   async #apply(change: Change): Promise<void> {
-    const before = new Map([...this.pending]);
+    const before = new Map<string, DraftRecord>();
+    for (const id of [...change.gone, ...change.rejected.map((draft) => draft.id)]) {
+      const draft = this.pending.get(id);
+      if (draft) before.set(id, draft);
+    }
     for (const id of change.gone) {
       this.pending.delete(id);
       this.rejected.delete(id);
