@@ -20,7 +20,7 @@ export interface EventModelOptions {
   readonly name?: string;
   /** The model's version; with the digest, partitions start from the server's snapshots. */
   readonly version?: number;
-  /** The model's digest, as `unisono model check --json` tells it. */
+  /** The model's digest; `unisono model export` prints all of these. */
   readonly digest?: string;
   /** Checks of the program before an event is stored, as of a JSON Schema. */
   readonly validate?: (schema: string, data: Json) => FieldError[];
