@@ -44,6 +44,10 @@ def test_connection(built: Path) -> None:
     run("--test", str(built / "packages/client/test/connection.test.mjs"))
 
 
+def test_extensions(built: Path) -> None:
+    run("--test", str(built / "packages/client/test/extension.test.mjs"))
+
+
 def test_the_examples_do_what_the_page_says(
     built: Path, control: tuple[ControlledServer, str], tmp_path: Path
 ) -> None:
