@@ -7,18 +7,18 @@ from pathlib import Path
 
 from tests.forking import run
 from unisono.model.load import load_model
-from unisono.samples import board_model, sample_model
+from unisono.samples import sample_model
 
 
 def test_what_a_client_needs_is_printed() -> None:
-    done = run("model", "export", board_model())
+    done = run("model", "export", sample_model("board"))
     assert done.returncode == 0
     assert done.stderr == ""
-    reducers = json.loads((board_model() / "reducers.json").read_text())
+    reducers = json.loads((sample_model("board") / "reducers.json").read_text())
     assert json.loads(done.stdout) == {
         "name": "board",
         "version": 1,
-        "digest": load_model(board_model()).digest,
+        "digest": load_model(sample_model("board")).digest,
         "reducers": reducers,
     }
 

@@ -59,7 +59,7 @@ def test_spark_the_authority_and_the_client_have_one_state(
 
 @pytest.mark.req("VAL-06", "TREE-11")
 def test_rules_that_know_who_submitted_give_the_same_state_everywhere(
-    context: SparkContext, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     people = ("ann", "ben", "cat")
     log = SqliteLog.open(tmp_path / "data")
@@ -78,10 +78,10 @@ def test_rules_that_know_who_submitted_give_the_same_state_everywhere(
     log.close()
     store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=BUCKETS)
-    shipped = ShippedModel.of(load_model(sample_model("board")))
+    shipped = ShippedModel.of(load_model(sample_model("roles")))
     for upto in (70, 120):
-        export(context, store, lake, to=upto, events_per_file=40)
-        snapshot(context, lake, shipped)
+        export(spark, store, lake, to=upto, events_per_file=40)
+        snapshot(spark, lake, shipped)
     assert require_one_state(tmp_path / "data", lake, shipped, records) == 5
     state = orjson.loads(replayed(shipped.load(), by_partition(records)["board/1"])[0])
     assert state["data"]["cards"]["c11"] == {

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAVE_ROWS_PER_CORE: Final = 4_000_000
-"""Rows per core folded between two commits, some minutes of work: what a kill can cost. A wave has at least two of the
-largest tasks for each core, so that all cores are busy however many there are."""
+"""Rows per core folded between two commits, some minutes of work: what a kill can cost. A wave has at least two of
+the largest tasks for each core, so that all cores are busy however many there are."""
 
 UNBUCKETED_ROWS_MAX: Final = 100_000
 """Rows in runs that are not split by bucket. Every task reads all of them, so more are compacted first."""
