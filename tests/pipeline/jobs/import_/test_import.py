@@ -93,7 +93,7 @@ def test_authors_are_imported_and_known_to_rules(importing: Importing, tmp_path:
         line("3", None, "card.added", id="c2", list="todo", text="milk"),
         line("4", "ann", "card.added", id="c3", list="todo", text="milk") | {"claims": {"name": "Ann"}},
     )
-    report = importing(file, model=ShippedModel.of(load_model(sample_model("board"))))
+    report = importing(file, model=ShippedModel.of(load_model(sample_model("roles"))))
     assert report.prepared.reasons == {"refused": 2}
     assert [(record.id, record.author) for record in read_store(tmp_path / "data")] == [
         ("1", '{"user_id":"ann"}'), ("4", '{"claims":{"name":"Ann"},"user_id":"ann"}'),
