@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Some machines switch it off; every process of a test would then compile the sources again.
 export PYTHONDONTWRITEBYTECODE :=
+# Where there is no Node, the environment has one.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -37,8 +39,8 @@ $(VENV)/.spark: $(VENV)/.dev
 	$(BIN)/python -m unisono.pipeline.spark.warmup
 	@touch $@
 
-$(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json
-	@tools/ensure-node
+$(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json | $(BIN)/python
+	@tools/ensure-node $(BIN)/python
 	@tools/ensure-chromium
 	@echo "installing the development tools of the JavaScript client"
 	npm ci --prefix $(JS) --no-audit --no-fund --loglevel=error
