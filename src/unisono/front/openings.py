@@ -20,6 +20,10 @@ from unisono.front.websocket import WebSocket
 
 BACKLOG: Final = 1024
 
+ACCEPTS_PER_PASS: Final = 16
+"""Sockets accepted in one pass of the event loop. They count as openings one pass later, and one that is cut is
+closed a pass after that: three passes' worth of sockets are open beyond the bound."""
+
 MIN_OPENINGS: Final = 128
 """Sockets that may wait for their upgrade although there is no room for a connection: after it they are told so."""
 
@@ -101,9 +105,11 @@ async def listen(
     sock: socket.socket, answer: Answer, handshake_timeout_s: float, openings: Openings
 ) -> asyncio.Server:
     """Accept sockets; `answer` is called with each request for an upgrade."""
-    return await create_server(  # whose transports the library writes to without a detour
+    server: asyncio.Server = await create_server(  # whose transports the library writes to without a detour
         asyncio.get_running_loop(),
         lambda: OpeningProtocol(answer, handshake_timeout_s, openings),
         sock=sock,
-        backlog=BACKLOG,
+        backlog=ACCEPTS_PER_PASS,  # the library takes one number for both
     )
+    sock.listen(BACKLOG)
+    return server
