@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from unisono.pipeline.jobs.report.queries import DAY_MS
+from unisono.pipeline.jobs.report.steps import DAY_MS
 from unisono.pipeline.jobs.report.tables import Bin
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash

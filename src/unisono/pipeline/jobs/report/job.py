@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from unisono.lake.lake import Lake, View
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.report.page import page
+from unisono.pipeline.jobs.report.steps import steps_between
 from unisono.pipeline.jobs.report.tables import (
     DAY_MS,
     Activity,
@@ -103,24 +104,28 @@ def report(
             _file_bytes(store),
         )
         return _empty(view, head_at, from_ms, to_ms, within_ms, hot, server)
-    from unisono.pipeline.jobs.report.queries import ReportQueries, step_of
+    from unisono.pipeline.jobs.report.queries import ReportQueries
 
-    queries = ReportQueries(spark(), view, from_ms, to_ms)
+    pruned_to = 0 if store is None else extent(store).pruned_to
+    ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
+    queries = ReportQueries(
+        spark(), view, from_ms, to_ms, within_ms=within_ms, top=top, since=pruned_to, ages=ages
+    )
     try:
         totals = queries.totals()
         notify(f"{totals.events} events in {totals.partitions} partitions by {totals.clients} clients")
         if not totals.events:
-            return _empty(view, head_at, from_ms, to_ms, within_ms, _hot(queries, head_at, store), server)
-        step_ms = step_of((totals.last_at or 0) - (totals.first_at or 0))
+            return _empty(view, head_at, from_ms, to_ms, within_ms, _hot(queries, pruned_to, store), server)
+        step_ms = queries.step_ms
         kinds, kinds_in_all = queries.kinds(KINDS_MAX)
-        steps = _filled(queries.per_step(step_ms), totals, step_ms)
-        activity = _activity(steps, queries.before(from_ms) if from_ms is not None else (0, 0))
-        over_time = _kinds_over_time(queries, steps, step_ms, kinds[:KINDS_DRAWN])
+        steps = _filled(queries.per_step(), totals, step_ms)
+        activity = _activity(steps, queries.before())
+        over_time = _kinds_over_time(queries, steps, kinds[:KINDS_DRAWN])
         notify("counted activity and kinds of events")
-        partitions, clients = queries.busiest_partitions(top), queries.busiest_clients(top)
+        partitions, clients = queries.busiest_partitions(), queries.busiest_clients()
         sharing = _bins(queries.clients_per_partition(), SHARING_EDGES)
         notify("counted partitions and clients")
-        contests = _contests(queries, steps, within_ms, step_ms, top)
+        contests = _contests(queries, steps, within_ms)
         notify("compared edits of the same items")
         delays, longest = queries.delays()
         ahead = delays.pop(-1, 0)
@@ -142,7 +147,7 @@ def report(
             contests,
             _spread(delays, longest, DELAY_EDGES),
             ahead,
-            _hot(queries, head_at, store),
+            _hot(queries, pruned_to, store),
             server,
         )
     finally:
@@ -172,7 +177,7 @@ def _committed_at(view: View) -> int:
 
 def _filled(found: Mapping[int, TimeStep], totals: Totals, step_ms: int) -> dict[int, TimeStep]:
     """Every step of the range in order, also those without events."""
-    from unisono.pipeline.jobs.report.queries import TimeStep, steps_between
+    from unisono.pipeline.jobs.report.queries import TimeStep
 
     if totals.first_at is None or totals.last_at is None:
         return {}
@@ -192,9 +197,9 @@ def _activity(steps: Mapping[int, TimeStep], before: tuple[int, int]) -> list[Ac
 
 
 def _kinds_over_time(
-    queries: ReportQueries, steps: Iterable[int], step_ms: int, kinds: Sequence[EventKindRow]
+    queries: ReportQueries, steps: Iterable[int], kinds: Sequence[EventKindRow]
 ) -> list[KindActivity]:
-    found = queries.kinds_per_step(step_ms, kinds)
+    found = queries.kinds_per_step(kinds)
     names: list[tuple[str | None, str | None]] = [(kind.type, kind.schema) for kind in kinds]
     places = [*range(len(kinds))]
     if any(place < 0 for _, place in found):
@@ -207,11 +212,9 @@ def _kinds_over_time(
     ]
 
 
-def _contests(
-    queries: ReportQueries, steps: Mapping[int, TimeStep], within_ms: int, step_ms: int, top: int
-) -> Contests:
-    found = queries.contested(within_ms, step_ms)
-    items, in_all = queries.contested_items(top)
+def _contests(queries: ReportQueries, steps: Mapping[int, TimeStep], within_ms: int) -> Contests:
+    found = queries.contested()
+    items, in_all = queries.contested_items()
     return Contests(
         within_ms,
         sum(step.edits for step in steps.values()),
@@ -223,11 +226,9 @@ def _contests(
     )
 
 
-def _hot(queries: ReportQueries, head_at: int, store: str | None) -> HotLog:
+def _hot(queries: ReportQueries, pruned_to: int, store: str | None) -> HotLog:
     """What retention could prune, with ages counted from the lake's last event."""
-    pruned_to = 0 if store is None else extent(store).pruned_to
-    ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
-    events, size, older = queries.older(pruned_to, ages)
+    events, size, older = queries.older()
     freed = [FreedByRetention(days, *older[days]) for days in KEEP_DAYS]
     return HotLog(store is not None, pruned_to, events, size, freed, _file_bytes(store))
 

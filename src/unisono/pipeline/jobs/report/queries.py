@@ -1,4 +1,4 @@
-"""The queries of a report, in Spark SQL on the lake. Every result is small and in a fixed order.
+"""The queries of a report: executors count files and partitions, Spark adds up by name, and every result is small.
 
 An *item* is what an event edits, within a partition:
 
@@ -10,14 +10,18 @@ An *item* is what an event edits, within a partition:
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from unisono.lake.lake import View
+from unisono.pipeline.jobs.report.steps import step_of
 from unisono.pipeline.jobs.report.tables import (
     BusyClient,
     BusyPartition,
@@ -25,45 +29,30 @@ from unisono.pipeline.jobs.report.tables import (
     EventKindRow,
     Totals,
 )
-from unisono.pipeline.spark.executors import rows_of
-from unisono.pipeline.spark.frames import read_log
+from unisono.pipeline.jobs.report.tasks import (
+    BEFORE,
+    CLIENT,
+    DELAY,
+    EVER_MS,
+    KIND,
+    OLDER,
+    PLACES_DDL,
+    SIZE,
+    SUMS_DDL,
+    TOTAL,
+    Item,
+    PlaceSummary,
+    PlaceTask,
+    ReportScope,
+    sum_log_file,
+    sum_places,
+    time_span,
+)
+from unisono.pipeline.spark.executors import parallelism, rows_of, run_on_executors, task_frame
+from unisono.pipeline.task_planning import plan_tasks
 
-MINUTE_MS: Final = 60_000
-HOUR_MS: Final = 60 * MINUTE_MS
-DAY_MS: Final = 24 * HOUR_MS
-WEEK_MS: Final = 7 * DAY_MS
-MONDAY_MS: Final = 4 * DAY_MS
-"""The first Monday of the epoch: weeks begin there."""
-
-_STEPS: Final = ((3 * HOUR_MS, MINUTE_MS), (7 * DAY_MS, HOUR_MS), (730 * DAY_MS, DAY_MS))
-"""(duration, step): ranges up to the duration use the step; enough steps for a shape, few enough to draw."""
-
-_UUID7: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
-
-_ITEM: Final = """struct(
-    case when type = 'event' then 'event' when type like 'tree%' then 'tree' else 'path' end as family,
-    case when type = 'event' then regexp_replace(schema, '[.][^.]*$', '')
-         when type = 'init' then ''
-         when type in ('set', 'unset', 'treePush', 'treeUpdate', 'treeDelete', 'treeMove')
-              then get_json_object(event, '$.payload.target') end as place,
-    case when type = 'event' then get_json_object(event, '$.payload.data.id')
-         when type = 'treePush' then get_json_object(event, '$.payload.value.id')
-         when type in ('treeUpdate', 'treeDelete', 'treeMove') then get_json_object(event, '$.payload.options.id')
-         when type in ('set', 'unset', 'init') then '' end as node)"""
-
-
-def step_of(span_ms: int) -> int:
-    """The step of a report on a range of this length."""
-    return next((step for longest, step in _STEPS if span_ms <= longest), WEEK_MS)
-
-
-def step_start(at: int, step_ms: int) -> int:
-    """The start of the step that contains `at`."""
-    return (at - MONDAY_MS) // step_ms * step_ms + MONDAY_MS
-
-
-def steps_between(first_at: int, last_at: int, step_ms: int) -> range:
-    return range(step_start(first_at, step_ms), step_start(last_at, step_ms) + 1, step_ms)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class TimeStep(msgspec.Struct, frozen=True):
@@ -80,231 +69,215 @@ class TimeStep(msgspec.Struct, frozen=True):
 
 
 class ReportQueries:
-    """Queries on the events of a view within `[from_ms, to_ms)`. Caches rows in Spark until closed."""
+    """Queries on the events of a view within `[from_ms, to_ms)`. Caches sums in Spark until closed.
 
-    def __init__(self, spark: SparkSession, view: View, from_ms: int | None, to_ms: int | None) -> None:
-        self._log = read_log(spark, view)
-        at = f.col("status_updated_at")
-        within = f.lit(True)
-        if from_ms is not None:
-            within &= at >= from_ms
-        if to_ms is not None:
-            within &= at < to_ms
-        self._events = (
-            self._log.where(within)
-            .select(
-                "committed_id",
-                "client_id",
-                "partitions",
-                "type",
-                "schema",
-                at.alias("at"),
-                f.octet_length("event").cast("long").alias("bytes"),
-                f.expr(_ITEM).alias("item"),
-                _drafted().alias("drafted"),
+    `within_ms`: edits this close are contested. `top`: how many of the busiest. `since` and `ages`: see `older`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: View,
+        from_ms: int | None,
+        to_ms: int | None,
+        *,
+        within_ms: int,
+        top: int,
+        since: int,
+        ages: Mapping[int, int],
+    ) -> None:
+        scope = ReportScope(
+            view.storage,
+            view.head,
+            -EVER_MS if from_ms is None else from_ms,
+            EVER_MS if to_ms is None else to_ms,
+            within_ms=within_ms,
+            top=top,
+            since=since,
+            ages=tuple(ages.values()),
+        )
+        files = [file for file in view.log_files if file.first_id <= view.head]
+        spans = [span for span in run_on_executors(spark, files, partial(time_span, scope)) if span]
+        self.first_at, self.last_at = (
+            min((low for low, _ in spans), default=None),
+            max((high for _, high in spans), default=None),
+        )
+        self.step_ms = step_of((self.last_at or 0) - (self.first_at or 0))
+        self._scope = msgspec.structs.replace(scope, step_ms=self.step_ms)
+        self._ages = ages
+        self._top = top
+        self._sums = task_frame(spark, files, partial(sum_log_file, self._scope), SUMS_DDL).persist()
+        tasks = [
+            PlaceTask(
+                part.subset, tuple(file for file in view.partition_files if part.subset.may_be_in(file))
             )
-            .persist()
-        )
-        exploded = self._events.withColumn("partition", f.explode("partitions"))
-        self._by_partition = exploded.drop("partitions", "drafted")
-        self._pairs = self._by_partition.groupBy("partition", "client_id").agg(*_sums(), *_extent()).persist()
-        self._per_partition = self._pairs.groupBy("partition").agg(
-            f.sum("events").alias("events"),
-            f.sum("bytes").alias("bytes"),
-            f.count("*").alias("clients"),
-            f.min("first_at").alias("first_at"),
-            f.max("last_at").alias("last_at"),
-        )
-        self._contested: DataFrame | None = None
-        self._sharing: dict[int, int] | None = None
+            for part in plan_tasks(
+                view.storage, view.partition_files, view.buckets, view.head, parallelism(spark)
+            )
+        ]
+        self._places = task_frame(spark, tasks, partial(sum_places, self._scope), PLACES_DDL).persist()
 
     def close(self) -> None:
-        for frame in (self._events, self._pairs, self._contested):
-            if frame is not None:
-                frame.unpersist()
+        self._sums.unpersist()
+        self._places.unpersist()
 
     def totals(self) -> Totals:
-        whole = self._events.agg(
-            *_sums(),
-            f.countDistinct("client_id").alias("clients"),
-            f.min("committed_id").alias("first_id"),
-            f.max("committed_id").alias("last_id"),
-            *_extent(),
-        )
-        (row,) = rows_of(whole, "report.totals")
+        whole = self._few.get((TOTAL, 0))
+        if whole is None or not whole["events"]:
+            return Totals()
+        clients = self._of(CLIENT).agg(f.count_distinct("name").alias("clients"))
+        (row,) = rows_of(clients, "report.clients")
         return Totals(
-            row["events"],
-            row["bytes"] or 0,
+            whole["events"],
+            whole["bytes"],
             row["clients"],
             sum(self.clients_per_partition().values()),
-            row["first_id"],
-            row["last_id"],
-            row["first_at"],
-            row["last_at"],
+            whole["low"],
+            whole["high"],
+            self.first_at,
+            self.last_at,
         )
 
-    def before(self, from_ms: int) -> tuple[int, int]:
+    def before(self) -> tuple[int, int]:
         """Events and bytes before the range."""
-        earlier = self._log.where(f.col("status_updated_at") < from_ms)
-        (row,) = rows_of(earlier.agg(f.count("*"), f.sum(f.octet_length("event"))), "report.before")
-        return row[0], row[1] or 0
+        return self._sum(BEFORE, 0)
 
-    def per_step(self, step_ms: int) -> dict[int, TimeStep]:
+    def per_step(self) -> dict[int, TimeStep]:
         """The counts of each step that has events."""
-        step = _step(step_ms)
-        in_partitions = self._by_partition.groupBy(step).agg(
-            f.countDistinct("partition").alias("partitions"),
-            f.count_if(_named()).alias("edits"),
-            f.count_if(~_named()).alias("unnamed"),
-        )
-        by_step = {row["step"]: row for row in rows_of(in_partitions, "report.partitions_per_step")}
-        clients = f.countDistinct("client_id").alias("clients")
-        steps = {}
-        for row in rows_of(self._events.groupBy(step).agg(*_sums(), clients), "report.per_step"):
-            more = by_step[row["step"]]
-            steps[row["step"]] = TimeStep(
-                row["events"],
-                row["bytes"],
-                row["clients"],
-                more["partitions"],
-                more["edits"],
-                more["unnamed"],
+        steps = self._of(CLIENT).groupBy("step").agg(*_added(), f.count_distinct("name").alias("clients"))
+        found = {}
+        for row in rows_of(steps, "report.per_step"):
+            partitions, edits, unnamed, _ = self._place_steps[row["step"]]
+            found[row["step"]] = TimeStep(
+                row["events"], row["bytes"], row["clients"], partitions, edits, unnamed
             )
-        return steps
+        return found
 
     def kinds(self, rows_max: int) -> tuple[list[EventKindRow], int]:
         """The most frequent kinds, and how many there are."""
-        kinds = self._events.groupBy("type", "schema").agg(*_sums(), f.max("bytes").alias("largest"))
+        by_kind = self._of(KIND).groupBy(f.col("name").alias("type"), f.col("more").alias("schema"))
+        kinds = by_kind.agg(*_added(), f.max("high").alias("largest"))
         order = (f.desc("events"), f.asc_nulls_first("type"), f.asc_nulls_first("schema"))
         rows = rows_of(kinds.orderBy(*order).limit(rows_max), "report.kinds")
         count = kinds.count() if len(rows) == rows_max else len(rows)
         return [_row(EventKindRow, row) for row in rows], count
 
-    def kinds_per_step(self, step_ms: int, shown: Sequence[EventKindRow]) -> dict[tuple[int, int], int]:
+    def kinds_per_step(self, shown: Sequence[EventKindRow]) -> dict[tuple[int, int], int]:
         """(step, place in `shown` or -1 for all others) → events."""
         place: Column = f.lit(-1)
         for number, kind in reversed(list(enumerate(shown))):
-            same = f.col("type").eqNullSafe(f.lit(kind.type)) & f.col("schema").eqNullSafe(f.lit(kind.schema))
+            same = f.col("name").eqNullSafe(f.lit(kind.type)) & f.col("more").eqNullSafe(f.lit(kind.schema))
             place = f.when(same, number).otherwise(place)
-        counted = self._events.groupBy(_step(step_ms), place.alias("place")).count()
+        counted = self._of(KIND).groupBy("step", place.alias("place")).agg(f.sum("events").alias("events"))
         return {
-            (row["step"], row["place"]): row["count"] for row in rows_of(counted, "report.kinds_per_step")
+            (row["step"], row["place"]): row["events"] for row in rows_of(counted, "report.kinds_per_step")
         }
 
-    def busiest_partitions(self, rows_max: int) -> list[BusyPartition]:
-        top = self._per_partition.orderBy(f.desc("events"), "partition").limit(rows_max)
-        return [_row(BusyPartition, row) for row in rows_of(top, "report.busiest_partitions")]
+    def busiest_partitions(self) -> list[BusyPartition]:
+        best = (busy for summary in self._summaries for busy in summary.busiest)
+        return sorted(best, key=lambda busy: (-busy.events, busy.partition))[: self._top]
 
-    def busiest_clients(self, rows_max: int) -> list[BusyClient]:
-        clients = self._events.groupBy("client_id").agg(*_sums(), *_extent())
-        written = self._pairs.groupBy("client_id").agg(f.count("*").alias("partitions"))
-        top = clients.orderBy(f.desc("events"), "client_id").limit(rows_max).join(written, "client_id")
-        top = top.orderBy(f.desc("events"), "client_id")
-        return [_row(BusyClient, row) for row in rows_of(top, "report.busiest_clients")]
+    def busiest_clients(self) -> list[BusyClient]:
+        extent = (f.min("low").alias("first_at"), f.max("high").alias("last_at"))
+        clients = self._of(CLIENT).groupBy(f.col("name").alias("client_id")).agg(*_added(), *extent)
+        order = clients.orderBy(f.desc("events"), "client_id").limit(self._top)
+        top = rows_of(order, "report.busiest_clients")
+        named = self._places.where(f.col("client_id").isin([row["client_id"] for row in top]))
+        written = rows_of(
+            named.groupBy("client_id").agg(f.sum("partitions").alias("partitions")),
+            "report.partitions_of_clients",
+        )
+        partitions = {row["client_id"]: row["partitions"] for row in written}
+        return [
+            BusyClient(
+                row["client_id"],
+                row["events"],
+                row["bytes"],
+                partitions[row["client_id"]],
+                row["first_at"],
+                row["last_at"],
+            )
+            for row in top
+        ]
 
     def clients_per_partition(self) -> dict[int, int]:
         """How many clients wrote → to how many partitions."""
-        if self._sharing is None:
-            rows = rows_of(self._per_partition.groupBy("clients").count(), "report.clients_per_partition")
-            self._sharing = {row["clients"]: row["count"] for row in rows}
-        return self._sharing
+        return dict(sum((summary.sharing for summary in self._summaries), Counter[int]()))
 
     def sizes(self) -> tuple[dict[int, int], int | None]:
         """Size of event text, in three digits → events; and the largest."""
-        return _counted(self._events.select(f.col("bytes").alias("value")))
+        return self._distribution(SIZE)
 
     def delays(self) -> tuple[dict[int, int], int | None]:
         """Milliseconds from draft to commit, in three digits → events (-1: dated after it); and the longest."""
-        known = self._events.where("drafted is not null")
-        return _counted(known.selectExpr("greatest(at - drafted, -1) as value"))
+        return self._distribution(DELAY)
 
-    def contested(self, within_ms: int, step_ms: int) -> dict[int, int]:
+    def contested(self) -> dict[int, int]:
         """Step → edits within the given time after another client's edit of the same item, once per partition."""
-        order = Window.partitionBy("partition", "item").orderBy("committed_id")
-        judged = (
-            self._by_partition.where(_named())
-            .withColumn("before", f.lag(f.struct("client_id", "at")).over(order))
-            .withColumn("gap", f.col("at") - f.col("before.at"))
-            .withColumn("other", f.col("before.client_id"))
-            .where((f.col("other") != f.col("client_id")) & f.col("gap").between(0, within_ms))
-            .select("partition", "item", "at", "client_id", "other", "gap")
-        )
-        self._contested = judged.persist()
-        rows = rows_of(self._contested.groupBy(_step(step_ms)).count(), "report.contested")
-        return {row["step"]: row["count"] for row in rows}
+        return {start: step[3] for start, step in self._place_steps.items() if step[3]}
 
-    def contested_items(self, rows_max: int) -> tuple[list[ContestedItem], int]:
-        """The most contested items, and how many there are; after `contested`."""
-        assert self._contested is not None
-        both = self._contested.withColumn("who", f.explode(f.array("client_id", "other")))
-        items = both.groupBy("partition", "item").agg(
-            f.expr("count(*) div 2").alias("contested"),
-            f.countDistinct("who").alias("clients"),
-            f.min("gap").alias("closest_ms"),
-        )
-        most = items.orderBy(f.desc("contested"), "partition", "item").limit(rows_max)
-        rows = rows_of(most, "report.contested_items")
+    def contested_items(self) -> tuple[list[ContestedItem], int]:
+        """The most contested items, and how many there are."""
+        best = [contest for summary in self._summaries for contest in summary.contests]
         top = [
             ContestedItem(
-                row["partition"], _item_name(row["item"]), row["contested"], row["clients"], row["closest_ms"]
+                each.partition, _item_name(each.item), each.contested, each.clients, each.closest_ms
             )
-            for row in rows
+            for each in sorted(best, key=lambda each: each.order())[: self._top]
         ]
-        return top, items.count() if len(rows) == rows_max else len(rows)
+        return top, sum(summary.contested_items for summary in self._summaries)
 
-    def older(self, since: int, ages: Mapping[int, int]) -> tuple[int, int, dict[int, tuple[int, int]]]:
+    def older(self) -> tuple[int, int, dict[int, tuple[int, int]]]:
         """Events and bytes after the committed id `since`, and those of them committed before each of `ages`."""
-        size = f.octet_length("event").cast("long")
-        at = f.col("status_updated_at")
-        wanted = [f.count("*"), f.sum(size)]
-        for before in ages.values():
-            wanted += [f.count_if(at < before), f.sum(f.when(at < before, size).otherwise(0))]
-        (row,) = rows_of(self._log.where(f.col("committed_id") > since).agg(*wanted), "report.older")
-        figures = [value or 0 for value in row]
-        parts = {key: (figures[2 + 2 * n], figures[3 + 2 * n]) for n, key in enumerate(ages)}
-        return figures[0], figures[1], parts
+        parts = {key: self._sum(OLDER, number) for number, key in enumerate(self._ages)}
+        return (*self._sum(OLDER, -1), parts)
+
+    def _of(self, kind: str) -> DataFrame:
+        return self._sums.where(f.col("of") == kind)
+
+    @cached_property
+    def _few(self) -> Mapping[tuple[str, int], Any]:
+        """All sums that are not by name."""
+        few = self._sums.where(~f.col("of").isin([CLIENT, KIND])).groupBy("of", "step")
+        extremes = (f.min("low").alias("low"), f.max("high").alias("high"))
+        return {
+            (row["of"], row["step"]): row for row in rows_of(few.agg(*_added(), *extremes), "report.sums")
+        }
+
+    def _sum(self, kind: str, step: int) -> tuple[int, int]:
+        row = self._few.get((kind, step))
+        return (0, 0) if row is None else (row["events"], row["bytes"])
+
+    def _distribution(self, kind: str) -> tuple[dict[int, int], int | None]:
+        rows = [row for (of, _), row in self._few.items() if of == kind]
+        return {row["step"]: row["events"] for row in rows}, max((row["high"] for row in rows), default=None)
+
+    @cached_property
+    def _summaries(self) -> Sequence[PlaceSummary]:
+        rows = rows_of(self._places.where("summary is not null").select("summary"), "report.partitions")
+        return [pickle.loads(row["summary"]) for row in rows]  # noqa: S301 (pickled by our executors)
+
+    @cached_property
+    def _place_steps(self) -> Mapping[int, list[int]]:
+        whole: dict[int, list[int]] = {}
+        for summary in self._summaries:
+            for start, counts in summary.steps.items():
+                whole[start] = _plus(whole.get(start, (0, 0, 0, 0)), counts)
+        return whole
 
 
-def _named() -> Column:
-    return f.col("item.place").isNotNull() & f.col("item.node").isNotNull()
+def _added() -> tuple[Column, Column]:
+    return f.sum("events").alias("events"), f.sum("bytes").alias("bytes")
 
 
-def _sums() -> tuple[Column, Column]:
-    return f.count("*").alias("events"), f.sum("bytes").alias("bytes")
-
-
-def _extent() -> tuple[Column, Column]:
-    return f.min("at").alias("first_at"), f.max("at").alias("last_at")
-
-
-def _step(step_ms: int) -> Column:
-    return f.expr(f"(at - {MONDAY_MS}) div {step_ms} * {step_ms} + {MONDAY_MS}").alias("step")
-
-
-def _three_digits(name: str) -> Column:
-    """A whole number rounded down to its first three digits: a few thousand values at most."""
-    power = f"cast(pow(10, greatest(length(cast({name} as string)) - 3, 0)) as bigint)"
-    return f.expr(f"{name} div {power} * {power}")
-
-
-def _drafted() -> Column:
-    """When a draft was written, by its client's clock: the time in an id that is a UUID of version 7."""
-    id_ = f.lower("id")
-    stamp = f.conv(f.concat(f.substring(id_, 1, 8), f.substring(id_, 10, 4)), 16, 10).cast("long")
-    return f.when((f.length("id") == 36) & id_.rlike(_UUID7), stamp)
-
-
-def _counted(values: DataFrame) -> tuple[dict[int, int], int | None]:
-    grouped = values.groupBy(_three_digits("value").alias("digits"))
-    counted = grouped.agg(f.count("*").alias("values"), f.max("value").alias("largest"))
-    rows = rows_of(counted, "report.distribution")
-    return {row["digits"]: row["values"] for row in rows}, max((row["largest"] for row in rows), default=None)
+def _plus(some: Iterable[int], more: Iterable[int]) -> list[int]:
+    return [one + other for one, other in zip(some, more, strict=True)]
 
 
 def _row(kind: type[Any], row: Any) -> Any:
     return kind(**{name: row[name] for name in kind.__struct_fields__})
 
 
-def _item_name(item: Any) -> str:
-    place, node = item["place"], item["node"]
-    return f"{place} / {node}" if node else str(place) or "(everything)"
+def _item_name(item: Item) -> str:
+    _, place, node = item
+    return f"{place} / {node}" if node else place or "(everything)"
