@@ -90,24 +90,14 @@ def make_report(spark: SparkSession, lake: str, out: Path) -> None:
     write(report(lambda: spark, Lake.at(lake)), out)
 
 
-def submit(spark: SparkSession, folder: Path, url: str, secret_file: str) -> list[str]:
-    """Events by a batch and by a stream to a server; the text of the error of a write that is refused."""
+def submit(spark: SparkSession, url: str, secret_file: str) -> list[str]:
+    """Events to a server; the text of the error of a write that is refused. Streams: test_sink.py."""
     pipeline.register(spark)
     rows = spark.range(60, numPartitions=2).selectExpr(
         "concat('connect-', id) AS id", "array('sink') AS partitions", "'note.added' AS schema",
         "to_json(named_struct('n', id)) AS data",
     )  # fmt: skip
-    options = {"url": url, "jwt_secret_file": secret_file}
-    rows.where("id < 'connect-4'").write.format("unisono").options(**options).mode("append").save()
-    rows.write.parquet(str(folder / "rows"))
-    stream = spark.readStream.schema(rows.schema).parquet(str(folder / "rows"))
-    query = (
-        stream.writeStream.format("unisono")
-        .options(**options, checkpointLocation=str(folder / "sink-at"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    rows.write.format("unisono").options(url=url, jwt_secret_file=secret_file).mode("append").save()
     try:
         rows.write.format("unisono").options(url=url).mode("append").save()
     except PySparkException as error:
@@ -122,7 +112,7 @@ if __name__ == "__main__":
     found = results(spark, store, str(folder / "lake"))
     make_report(spark, str(folder / "lake"), folder / "report")
     if sink:
-        found["refused"] = submit(spark, folder, *sink)
+        found["refused"] = submit(spark, *sink)
     (folder / "results.json").write_text(json.dumps(found))
     with (folder / "notebook.txt").open("w") as shown, redirect_stdout(shown):
         sys.argv = ["", store.removeprefix("sqlite:"), str(folder / "notebook"), server]

@@ -34,7 +34,7 @@ def server(_quick_starts: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield address
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_results_are_those_of_a_classic_session(
     spark: SparkSession, server: str, store: str, tmp_path: Path
 ) -> None:
@@ -70,7 +70,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_command(server: str, tmp_path: Path) -> None:
     with closing(SqliteLog.open(tmp_path / "data")) as log:
         records: list[Record] = append(log, 600)

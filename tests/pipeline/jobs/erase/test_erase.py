@@ -29,7 +29,6 @@ from tests.pipeline.jobs.erase.erasing import (
     run_on,
     states,
 )
-from tests.pipeline.processes import run as run_command
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.lake.attempt_files import removed_unless_committed
 from unisono.lake.errors import CommitConflict
@@ -270,8 +269,8 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     report = tmp_path / "report"
     (report / "tables").mkdir(parents=True)
     (report / "index.html").write_text(canary(40))
-    done = run_command("erase", *place, "--client", CULPRIT, "--yes", "--reports", str(report))
-    assert done.returncode == 0, done.stderr
+    done = call("--client", CULPRIT, "--yes", "--reports", str(report))
+    assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("erased 5 events in ")
     assert done.stdout.endswith("files searched, none holds erased content\n")
     assert list(holders(data, tmp_path / "lake", report)) == []

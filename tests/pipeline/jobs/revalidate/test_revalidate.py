@@ -30,7 +30,6 @@ from tests.pipeline.jobs.revalidate.models import (
     require_exact,
     tightened,
 )
-from tests.pipeline.processes import run
 from unisono.lake.lake import Lake
 from unisono.model.load import load_model
 from unisono.pipeline.errors import PipelineError
@@ -216,10 +215,18 @@ def test_from_the_command_line(spark: SparkSession, tmp_path: Path) -> None:
     lake_of(tmp_path, records)
     old, new = model_at(tmp_path / "old", 1), model_at(tmp_path / "new", 1, tightened, other_reducer)
     place = ["--lake", str(tmp_path / "lake"), "--master", "local[2]"]
-    refused = run(
-        "revalidate", *place, "--model", str(new), "--against", str(old), "--out", str(tmp_path / "out")
+    refused = unisono(
+        "lake",
+        "revalidate",
+        *place,
+        "--model",
+        str(new),
+        "--against",
+        str(old),
+        "--out",
+        str(tmp_path / "out"),
     )
-    assert refused.returncode == 1, refused.stderr
+    assert refused.exit_code == 1, refused.stderr
     assert refused.stdout.splitlines()[-1].startswith("not compatible: ")
     assert SAME_VERSION in refused.stdout
     assert "judged about " in refused.stderr
