@@ -219,7 +219,7 @@ def test_in_one_group_the_fence_stands_between_the_requests(tmp_path: Path) -> N
             requests[0], Claim(new.conn, "alice"), requests[1], new.request(candidate(["p"], push("c")))
         )
         assert new.results()[0].committed_id == 2
-        assert [type(m) for m in seat.front.received[2:]] == [
+        assert [type(m) for m in seat.front.received[3:]] == [
             EventCommitted,
             BatchOutcome,
             Replaced,

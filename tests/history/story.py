@@ -145,6 +145,11 @@ class Story:
             ]
         self.frame(connection, "received", "sync_response", payload)
 
+    def revoke(self, connection: str, *partitions: str) -> None:
+        details = {"partitions": list(partitions), "revoked": True}
+        error = {"code": "forbidden", "message": "", "details": details}
+        self.frame(connection, "received", "error", error)
+
     def stored(self, committed_ids: Iterable[int] | None = None) -> list[HistoryEvent]:
         return [
             HistoryEvent(

@@ -188,6 +188,17 @@ def broadcasts_out_of_order(story: Story) -> None:
 
 
 @breaking("H7")
+def a_broadcast_after_access_was_revoked(story: Story) -> None:
+    story.connect("c1")
+    story.sync("c1", 5, ["p", "q"], subscribe=True)
+    story.page("c1", [], 5, subscriptions=["p", "q"])
+    story.revoke("c1", "q")
+    story.commit("a2", "n6", 6, ["q"])
+    story.broadcast("c1", 6)
+    finish(story)
+
+
+@breaking("H7")
 def an_echo(story: Story) -> None:
     story.broadcast("b1", 4)
 

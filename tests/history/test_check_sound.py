@@ -174,3 +174,20 @@ def test_epochs_are_one_history_where_the_past_is_the_same() -> None:
         story.verdict()
     located = [Located(str(number), record) for number, record in enumerate(story.records)]
     assert check_history(located, same_past=True).sound
+
+
+@pytest.mark.req("AUTHZ-09")
+def test_what_was_revoked_is_not_missed() -> None:
+    story = sound()
+    head = max(story.ids)
+    story.connect("c9")
+    story.sync("c9", head, ["p", "q"], subscribe=True)
+    story.page("c9", [], head, subscriptions=["p", "q"])
+    story.connect("a9", "a9")
+    story.commit("a9", "r1", head + 1, ["q"])
+    story.broadcast("c9", head + 1)
+    story.revoke("c9", "q")
+    story.commit("a9", "r2", head + 2, ["q"])
+    story.commit("a9", "r3", head + 3, ["p"])
+    story.broadcast("c9", head + 3)
+    assert "H7" not in story.broken()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from unisono.authority.access_commands import AccessCommands
 from unisono.authority.maintenance_commands import MaintenanceCommands
 from unisono.authority.replica import Replica
 from unisono.config import Settings
@@ -15,6 +16,7 @@ from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model
 from unisono.store.cluster import ModelRefused
 from unisono.store.maintenance import MaintainedLog, MaintenanceRefused
+from unisono.store.port import CommitLog
 from unisono.vocabulary import JsonObject
 
 logger = logging.getLogger("unisono.authority")
@@ -34,10 +36,13 @@ class ReloadOptions(msgspec.Struct, frozen=True):
 class AdminCommands:
     """Executes admin commands between two groups."""
 
-    def __init__(self, settings: Settings, log: MaintainedLog | None = None) -> None:
-        """`log`: the log if it is embedded, so that this process is its only writer."""
+    def __init__(
+        self, settings: Settings, log: MaintainedLog | None = None, store: CommitLog | None = None
+    ) -> None:
+        """`log`: the log if it is embedded, so that this process is its only writer. `store`: the log."""
         self._settings = settings
         self._maintenance = MaintenanceCommands(log)
+        self._access = AccessCommands(store)
 
     def execute(self, replica: Replica, command: AdminCommand) -> CommandResult | None:
         """Execute a command or a step of it; None: not finished, call again after the next group."""
@@ -55,6 +60,12 @@ class AdminCommands:
                         "model_version": snapshot.model_version,
                         "bytes": len(snapshot.state),
                     }
+                case "access":
+                    body = self._access.change(replica, command.body)
+                case "revocations":
+                    body = self._access.listed()
+                case "clients":
+                    body = self._access.clients(replica, int(command.argument))
                 case name if name in MAINTENANCE_COMMANDS:
                     result = self._maintenance.execute(replica, command)
                     if result is None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from unisono.ipc.messages import Claim, PresenceChange, PresenceChanges, Submit
+from unisono.ipc.messages import AccessChanged, Claim, PresenceChange, PresenceChanges, Submit
 from unisono.model.load import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(PresenceChange).decode
+_decode = msgspec.msgpack.Decoder(PresenceChange | AccessChanged).decode
 
 logger = logging.getLogger("unisono.authority")
 
@@ -49,13 +49,27 @@ class ClusterView:
         if self._cluster is not None:
             self._cluster.tell([_encode(change) for change in changes])
 
-    def heard_presence(self, told: Sequence[bytes]) -> PresenceChanges:
+    def tell_access(self, change: AccessChanged) -> None:
+        """Tell other nodes that access has changed."""
+        if self._cluster is not None:
+            self._cluster.tell([_encode(change)])
+
+    def heard(self, told: Sequence[bytes]) -> tuple[PresenceChanges, list[AccessChanged]]:
         """What other nodes told; what cannot be read is left out."""
-        changes = []
+        presence: list[PresenceChange] = []
+        access: list[AccessChanged] = []
         for each in told:
             with contextlib.suppress(msgspec.MsgspecError):
-                changes.append(_decode(each))
-        return PresenceChanges(tuple(changes))
+                message = _decode(each)
+                if isinstance(message, AccessChanged):
+                    access.append(message)
+                else:
+                    presence.append(message)
+        return PresenceChanges(tuple(presence)), access
+
+    def connected_clients(self, limit: int) -> Sequence[tuple[str, str]] | None:
+        """(client_id, node) of all nodes; None where there are no others."""
+        return None if self._cluster is None else self._cluster.connected_clients(limit)
 
     def news(self, *, fresh: bool) -> News | None:
         """What other nodes did. `fresh`: ask the log itself, so that nothing committed before the call is missing."""

@@ -27,6 +27,7 @@ from unisono.authority.shared_presence import SharedPresence
 from unisono.authority.states.resident import States
 from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
 from unisono.ipc.messages import (
+    AccessChanged,
     AdminCommand,
     AskHead,
     AskStats,
@@ -135,6 +136,7 @@ class Authority:
     def start(self) -> None:
         """Let the fronts accept clients."""
         self._out.stage_for_all(self._replica.offer())
+        self._replica.change_access(AccessChanged(()))
         self._out.flush()
         self._node.send([Ready()])
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
 from unisono.authority.cluster_view import ClusterView
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.states.resident import States
-from unisono.ipc.messages import EventCommitted, LogFailed, ModelChanged, Offer, Replaced
+from unisono.ipc.messages import (
+    AccessChanged,
+    EventCommitted,
+    LogFailed,
+    ModelChanged,
+    Offer,
+    Replaced,
+    RevokedName,
+)
 from unisono.protocol.codec import encode_event
 from unisono.store.batching import in_batches
 from unisono.store.port import CommitLog, Record
@@ -81,6 +91,13 @@ class Replica:
             )
         )
 
+    def change_access(self, change: AccessChanged) -> None:
+        """Tell the fronts who is refused from now on, as the log has it (AUTHZ-09, AUTH-11)."""
+        revoked = tuple(
+            RevokedName(each.kind, each.name, each.until_ms) for each in self._store.revocations()
+        )
+        self._out.stage_for_all(msgspec.structs.replace(change, revoked=revoked))
+
     # -- other nodes ---------------------------------------------------------------------------------------
 
     def catch_up(self, *, fresh: bool) -> None:
@@ -92,7 +109,11 @@ class Replica:
             self.apply_and_send(news.records)
             self.apply((), news.replaced)
             if news.told:
-                self._out.stage_for_all(self.cluster.heard_presence(news.told))
+                presence, access = self.cluster.heard(news.told)
+                if presence.changes:
+                    self._out.stage_for_all(presence)
+                for change in access:
+                    self.change_access(change)
             if news.log_epoch not in (None, self._identity.log_epoch):
                 self._restart_clients()
             if news.erased:  # states folded before may contain erased text

@@ -107,7 +107,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
     A server to try things out, with tokens and a command to paste:
       unisono serve --dev
 
-    SIGTERM and SIGINT: finish what is queued, close with 1001, end. SIGHUP: load the model again.
+    SIGTERM and SIGINT: finish what is queued, close with 1001, end. SIGHUP: load the model and the ACL again.
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:

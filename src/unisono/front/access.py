@@ -98,6 +98,10 @@ class Access:
         self._acl = acl
         self._allow_by_default = default == "allow"
 
+    def replace(self, acl: Acl | None) -> None:
+        """Another ACL counts from now on."""
+        self._acl = acl
+
     def denied(self, identity: Identity, partitions: Sequence[str]) -> list[str]:
         """Those of `partitions`, already in NFC, that the identity may not write, in their order."""
         grant = self._grant(identity)

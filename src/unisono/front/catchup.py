@@ -8,7 +8,7 @@ to the head in pages and each later one as a broadcast: none twice, none lost (S
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import msgspec
@@ -45,6 +45,11 @@ class Ask(msgspec.Struct, frozen=True):
     since: int
     limit: int
     from_snapshots: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every partition that it names."""
+        return tuple(dict.fromkeys(self.partitions + (self.subscriptions or ())))
 
     @property
     def size(self) -> int:
@@ -152,6 +157,32 @@ class CatchUp:
         if self._current is not None:
             size, self._current = self._current.size, None
             self._host.cancel_sync(size)
+
+    def unsubscribe(self, partitions: Collection[str]) -> None:
+        """Take partitions out of the subscriptions."""
+        self._host.subscribe(tuple(name for name in self._host.subscriptions if name not in partitions))
+
+    def revoke(self, denied: Callable[[tuple[str, ...]], list[str]]) -> list[list[str]]:
+        """Drop the syncs that name a partition which is denied by now; for each of them, what is denied."""
+        if self._cycle is not None and denied(self._cycle.partitions):
+            self._cycle = None
+        refused: list[list[str]] = []
+        current = self._current
+        if current is not None and (names := denied(current.names)):
+            self._current = None
+            self._host.cancel_sync(current.size)
+            refused.append(names)
+        kept: deque[Ask] = deque()
+        for ask in self._waiting:
+            if names := denied(ask.names):
+                self._host.settle_sync(ask.size)
+                refused.append(names)
+            else:
+                kept.append(ask)
+        self._waiting = kept
+        if self._current is None and self._waiting:
+            self._begin(self._waiting.popleft())
+        return refused
 
     def _checked(self, sync: Sync) -> Ask:
         settings = self._settings

@@ -21,7 +21,14 @@ from unisono.front.sync_requests import SyncRequests
 from unisono.front.websocket import WebSocket
 from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
-from unisono.protocol.errors import BadRequest, CloseCode, RateLimited, ServerError, WireError
+from unisono.protocol.errors import (
+    AuthFailed,
+    BadRequest,
+    CloseCode,
+    RateLimited,
+    ServerError,
+    WireError,
+)
 from unisono.protocol.extensions import IDENTITY, PRESENCE, grant
 from unisono.protocol.messages import Connect, Heartbeat
 from unisono.protocol.profiles import negotiate
@@ -44,6 +51,9 @@ T = TypeVar("T")
 
 NEW_CLAIMS = "another model stores other claims; connect again"
 """The claims that are stored with events are taken from the token, which is not kept, at connect."""
+
+
+REVOKED = "access was revoked by the operator"
 
 
 class ClientConnection(WebSocket):
@@ -70,14 +80,14 @@ class ClientConnection(WebSocket):
         self.extensions: tuple[str, ...] | None = None
         """Those granted at connect; None when the client asked for none (EXT-01)."""
         self.sees_authors = self.sees_presence = False
-        self._presence: OwnPresence | None = None
+        self.own_presence: OwnPresence | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._intake: Intake | None = None
         self._settings = settings
         self._in_flight_requests: deque[int] = deque()
         """Items of each request in flight, oldest first."""
-        self._catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
+        self.catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
         self._early_messages: EarlyMessages | None = None
         self._verifying: asyncio.Task[None] | None = None
         self._deadlines = Deadlines(self, services)
@@ -111,7 +121,7 @@ class ClientConnection(WebSocket):
         if self._verifying is not None:
             self._verifying.cancel()
             self._verifying = None
-        self._catchup = self._early_messages = None
+        self.catchup = self._early_messages = None
         self.owner.forget(self)
 
     def on_ping_or_pong(self) -> None:
@@ -153,12 +163,12 @@ class ClientConnection(WebSocket):
             case SubmitItems():
                 self._submit(effect, size)
             case StartSync():
-                assert self._catchup is not None, "a connection that receives messages has not ended"
-                self._catchup.start(effect.sync)
+                assert self.catchup is not None, "a connection that receives messages has not ended"
+                self.catchup.start(effect.sync)
             case TellPresence():
-                if self._presence is None:
-                    self._presence = OwnPresence(self._settings.presence_per_s, self.services.loop.time())
-                self._presence.set(self, effect.presence)
+                if self.own_presence is None:
+                    self.own_presence = OwnPresence(self._settings.presence_per_s, self.services.loop.time())
+                self.own_presence.set(self, effect.presence)
             case Verify():
                 self._early_messages = EarlyMessages(self.max_message_bytes)
                 self._verifying = self.owner.spawn(self._verify(effect.connect))
@@ -212,6 +222,8 @@ class ClientConnection(WebSocket):
                 return
             offer = self.owner.offer
             assert offer is not None, "a connection is closed when the offer is withdrawn"
+            if services.revocations.refuses(identity, now_ms()):
+                raise AuthFailed(REVOKED)
             if offer.claims != stored:
                 self.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
                 return
@@ -313,6 +325,10 @@ class ClientConnection(WebSocket):
         self.send_message("sync_response", payload)
         self.services.loop.call_soon(self._finish_drain)
 
+    def forget_access(self) -> None:
+        """Access has changed: nothing counts any more of what was found allowed."""
+        self._intake = None
+
     # -- ending --------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -320,9 +336,13 @@ class ClientConnection(WebSocket):
         self._ignores_messages = True
         self._finish_drain()
 
+    @property
+    def syncing(self) -> bool:
+        """Whether a sync is being answered."""
+        return self.catchup is not None and self.catchup.busy
+
     def _finish_drain(self) -> None:
-        busy = self._catchup is not None and self._catchup.busy
-        if self._ignores_messages and not self.in_flight_items and not busy:
+        if self._ignores_messages and not self.in_flight_items and not self.syncing:
             self.leave(CloseCode.GOING_AWAY, "server going away")
 
     def _close_slow_consumer(self) -> None:
@@ -344,11 +364,11 @@ class ClientConnection(WebSocket):
         """Give up the subscriptions, the syncs and the claim, once (CONN-06, CONN-08)."""
         if self.sees_presence:
             self.services.presence.forget(self.number, self.subscriptions)
-        if self._presence is not None:
-            self._presence.leave(self)
+        if self.own_presence is not None:
+            self.own_presence.leave(self)
         self.services.hub.subscribe(self, ())
-        if self._catchup is not None:
-            self._catchup.give_up()
+        if self.catchup is not None:
+            self.catchup.give_up()
         if self.identity is not None:
             self.services.requests.release(self.number)
             self.identity = self._intake = None

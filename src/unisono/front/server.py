@@ -10,25 +10,30 @@ import socket
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
-from itertools import count
+from itertools import count, islice
 from typing import Final
 
 from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 
 from unisono.config import Settings
-from unisono.front.access import Access
+from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.verify import Verifier
 from unisono.front.connection import NEW_CLAIMS, ClientConnection
+from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
+from unisono.front.live_access import access_changed
 from unisono.front.openings import Openings, listen
 from unisono.front.services import FrontServices
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
+    AccessChanged,
+    AskConnections,
     AskStats,
     BatchOutcome,
     Claimed,
+    CommandResult,
     Drain,
     Dropped,
     EventCommitted,
@@ -179,6 +184,8 @@ class Front:
             case SingleOutcome():
                 kind = "event_committed" if message.committed else "event_rejected"
                 self._answer(message.conn, kind, message.payload)
+            case AccessChanged():
+                self._access_changed(message)
             case PresenceChanges():
                 self._services.presence.take(message.changes)
             case Dropped():
@@ -234,6 +241,18 @@ class Front:
             if connection.identity is not None and set(changed.offer.claims) - set(claims):
                 connection.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
 
+    def _access_changed(self, changed: AccessChanged) -> None:
+        """Every connection keeps what it may still do (AUTHZ-09). An ACL that cannot be read changes nothing."""
+        services = self._services
+        services.revocations.replace(changed.revoked)
+        if changed.reload_acl and self._settings.acl is not None:
+            try:
+                services.access.replace(Acl.load(self._settings.acl))
+            except AclError as error:
+                log.error("front %d: ACL not reloaded: %s", self._index, error, extra=self._fields())
+        for connection in list(self._connections.values()):
+            connection.guard(partial(access_changed, connection, changed.ended))
+
     def _from_reader(self, message: Message) -> None:
         match message:
             case PageResult() | PageFailed():
@@ -252,6 +271,9 @@ class Front:
                 self._counters.set("subscribed_partitions", self._hub.partitions)
                 self._counters.set("presences", self._services.presence.count)
                 self._node.send(Stats(message.ticket, self._counters.dump()))
+            case AskConnections():
+                found = [describe(each) for each in islice(self._connections.values(), message.limit)]
+                self._node.send(CommandResult(message.ticket, True, encode_payload(found)))
             case Drain():
                 self._drain()
             case _:

@@ -15,6 +15,7 @@ from unisono.front.frame_reader import read_buffer
 from unisono.front.hub import Hub
 from unisono.front.presence import PresenceRooms
 from unisono.front.requests import FrontRequests
+from unisono.front.revocations import Revocations
 from unisono.front.timers import Timers
 from unisono.ipc.messages import Offer
 from unisono.ipc.stats import Counters
@@ -37,6 +38,7 @@ class FrontServices:
     loop: asyncio.AbstractEventLoop
     verifier: Verifier
     access: Access
+    revocations: Revocations
     timers: Timers
     hub: Hub
     presence: PresenceRooms
@@ -59,6 +61,7 @@ class FrontServices:
             loop=loop,
             verifier=verifier,
             access=access,
+            revocations=Revocations(),
             timers=timers,
             hub=hub,
             presence=PresenceRooms(hub, timers, counters, loop.time, now_ms, requests.share_presence),

@@ -70,6 +70,7 @@ class RejectedEvent(msgspec.Struct, frozen=True):
 
 class ReceivedError(msgspec.Struct, frozen=True):
     code: str = ""
+    details: Any = None
 
 
 class Timeline:
@@ -212,6 +213,9 @@ class Timeline:
 
         Those that end the connection answer none. A sync that they leave unanswered may have set its subscriptions.
         """
+        if isinstance(error.details, dict) and error.details.get("revoked"):
+            _note_revoked(connection, error.details.get("partitions") or ())
+            return
         submits = [*connection.requests, *chain.from_iterable(connection.singles.values())]
         only = len(submits) + len(connection.syncs) == 1
         if not only or error.code in ENDING_ERRORS:
@@ -342,6 +346,15 @@ def _note_unanswered_subscription(connection: TimelineConnection) -> None:
             since = max([*before, *(change.since for change in connection.subscribed)], default=0)
             connection.subscribed.append(SubscriptionChange(since, frozenset(), False))
             return
+
+
+def _note_revoked(connection: TimelineConnection, partitions: Sequence[str]) -> None:
+    """Partitions are taken out of the subscriptions: no broadcast of them comes after this (AUTHZ-09)."""
+    if connection.subscribed:
+        last = connection.subscribed[-1]
+        since = max([last.since, *(seen.committed_id for seen in connection.broadcasts[-1:])])
+        left = last.partitions - frozenset(partitions)
+        connection.subscribed.append(SubscriptionChange(since, left, last.certain))
 
 
 def _sent_item(item: Item, at: float, where: str, connection: str) -> SentItem:

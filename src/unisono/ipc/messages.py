@@ -72,7 +72,7 @@ class AskHead(ChannelStruct, frozen=True):
     ticket: int
 
 
-class PresenceChange(msgspec.Struct, frozen=True, array_like=True):
+class PresenceChange(ChannelStruct, frozen=True):
     """What a client says of itself in a partition; `value` is JSON, None when it says nothing any more.
 
     `owner` is the connection that says it, unique in the cluster: only its own end takes it back.
@@ -108,6 +108,22 @@ class Offer(ChannelStruct, frozen=True):
     log: LogIdentity | None = None
     claims: tuple[str, ...] = ()
     """Claims of tokens that the model asks for: they are stored with events."""
+
+
+class RevokedName(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody who is refused until a time: a token (`jti`), a `client` or a `user`."""
+
+    kind: str
+    name: str
+    until_ms: int = 0
+
+
+class AccessChanged(ChannelStruct, frozen=True):
+    """Who is refused from now on. `reload_acl`: read the ACL file again. `ended`: end its connections now."""
+
+    revoked: tuple[RevokedName, ...]
+    reload_acl: bool = False
+    ended: RevokedName | None = None
 
 
 class Claimed(ChannelStruct, frozen=True):
@@ -254,6 +270,13 @@ class AskStats(ChannelStruct, frozen=True):
     ticket: int
 
 
+class AskConnections(ChannelStruct, frozen=True):
+    """Ask a front for its connections, at most `limit`; answered by CommandResult."""
+
+    ticket: int
+    limit: int
+
+
 class Stats(ChannelStruct, frozen=True):
     """The counters of a process, as JSON (`unisono.ipc.stats`)."""
 
@@ -303,6 +326,7 @@ Message: TypeAlias = (
     | AskHead
     | PresenceChanges
     | Offer
+    | AccessChanged
     | Claimed
     | Replaced
     | EventCommitted
@@ -317,6 +341,7 @@ Message: TypeAlias = (
     | PageResult
     | PageFailed
     | AskStats
+    | AskConnections
     | Stats
     | Ready
     | PeerFailed

@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from unisono.authority.access_commands import AccessRequest
 from unisono.ipc.files import STATUS_FILE, read_pipeline_status, read_status_text
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, CommandResult
 from unisono.ipc.stats import CounterValues
@@ -24,6 +25,7 @@ from unisono.node.metrics import NodeCollector
 from unisono.node.model_reload import OnProgress, ReloadRequest, review_summary
 from unisono.node.model_review import ReviewProgress
 from unisono.node.pipeline_metrics import PipelineCollector
+from unisono.vocabulary import JsonObject
 
 log = logging.getLogger("unisono.admin")
 
@@ -32,6 +34,13 @@ MAX_COMMAND_BODY_BYTES: Final = 128 << 20
 
 MAX_PROGRESS_LINES: Final = 16
 """Lines of a reload's progress that wait to be sent; more are left out."""
+
+
+MAX_REVOKED_S: Final = 10 * 366 * 86_400
+"""Longest time for which somebody can be refused."""
+
+MAX_CONNECTIONS_LISTED: Final = 10_000
+"""Connections in one list, about a megabyte."""
 
 
 class AdminHost(Protocol):
@@ -47,6 +56,10 @@ class AdminHost(Protocol):
     async def unresponsive(self) -> list[str]: ...
 
     async def execute(self, command: str, argument: str = "", body: bytes = b"") -> CommandResult: ...
+
+    async def change_access(self, body: bytes = b"{}") -> CommandResult: ...
+
+    async def connections(self, limit: int) -> list[JsonObject]: ...
 
     async def reload(
         self, request: ReloadRequest, on_progress: OnProgress | None = None
@@ -68,6 +81,9 @@ class AdminServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/pipeline", self._pipeline)
         app.router.add_post("/orders/reload", self._guarded(self._reload))
+        app.router.add_post("/orders/access", self._guarded(self._change_access))
+        app.router.add_get("/revocations", self._guarded(self._revocations))
+        app.router.add_get("/connections", self._guarded(self._connections))
         app.router.add_post("/orders/snapshot", self._guarded(self._snapshot))
         for command in MAINTENANCE_COMMANDS:
             app.router.add_post(f"/orders/{command}", self._guarded(partial(self._maintain, command)))
@@ -155,6 +171,30 @@ class AdminServer:
             working.cancel()
         await stream.write_eof()
         return stream
+
+    async def _change_access(self, request: web.Request) -> web.Response:
+        """Without a body: read the ACL again. Otherwise see AccessRequest."""
+        body = await request.read() or b"{}"
+        try:
+            asked = msgspec.json.decode(body, type=AccessRequest)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        if asked.kind is not None and not (asked.name and 0 <= asked.for_s <= MAX_REVOKED_S):
+            return web.json_response({"error": "a name, and a time of at most ten years"}, status=400)
+        return await self._answered(self._host.change_access(body))
+
+    async def _revocations(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        return await self._execute("revocations")
+
+    async def _connections(self, request: web.Request) -> web.Response:
+        limit = request.query.get("limit", "1000")
+        if not limit.isdigit() or not 0 < int(limit) <= MAX_CONNECTIONS_LISTED:
+            return web.json_response({"error": f"limit: 1 to {MAX_CONNECTIONS_LISTED}"}, status=400)
+        try:
+            found = await self._host.connections(int(limit))
+        except (TimeoutError, ConnectionError) as error:
+            return web.json_response({"error": str(error)}, status=503)
+        return web.json_response({"connections": found})
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         partition = request.query.get("partition", "")

@@ -239,7 +239,7 @@ def run_authority(
         fronts=channels_to_fronts(settings, fronts),
         clock=Clock(now_ms, store.last_status_updated_at()),
         perf=time.perf_counter,
-        execute=AdminCommands(settings, kept).execute,
+        execute=AdminCommands(settings, kept, store).execute,
         cluster=cluster_view,
         request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),
     )

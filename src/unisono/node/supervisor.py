@@ -28,12 +28,13 @@ from aiohttp.web import Application
 
 from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_standing
 from unisono.config import Settings
-from unisono.front.access import Access
+from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.verify import Verifier
 from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, AdminFile, write_admin_file
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
+    AskConnections,
     AskStats,
     CommandResult,
     Drain,
@@ -45,6 +46,7 @@ from unisono.ipc.messages import (
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminServer
+from unisono.node.connection_list import merged_connections
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
@@ -57,6 +59,7 @@ from unisono.node.processes import (
     run_front,
     run_reader,
 )
+from unisono.vocabulary import JsonObject
 
 log = logging.getLogger("unisono.node")
 
@@ -202,6 +205,24 @@ class Supervisor:
         assert isinstance(answer, CommandResult)
         return answer
 
+    async def change_access(self, body: bytes = b"{}") -> CommandResult:
+        """Refuse somebody, or read the ACL again, on all nodes; an ACL that cannot be read changes nothing."""
+        try:
+            if self._settings.acl is not None:
+                await asyncio.to_thread(Acl.load, self._settings.acl)
+        except AclError as error:
+            return CommandResult(0, False, msgspec.json.encode({"error": str(error)}))
+        return await self.execute("access", body=body)
+
+    async def connections(self, limit: int) -> list[JsonObject]:
+        """The connections of this node with their details, and the clients of other nodes."""
+        found: list[JsonObject] = []
+        for role in [role for role in self._links if role.startswith("front")]:
+            answer = await self._ask(role, partial(AskConnections, limit=limit), STATS_TIMEOUT_S)
+            found += msgspec.json.decode(answer.body)
+        elsewhere = await self.execute("clients", str(limit))
+        return merged_connections(self._settings, found, elsewhere.body)[:limit]
+
     async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
         """Review the log under another model, and switch to it unless something speaks against it."""
         return await self._reloader.reload(request, on_progress)
@@ -281,11 +302,23 @@ class Supervisor:
                     "reload failed: no answer from the authority: %s", error, extra={"error": str(error)}
                 )
                 return
+            await self._reload_access()
             outcome = "done" if result.ok else "refused"
             fields = {"outcome": outcome, "result": msgspec.json.decode(result.body)}
             log.info("reload %s: %s", outcome, result.body.decode(), extra=fields)
 
         self._reloading = asyncio.get_running_loop().create_task(reload())
+
+    async def _reload_access(self) -> None:
+        try:
+            result = await self.change_access()
+        except (TimeoutError, ConnectionError) as error:
+            log.error("ACL not reloaded: no answer from the authority: %s", error)
+            return
+        if result.ok:
+            log.info("ACL reloaded")
+        else:
+            log.error("ACL not reloaded: %s", result.body.decode())
 
     async def _end(self) -> None:
         """End fronts first, then the processes they depend on; kill what does not end in time.

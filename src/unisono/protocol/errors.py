@@ -89,6 +89,15 @@ class Forbidden(WireError):
         super().__init__("not authorised for every partition named", {"partitions": list(partitions)})
 
 
+class Revoked(Forbidden):
+    """The identity may no longer read partitions that it is subscribed to: they are taken out (AUTHZ-09)."""
+
+    def __init__(self, partitions: Sequence[str]) -> None:
+        super().__init__(partitions)
+        self.message = "access to partitions was revoked"
+        self.details = {"partitions": list(partitions), "revoked": True}
+
+
 class RateLimited(WireError):
     """Too much at once; the message was not processed and may be sent again after the wait."""
 

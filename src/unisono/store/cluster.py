@@ -75,6 +75,10 @@ class Cluster(Protocol):
         nothing is stored. Outside any group."""
         ...
 
+    def connected_clients(self, limit: int) -> Sequence[tuple[str, str]]:
+        """(client_id, name of its node) of the connected clients of all nodes, at most `limit`."""
+        ...
+
     def claim(self, client_id: str, conn: int) -> int:
         """Make `conn` of this node the only connection of the client; returns its epoch. Outside any group."""
         ...

@@ -256,9 +256,25 @@ class CommitLog(LogReader, Protocol):
         """The time of the newest event ever committed, 0 before the first (see CLOCK_SKEW_MAX_MS)."""
         ...
 
+    def revoke(self, revocation: Revocation, now_ms: int) -> None:
+        """Store it, outside any group, instead of an earlier one; those that are over are dropped."""
+        ...
+
+    def revocations(self) -> Sequence[Revocation]:
+        """Everybody who is refused, and who was and is not dropped yet."""
+        ...
+
     def maintain(self) -> None:
         """Checkpoints and heartbeats between groups; returns quickly when nothing is due."""
         ...
+
+
+class Revocation(msgspec.Struct, frozen=True):
+    """Somebody who is refused until a time in milliseconds: `kind` is `jti` (a token), `client` or `user`."""
+
+    kind: str
+    name: str
+    until_ms: int
 
 
 class LogFinding(msgspec.Struct, frozen=True):

@@ -226,6 +226,8 @@ def _on_error(step: Transition, error: ErrorMessage) -> None:
     if error.code in FATAL or request == "connect":
         step.set(failure=error.code)
         step.emit(DropConnection())
+    elif error.code == "forbidden" and isinstance(error.details, dict) and error.details.get("revoked"):
+        history.on_revoked(step, error)
     elif request is not None and error.code == "rate_limited":
         _retry_later(step, error)
     elif request == "submit":

@@ -154,7 +154,8 @@ def on_sync_error(step: Transition, error: ErrorMessage) -> None:
         step.finish_cycle(Apply())
         return
     listed = error.details.get("partitions") if isinstance(error.details, dict) else None
-    refused = [name for name in state.active if name in listed] if isinstance(listed, list) else []
+    asked = dict.fromkeys((*state.active, *cycle.partitions))
+    refused = [name for name in asked if name in listed] if isinstance(listed, list) else []
     if not refused and (state.one_by_one or len(state.active) == 1):
         refused = list(cycle.partitions)
     step.set(
@@ -165,6 +166,23 @@ def on_sync_error(step: Transition, error: ErrorMessage) -> None:
     )
     step.leave_out_excess()
     step.finish_cycle(Apply())
+
+
+def on_revoked(step: Transition, error: ErrorMessage) -> None:
+    """The server has taken partitions out of the subscriptions (AUTHZ-09): they are refused on this connection.
+
+    A sync that names one of them gets an error of its own.
+    """
+    state = step.state
+    listed = error.details.get("partitions") if isinstance(error.details, dict) else None
+    lost = {name for name in state.active if name in listed} if isinstance(listed, list) else set()
+    step.set(
+        refused_partitions=state.refused_partitions | dict.fromkeys(sorted(lost), error.code),
+        live=state.live - lost,
+        tail_fetch_due=state.tail_fetch_due - lost,
+        subscribed=tuple(name for name in state.subscribed if name not in lost),
+    )
+    _partitions_changed(step)
 
 
 # -- starting over -----------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
     principal: str = ""
     user_id: str | None = None
     author: str = ""
+    jti: str = ""
 
     def __post_init__(self) -> None:
         if not self.principal:
@@ -123,6 +124,7 @@ class Verifier:
             readable_prefixes=_names(claims, "readable_partition_prefixes"),
             principal=str(claims["client_id"]),
             user_id=user_id,
+            jti=_token_id(claims),
             author=_author(user_id, {name: claims[name] for name in stored_claims if name in claims}),
         )
 
@@ -287,6 +289,14 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
         if (fault := client_id_fault(claimed_client_id)) is not None:
             raise AuthFailed(f"the client_id {fault}")
     return claimed_client_id
+
+
+def _token_id(claims: Mapping[str, object]) -> str:
+    """The claim `jti`, by which a token can be revoked; empty where there is none."""
+    jti = claims.get("jti", "")
+    if not isinstance(jti, str):
+        raise AuthFailed("the token's jti claim must be a string")
+    return jti
 
 
 def _user_id(claims: Mapping[str, object], claim: str) -> str | None:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from unisono.store.cluster import ModelBundle, News, StoreLost
-from unisono.store.port import Behind, Opening, Record, RememberedId, Snapshot, StorageError
+from unisono.store.port import Behind, Opening, Record, RememberedId, Revocation, Snapshot, StorageError
 from unisono.store.postgres import models, schema
 from unisono.store.postgres import snapshots as snapshots_sent
 from unisono.store.postgres.connect import connect, raise_unusable
@@ -272,6 +272,20 @@ class PostgresLog(PostgresReader):
         with self._doing("telling other nodes"):
             payloads = Texts(told_payloads(messages, self._presence.node_id))
             self._pipeline.execute_async_commit("tell", {"payloads": payloads})
+
+    def revoke(self, revocation: Revocation, now_ms: int) -> None:
+        self._require(group=False)
+        with self._doing("storing a revocation"):
+            kept = {"kind": revocation.kind, "name": escape(revocation.name), "until": revocation.until_ms}
+            self._pipeline.ask("put_revocation", kept)
+            self._pipeline.ask("drop_revocations", {"now": now_ms})
+
+    def revocations(self) -> list[Revocation]:
+        return [Revocation(kind, unescape(name), until) for kind, name, until in self.list("revocations")]
+
+    def connected_clients(self, limit: int) -> list[tuple[str, str]]:
+        rows = self.list("connected_clients", {"limit": limit})
+        return [(unescape(client_id), node) for client_id, node in rows]
 
     def claim(self, client_id: str, conn: int) -> int:
         return self.claim_many([(client_id, conn)])[0]

@@ -22,10 +22,11 @@ from unisono.store.maintenance import (
     ReclaimProgress,
     Tombstone,
 )
-from unisono.store.port import Opening, Record, RememberedId, Snapshot, StorageError
+from unisono.store.port import Opening, Record, RememberedId, Revocation, Snapshot, StorageError
 from unisono.store.sqlite import files, maintenance
 from unisono.store.sqlite import identity as identities
 from unisono.store.sqlite.event_ids import EventIdWriter, id_keys
+from unisono.store.sqlite.pages import READ_ERRORS
 from unisono.store.sqlite.reader import SqliteReader, unusable
 from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
@@ -211,6 +212,21 @@ class SqliteLog(SqliteReader):
         self._change("giving the log its identity", lambda: identities.set_identity(self._connection, own))
         self._identity = None
         identities.write_identity_file(self._connection)
+
+    def revoke(self, revocation: Revocation, now_ms: int) -> None:
+        def store() -> None:
+            kept = (revocation.kind, revocation.name, revocation.until_ms)
+            self._connection.execute(_SQL["put_revocation"], kept)
+            self._connection.execute(_SQL["drop_revocations"], (now_ms,))
+
+        self._change("storing a revocation", store)
+
+    def revocations(self) -> list[Revocation]:
+        self._check()
+        try:
+            return [Revocation(*row) for row in self._connection.execute(_SQL["revocations"])]
+        except READ_ERRORS as error:
+            self._fail("reading the revocations", error)
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         deleted = self._change(

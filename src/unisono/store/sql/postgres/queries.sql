@@ -40,6 +40,20 @@ UNION ALL
 SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
 FROM unnest(%(ids)b) AS asked (id) JOIN unisono.pruned ON pruned.id = asked.id COLLATE "C";
 
+-- name: put_revocation
+INSERT INTO unisono.revocations (kind, name, until) VALUES (%(kind)s, %(name)s, %(until)b)
+ON CONFLICT (kind, name) DO UPDATE SET until = excluded.until;
+
+-- name: drop_revocations
+DELETE FROM unisono.revocations WHERE until <= %(now)b;
+
+-- name: revocations
+SELECT kind, name, until FROM unisono.revocations ORDER BY kind, name;
+
+-- name: connected_clients
+SELECT presence.client_id, nodes.name FROM unisono.presence JOIN unisono.nodes USING (node_id)
+ORDER BY presence.client_id LIMIT %(limit)b;
+
 -- name: tell
 SELECT pg_notify('unisono_told', payload) FROM unnest(%(payloads)b) AS asked (payload);
 

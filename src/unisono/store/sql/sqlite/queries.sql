@@ -258,6 +258,18 @@ SELECT unclean FROM keeping;
 -- name: set_clean
 UPDATE keeping SET unclean = 0;
 
+-- Who is refused.
+
+-- name: put_revocation
+INSERT INTO revocations (kind, name, until) VALUES (?1, ?2, ?3)
+ON CONFLICT (kind, name) DO UPDATE SET until = excluded.until;
+
+-- name: drop_revocations
+DELETE FROM revocations WHERE until <= ?1;
+
+-- name: revocations
+SELECT kind, name, until FROM revocations ORDER BY kind, name;
+
 -- Copying a log.
 
 -- name: copy_extent

@@ -1,0 +1,42 @@
+"""Access that changes while a connection is open: what is no longer allowed ends now (AUTHZ-09, AUTH-11)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from unisono.front.auth.verify import Identity
+from unisono.front.connection import REVOKED, ClientConnection
+from unisono.front.revocations import names_of
+from unisono.front.services import now_ms
+from unisono.ipc.messages import RevokedName
+from unisono.protocol.errors import AuthFailed, CloseCode, Forbidden, Revoked
+from unisono.protocol.session import SessionState
+
+
+def access_changed(connection: ClientConnection, ended: RevokedName | None) -> None:
+    """Keep what the connection may still do; `ended`: its connections end now, whether it is refused or not."""
+    identity, services = connection.identity, connection.services
+    if identity is None or connection.session.state is SessionState.CLOSED:
+        return
+    if services.revocations.refuses(identity, now_ms()):
+        connection.fail(AuthFailed(REVOKED))
+    elif ended is not None and (ended.kind, ended.name) in names_of(identity):
+        connection.leave(CloseCode.GOING_AWAY, "ended by the operator")
+    elif connection.session.state is SessionState.ACTIVE:
+        connection.forget_access()
+        _revoke_partitions(connection, identity)
+
+
+def _revoke_partitions(connection: ClientConnection, identity: Identity) -> None:
+    """Take out subscriptions and presence, and refuse the syncs that are under way."""
+    access, catchup, presence = connection.services.access, connection.catchup, connection.own_presence
+    assert catchup is not None, "an active connection has not ended"
+    own = () if presence is None else presence.partitions
+    denied = access.denied_reading(identity, tuple(dict.fromkeys((*connection.subscriptions, *own))))
+    if denied:
+        if presence is not None:
+            presence.leave(connection, tuple(denied))
+        catchup.unsubscribe(denied)
+        connection.fail(Revoked(denied))
+    for refused in catchup.revoke(partial(access.denied_reading, identity)):
+        connection.fail(Forbidden(refused))
