@@ -89,6 +89,7 @@ class Authority:
         self._node = node
         self._clock = clock
         self._execute = execute
+        self._perf = perf
         self._parked = ParkedRequests()
         self._commands: deque[tuple[Channel, AdminCommand]] = deque()
         self._claims = ClientClaims()
@@ -164,6 +165,7 @@ class Authority:
         if self._inbox.queue:
             self._turn()
         self._presence.send()
+        self._replica.refresh_access(self._perf())
         self._replica.states.advance()
         if self._commands:
             self._execute_command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,9 @@ from unisono.store.port import CommitLog, Record
 
 logger = logging.getLogger("unisono.authority")
 
+ACCESS_READ_S: Final = 5.0
+"""How late a revocation on another node counts here when its message was lost."""
+
 
 class Replica:
     """What groups are judged on. Events of other nodes are applied here and staged for this node's clients.
@@ -50,6 +54,8 @@ class Replica:
         self.head = store.head()
         self._store = store
         self._identity = store.identity()
+        self._revoked: tuple[RevokedName, ...] = ()
+        self._access_read_at = 0.0
         self._clock = clock
         self._claims = claims
         self._out = outboxes
@@ -93,10 +99,19 @@ class Replica:
 
     def change_access(self, change: AccessChanged) -> None:
         """Tell the fronts who is refused from now on, as the log has it (AUTHZ-09, AUTH-11)."""
-        revoked = tuple(
-            RevokedName(each.kind, each.name, each.until_ms) for each in self._store.revocations()
-        )
-        self._out.stage_for_all(msgspec.structs.replace(change, revoked=revoked))
+        self._revoked = self._read_revoked()
+        self._out.stage_for_all(msgspec.structs.replace(change, revoked=self._revoked))
+
+    def refresh_access(self, now: float) -> None:
+        """Read now and then who is refused: a message of another node can be lost, and nobody would notice."""
+        if self.cluster.shared and now - self._access_read_at >= ACCESS_READ_S:
+            self._access_read_at = now
+            if self._read_revoked() != self._revoked:
+                self.change_access(AccessChanged(()))
+                self._out.flush()
+
+    def _read_revoked(self) -> tuple[RevokedName, ...]:
+        return tuple(RevokedName(each.kind, each.name, each.until_ms) for each in self._store.revocations())
 
     # -- other nodes ---------------------------------------------------------------------------------------
 

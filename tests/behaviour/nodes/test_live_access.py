@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.nodes.cluster import cluster
+from tests.behaviour.nodes.cluster import cluster, query
 from tests.behaviour.server.harness import set_event
 from tests.behaviour.server.test_live_access import WITHIN_S, Guarded
 from tests.store.postgres.server import Postgres
@@ -44,6 +44,9 @@ def test_access_changes_on_all_nodes(tmp_path: Path, database: str, postgres: Po
         with here.server.peer() as again:
             again.send_connect("ann", one.token("ann", claims={"jti": "t1"}))
             again.expect_error("auth_failed")
+        with there.enter("ben") as ben:  # a message between nodes that is lost: the table is read again
+            query(database, "INSERT INTO unisono.revocations VALUES ('client', 'ben', 9999999999999)")
+            ben.expect_error("auth_failed")
         there.server.stop()
         there.server.start()  # a node that starts later knows it, too
         with there.server.peer() as again:
