@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.behaviour.server.harness import Server, running, running_by_window
@@ -92,8 +93,9 @@ async def test_a_new_token_is_asked_for_when_the_old_one_is_refused(
         return server.token(who, ttl_s=ttl_s) if len(asked) != 2 else "not a token at all"
 
     loop = asyncio.get_running_loop()
+    unhurried = msgspec.structs.replace(QUICK, renew_before_s=0.0)
     with Proxy(server.url) as proxy:
-        async with of(server, who, part, url=proxy.url, token=token) as one:
+        async with of(server, who, part, url=proxy.url, token=token, options=unhurried) as one:
             await one.caught_up(WAIT_S)
             proxy.cut()
             await until(lambda: proxy.connections >= 2)

@@ -20,6 +20,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout_s: float = 60.0
     """A request unanswered for so long ends the connection: a server may fold a long history before it answers."""
 
+    renew_before_s: float = 30.0
+    """So long before a token ends a new one is asked for, and a connection made with it takes over. A token that
+    lives less than three times as long serves for two thirds of its life. 0: when the old one has ended."""
+
     backoff_base_s: float = 0.5
     """The first wait is chosen below this, each further one below twice the one before."""
 

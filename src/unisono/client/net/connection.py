@@ -11,13 +11,13 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Literal, TypeAlias
 
 import aiohttp
-from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
+from aiohttp import ClientWSTimeout, WSMsgType
 
 from unisono.client.config import Config
 from unisono.client.core import Core
+from unisono.client.net.renewal import Socket, Successor, TokenRenewal
 from unisono.client.net.tokens import TokenFailed, TokenSource
 from unisono.client.options import Options
 from unisono.client.presence import PresenceBoard
@@ -33,9 +33,6 @@ from unisono.protocol.client_codec import (
 )
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.extensions import EXTENSIONS
-
-Socket: TypeAlias = "ClientWebSocketResponse[Literal[False]]"
-"""One that gives text as bytes."""
 
 CLOSE_TIMEOUT_S = 1.0
 """How long a peer may take to answer a close: nothing depends on its answer."""
@@ -68,6 +65,11 @@ class ServerConnection:
         self._writer = MessageWriter()
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._token = ""
+        self._connect_arguments = 0, False
+        self._adopting = False
+        self._renewal = TokenRenewal(
+            tokens, self._options, self._open_socket, self._connect_payload, self._handle, self._report
+        )
         self._tries = 0
         self._heard_at = 0.0
         self._received: list[Received] = []
@@ -90,15 +92,20 @@ class ServerConnection:
     # -- effects of the core (its CoreConnection) ------------------------------------------------------------
 
     def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
-        payload = connect_payload(
-            token=self._token,
+        self._connect_arguments = last_committed_id, snapshots
+        if not self._adopting:  # a successor has connected already
+            self.send("connect", self._connect_payload(self._token))
+
+    def _connect_payload(self, token: str) -> bytes:
+        last_committed_id, snapshots = self._connect_arguments
+        return connect_payload(
+            token=token,
             client_id=self._config.client_id,
             profile=self._config.profile,
             last_committed_id=last_committed_id,
             snapshots=snapshots,
             extensions=EXTENSIONS,
         )
-        self.send("connect", payload)
 
     def send(self, kind: str, payload: bytes) -> None:
         self._outgoing.put_nowait(self._writer.encode(kind, payload, time.time_ns() // 1_000_000))
@@ -190,7 +197,9 @@ class ServerConnection:
                     self._hurry.clear()
                     self._idle.clear()
                     self.core.feed(Dialing())
-                    lasted_s, code = await self._once(session)
+                    lasted_s, code = await self._once(session, None)
+                    while (successor := await self._renewal.take(self._may_dial.is_set)) is not None:
+                        lasted_s, code = await self._once(session, successor)
                     self._tries = 0 if lasted_s >= self._options.stable_after_s else self._tries + 1
                     self.core.feed(Lost(code))
                     self._idle.set()
@@ -199,6 +208,7 @@ class ServerConnection:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self._renewal.cancel()
 
     async def _wait(self) -> None:
         """Wait for an exponential backoff with full jitter, or until `_hurry` is set."""
@@ -206,16 +216,43 @@ class ServerConnection:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay_s)
 
-    async def _once(self, session: aiohttp.ClientSession) -> tuple[float, int | None]:
+    async def _once(
+        self, session: aiohttp.ClientSession, successor: Successor | None
+    ) -> tuple[float, int | None]:
         """Run one socket from its opening to its end; gives how long it was open, and its close code."""
-        socket = await self._dial(session)
+        socket = await self._dial(session) if successor is None else successor.socket
         if socket is None:
             return 0.0, None
         opened_at = self._loop.time()
         async with self._socket_tasks(socket):
-            self.core.feed(Opened())
+            if successor is None:
+                self.core.feed(Opened())
+            else:
+                self._adopt(successor)
+            self._renewal.start(session, socket, self._token)
             code = await self._listen(socket)
         return self._loop.time() - opened_at, code
+
+    # -- a new token -----------------------------------------------------------------------------------------
+
+    def _adopt(self, successor: Successor) -> None:
+        """Go on with a connection that the server has accepted; nobody sees the client offline."""
+        self._token = successor.token
+        self._tokens.adopt(successor.token)
+        self._adopting = True
+        try:
+            self.core.feed(Lost(None), Dialing(), Opened(), Received(successor.connected))
+        finally:
+            self._adopting = False
+        self.presence.opened(successor.connected)
+
+    async def _open_socket(self, session: aiohttp.ClientSession) -> Socket:
+        return await session.ws_connect(
+            self._config.url,
+            timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+            max_msg_size=self._options.message_bytes_max,
+            decode_text=False,
+        )
 
     async def _dial(self, session: aiohttp.ClientSession) -> Socket | None:
         """Get a token and a socket; None, with the reason reported, unless the program paused meanwhile."""
@@ -225,12 +262,7 @@ class ServerConnection:
                 self._token = await self._request_token()
                 self.core.presume_author(self._token)
                 async with asyncio.timeout(self._options.connect_timeout_s):
-                    socket = await session.ws_connect(
-                        self._config.url,
-                        timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
-                        max_msg_size=self._options.message_bytes_max,
-                        decode_text=False,
-                    )
+                    socket = await self._open_socket(session)
         except TokenFailed as error:
             self.core.report("token_failed", str(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -46,6 +46,21 @@ class TokenSource:
             self._last = self._kept
         return self._kept
 
+    async def renew(self) -> str | None:
+        """Another token than the present one, which stays; None when there is none to be had now."""
+        if isinstance(self._given, str):
+            return None
+        try:
+            token = await self._ask()
+        except Exception:
+            return None  # the old one still serves; when it ends, `get` says what is wrong
+        return None if token == self._kept else token
+
+    def adopt(self, token: str) -> None:
+        """The server has accepted this one."""
+        self._kept = self._last = token
+        self._was_new = False
+
     def refused(self) -> bool:
         """Forget the token; True when it had been used before, so that a newer one may well be accepted."""
         self._kept = None
