@@ -84,13 +84,17 @@ class Hub:
         self, committed: EventCommitted, receivers: Iterable[Subscriber], plain: bytes
     ) -> int:
         """As `publish`; those who asked for authors get another form of the event (EXT-03)."""
-        payload = with_author(committed.payload, committed.author)
-        full = text_frame(encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), payload))
+        full: bytes | None = None
         sent = 0
         for subscriber in receivers:
-            if subscriber.number != committed.origin:
-                subscriber.send(full if subscriber.sees_authors else plain)
-                sent += 1
+            if subscriber.number == committed.origin:
+                continue
+            if subscriber.sees_authors and full is None:
+                payload = with_author(committed.payload, committed.author)
+                name = f"b{committed.committed_id}"
+                full = text_frame(encode("event_broadcast", name, self._now_ms(), payload))
+            subscriber.send(full if subscriber.sees_authors and full is not None else plain)
+            sent += 1
         return sent
 
     def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Subscriber]:

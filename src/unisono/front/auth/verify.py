@@ -293,21 +293,25 @@ def _client_id(claims: Mapping[str, object], claimed_client_id: str) -> str:
 
 def _token_id(claims: Mapping[str, object]) -> str:
     """The claim `jti`, by which a token can be revoked; empty where there is none."""
-    jti = claims.get("jti", "")
-    if not isinstance(jti, str):
-        raise AuthFailed("the token's jti claim must be a string")
-    return jti
+    return _text(claims.get("jti"), "the token's jti claim") or ""
 
 
 def _user_id(claims: Mapping[str, object], claim: str) -> str | None:
-    user_id = claims.get(claim)
+    user_id = _text(claims.get(claim), "the token's claim for the user")
     if user_id is None:
         return None
-    if not isinstance(user_id, str):
-        raise AuthFailed("the token's claim for the user must be a string")
     if (fault := client_id_fault(user_id)) is not None:
         raise AuthFailed(f"the token's claim for the user {fault}")
     return user_id
+
+
+def _text(value: object, what: str) -> str | None:
+    """A claim that is a string, or a whole number, as some issuers have it; None where it is missing."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise AuthFailed(f"{what} must be a string")
 
 
 def _author(user_id: str | None, claims: Mapping[str, object]) -> str:
