@@ -35,4 +35,4 @@ def test_python_and_javascript_see_the_same(built: Path, tmp_path: Path) -> None
 @pytest.mark.timeout(3600)
 def test_a_hundred_mixed_runs(built: Path, tmp_path: Path) -> None:
     made = outcomes(range(1000, 1100), tmp_path)
-    assert sum(each.events for each in made) > 10_000, made
+    assert sum(each.events for each in made) > 3_000, made

@@ -55,13 +55,13 @@ def text() -> str:
     shapes = "".join(f"  {name}: {_shape(kind)},\n" for name, kind in server.items())
     types = "".join(f"  {name}: {json.dumps(kind.__name__)},\n" for name, kind in SERVER.items())
     sent = "".join(f"  {name}: {kind.__name__};\n" for name, kind in messages.MESSAGE_TYPES.items())
-    closes = "".join(f"  {code.name}: {code.value},\n" for code in CloseCode)
+    closes = "".join(f"export const CLOSE_{code.name} = {code.value};\n" for code in CloseCode)
     version = json.dumps(SUPPORTED_VERSIONS[0])
     errors = " | ".join(json.dumps(error.code) for error in WIRE_ERRORS)
     parts = [
         HEAD,
         f"/** The protocol version of every message. */\nexport const VERSION = {version};\n",
-        f"/** Why a server closes a WebSocket. */\nexport const CloseCode = {{\n{closes}}} as const;\n",
+        f"// Why a server closes a WebSocket.\n{closes}",
         f"/** The codes of an `error`. */\nexport type ErrorCode = {errors};\n",
         _interface(FieldError),
         *(_interface(kind, received=True) for kind in server.values()),

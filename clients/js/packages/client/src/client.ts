@@ -12,7 +12,7 @@ import { Core } from "./core.js";
 import { ClientClosed, ClientError, ClientStopped, UnknownDraft } from "./errors.js";
 import { partitionName } from "./partitions.js";
 import { isOver } from "./problems.js";
-import { alike, leaderStatus, OFFLINE, whatIsMissing, within, type LeaderStatus } from "./status.js";
+import { alike, leaderStatus, OFFLINE, OTHER_MODEL, whatIsMissing, within, type LeaderStatus } from "./status.js";
 import { parseEvent } from "./store/apply.js";
 import { openLog, type EventLog } from "./store/log.js";
 import type { Change, DraftRecord } from "./store/types.js";
@@ -34,6 +34,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
   #status: Status;
   #pendingList: readonly Draft[] | null = null;
   #rejectedList: readonly Rejected[] | null = null;
+  #published: Status | null = null;
   #paused = false;
   #failure: unknown = null;
 
@@ -50,7 +51,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
     const { model, options, partitions } = this.#config;
     const label = modelLabel(model);
     const log = await openLog(this.#config.store, this.#config.clientId, (error) => {
-      const message = `the browser refuses to store anything: ${String(error)}; drafts live as long as this page`;
+      const message = `the browser stores nothing (${String(error)}): drafts live as long as this page`;
       this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
     });
     const store = log.backend;
@@ -156,12 +157,11 @@ export class SyncClient extends Actions<Promise<Draft>> {
     return draft as Draft;
   }
 
-  /** Several events in one write: all of them are stored, or none. Each is judged by the views those before leave. */
-  async submitEvents(inputs: readonly EventInput[]): Promise<Draft[]> {
-    return this.#submit(inputs);
-  }
-
-  async #submit(inputs: readonly EventInput[], again: readonly string[] = []): Promise<Draft[]> {
+  /** Several events in one write: all of them are stored, or none. Each is judged by the views those before leave.
+   *
+   * `again` names rejected drafts that are submitted again.
+   */
+  async submitEvents(inputs: readonly EventInput[], again: readonly string[] = []): Promise<Draft[]> {
     this.#open();
     const bytesMax = this.#core?.state.limits.max_message_bytes ?? null;
     const drafts = inputs.map((input) => {
@@ -212,7 +212,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
     const record = replica.rejected.get(id);
     if (!record) throw new UnknownDraft(id);
     const { partitions } = record;
-    const [again] = await this.#submit([{ id, partitions, event: parseEvent(record.event) }], [id]);
+    const [again] = await this.submitEvents([{ id, partitions, event: parseEvent(record.event) }], [id]);
     return again as Draft;
   }
 
@@ -308,14 +308,15 @@ export class SyncClient extends Actions<Promise<Draft>> {
       case "status":
         if (core === null) {
           const { lastError } = this.#leader;
-          this.#leader = message.status;
-          const problem = message.status.lastError;
+          const same = message.label === modelLabel(this.#config.model);
+          this.#leader = same ? message.status : { ...message.status, lastError: OTHER_MODEL };
+          const problem = this.#leader.lastError;
           if (problem !== null && problem.atMs !== lastError?.atMs) this.emit({ type: "problem", ...problem });
           this.#publish();
         }
         break;
       case "hello":
-        if (core !== null) this.#tabs?.send({ type: "status", status: this.#leader });
+        if (core !== null) this.#sendStatus();
         else if (message.leader) this.#tabs?.send({ type: "follow", partitions: this.#replica?.partitions ?? [] });
         break;
       case "follow":
@@ -329,16 +330,17 @@ export class SyncClient extends Actions<Promise<Draft>> {
         void core?.feed({ kind: "DraftRetried", id: message.id });
         break;
       case "pause":
-        this.#paused = true;
-        core?.connection.pause();
-        break;
       case "resume":
-        this.#paused = false;
-        core?.connection.resume();
+        this.#paused = message.type === "pause";
+        core?.connection[message.type]();
         break;
       default:
         message satisfies never;
     }
+  }
+
+  #sendStatus(): void {
+    this.#tabs?.send({ type: "status", status: this.#leader, label: modelLabel(this.#config.model) });
   }
 
   #onApplied(applied: Applied): void {
@@ -374,7 +376,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
       }
       if (!alike(leader, this.#leader)) {
         this.#leader = leader;
-        this.#tabs?.send({ type: "status", status: leader });
+        this.#sendStatus();
       }
     }
     const status = this.#makeStatus();
@@ -382,8 +384,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
     this.#status = this.#published = status;
     this.emit({ type: "status", status });
   }
-
-  #published: Status | null = null;
 
   #makeStatus(): Status {
     return {

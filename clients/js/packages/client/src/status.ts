@@ -1,6 +1,6 @@
 /** What a client tells of itself. */
 
-import type { Status } from "./config.js";
+import type { Problem, Status } from "./config.js";
 import type { Core } from "./core.js";
 import { ClientStopped, NotCaughtUp, TimedOut, type ClientError } from "./errors.js";
 
@@ -16,6 +16,13 @@ export const OFFLINE: LeaderStatus = {
   modelVersion: null,
   lastError: null,
   stopped: null,
+};
+
+/** The tab with the connection fetches what its own model needs, so that a tab with another may show less. */
+export const OTHER_MODEL: Problem = {
+  code: "model_mismatch",
+  message: "another tab has another model: reload it",
+  atMs: 0,
 };
 
 export function leaderStatus(core: Core): { -readonly [K in keyof LeaderStatus]: LeaderStatus[K] } {

@@ -10,8 +10,8 @@ import type { Change } from "./store/types.js";
 
 export type TabMessage =
   | { readonly type: "change"; readonly change: Change }
-  /** The leader's part of the status. */
-  | { readonly type: "status"; readonly status: LeaderStatus }
+  /** The leader's part of the status, and which model it folds by. */
+  | { readonly type: "status"; readonly status: LeaderStatus; readonly label: string }
   /** A tab has come, or a leader: who leads tells its status, the others what they follow. */
   | { readonly type: "hello"; readonly leader: boolean }
   | { readonly type: "follow"; readonly partitions: readonly string[] }

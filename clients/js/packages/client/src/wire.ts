@@ -9,21 +9,19 @@ export type JsonObject = { [key: string]: Json };
 /** The protocol version of every message. */
 export const VERSION = "1.0";
 
-/** Why a server closes a WebSocket. */
-export const CloseCode = {
-  NORMAL: 1000,
-  GOING_AWAY: 1001,
-  PROTOCOL_ERROR: 1002,
-  INVALID_TEXT: 1007,
-  TOO_BIG: 1009,
-  SERVER_ERROR: 1011,
-  AUTH_FAILED: 4001,
-  UNSUPPORTED: 4002,
-  REPLACED: 4003,
-  TIMEOUT: 4004,
-  SLOW_CONSUMER: 4005,
-  OVERLOAD: 4006,
-} as const;
+// Why a server closes a WebSocket.
+export const CLOSE_NORMAL = 1000;
+export const CLOSE_GOING_AWAY = 1001;
+export const CLOSE_PROTOCOL_ERROR = 1002;
+export const CLOSE_INVALID_TEXT = 1007;
+export const CLOSE_TOO_BIG = 1009;
+export const CLOSE_SERVER_ERROR = 1011;
+export const CLOSE_AUTH_FAILED = 4001;
+export const CLOSE_UNSUPPORTED = 4002;
+export const CLOSE_REPLACED = 4003;
+export const CLOSE_TIMEOUT = 4004;
+export const CLOSE_SLOW_CONSUMER = 4005;
+export const CLOSE_OVERLOAD = 4006;
 
 /** The codes of an `error`. */
 export type ErrorCode = "bad_request" | "validation_failed" | "forbidden" | "rate_limited" | "auth_failed" | "protocol_version_unsupported" | "profile_unsupported" | "server_error";

@@ -63,7 +63,7 @@ export class ServerConnection {
   ) {
     this.#options = config.options;
     const found = config.WebSocket ?? (globalThis.WebSocket as unknown as SocketConstructor | undefined);
-    if (!found) throw new TypeError("there is no global WebSocket: give one, as of the package ws: { WebSocket }");
+    if (!found) throw new TypeError("there is no global WebSocket: give one, as of the package ws");
     this.#Socket = found;
   }
 
@@ -97,7 +97,7 @@ export class ServerConnection {
   retry(newToken: boolean): void {
     if (!newToken) return;
     if (typeof this.config.token === "string") {
-      this.stop("auth_failed: the server refuses the token; a function as token would be asked for another one");
+      this.stop("auth_failed: the server refuses the token, and there is no function to ask for another");
       return;
     }
     this.#token = null;

@@ -49,7 +49,7 @@ export class EventLog {
       transaction.put("notes", { key: "notes", format: 1, clientId, clock: 0, revision: 0, model: null, log: null });
     } else if (notes.clientId !== clientId || notes.format !== 1) {
       throw new StoreForeign(
-        `the store belongs to client_id ${JSON.stringify(notes.clientId)}, or to another version of this library`,
+        `the store is of client_id ${JSON.stringify(notes.clientId)}, or of another version of this library`,
       );
     }
   }

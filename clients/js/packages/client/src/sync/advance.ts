@@ -17,7 +17,14 @@
  */
 
 import { isObject } from "../codec.js";
-import { CloseCode, type Connected, type ErrorMessage } from "../wire.js";
+import {
+  CLOSE_AUTH_FAILED,
+  CLOSE_REPLACED,
+  CLOSE_TOO_BIG,
+  CLOSE_UNSUPPORTED,
+  type Connected,
+  type ErrorMessage,
+} from "../wire.js";
 import { onError as onSubmitError, onRefused, onResults, onSubmitted } from "./drafts.js";
 import { isServerFailure, onRetry, onServerFailure, scheduleRetry } from "./failing-drafts.js";
 import {
@@ -162,17 +169,17 @@ function onConnected(step: Transition, connected: Connected): void {
 
 function onLost(step: Transition, code: number | null): void {
   const { state } = step;
-  if (state.pendingRequest === "submit" && code === CloseCode.TOO_BIG) {
+  if (state.pendingRequest === "submit" && code === CLOSE_TOO_BIG) {
     step.set({ phase: "offline" });
     onRefused(step, "too_big", "the message was too big for the server", []);
   }
   if (isServerFailure(step, code)) onServerFailure(step);
-  if (code === CloseCode.REPLACED) {
+  if (code === CLOSE_REPLACED) {
     step.emit({ kind: "Stop", reason: "another connection with this client_id took over" });
-  } else if (state.failure === null ? code === CloseCode.UNSUPPORTED : UNSUPPORTED.includes(state.failure)) {
+  } else if (state.failure === null ? code === CLOSE_UNSUPPORTED : UNSUPPORTED.includes(state.failure)) {
     step.emit({ kind: "Stop", reason: "the server does not speak this protocol version or profile" });
   } else {
-    step.emit({ kind: "Retry", newToken: state.failure === "auth_failed" || code === CloseCode.AUTH_FAILED });
+    step.emit({ kind: "Retry", newToken: state.failure === "auth_failed" || code === CLOSE_AUTH_FAILED });
   }
   step.set(DISCONNECTED);
 }

@@ -10,7 +10,7 @@
  * that is lost in any other way says nothing about a draft and does not count.
  */
 
-import { CloseCode } from "../wire.js";
+import { CLOSE_SERVER_ERROR } from "../wire.js";
 import type { SetAsideDraft } from "./state.js";
 import type { Transition } from "./transition.js";
 
@@ -23,7 +23,7 @@ export const SET_ASIDE = "draft_set_aside";
 export function isServerFailure(step: Transition, code: number | null): boolean {
   const { state } = step;
   if (state.pendingRequest !== "submit" || !state.submitted.length) return false;
-  return state.failure === "server_error" || (state.failure === null && code === CloseCode.SERVER_ERROR);
+  return state.failure === "server_error" || (state.failure === null && code === CLOSE_SERVER_ERROR);
 }
 
 /** The server failed on the submitted drafts. */
