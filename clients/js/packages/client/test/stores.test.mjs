@@ -149,6 +149,20 @@ test("a file belongs to one client_id and one process", async (t) => {
   await assert.rejects(new EventLog(again(), "bob").open(), StoreForeign);
 });
 
+test("the lock of a process that is gone is taken over, whatever is left of it", async (t) => {
+  const again = await KINDS.file(t);
+  const { path } = again();
+  for (const left of ["", "999999999 5", `${process.pid} 1`, "1 1"]) {
+    await writeFile(`${path}.lock`, left);
+    const log = new EventLog(again(), "ann");
+    await log.open();
+    await assert.rejects(new EventLog(again(), "ann").open(), StoreInUse);
+    await log.close();
+  }
+  await writeFile(`${path}.lock`, `${process.ppid} 0`);
+  await assert.rejects(new EventLog(again(), "ann").open(), StoreInUse);
+});
+
 test("a file that was cut off keeps what was acknowledged, and a damaged one says so", async (t) => {
   const again = await KINDS.file(t);
   const store = again();

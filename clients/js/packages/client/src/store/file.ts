@@ -5,9 +5,10 @@
  * when most of it is out of date.
  */
 
-import { open, readFile, rename, rm, type FileHandle } from "node:fs/promises";
+import { open, readFile, rename, type FileHandle } from "node:fs/promises";
 import { crc32 } from "./crc32.js";
-import { StoreError, StoreInUse } from "../errors.js";
+import { StoreError } from "../errors.js";
+import { releaseLock, takeLock } from "./lock.js";
 import { MemoryBackend, type Write } from "./memory.js";
 import type { Backend } from "./types.js";
 
@@ -18,7 +19,6 @@ const REWRITE_BYTES_MIN = 4 * 1024 * 1024;
 export class FileBackend extends MemoryBackend {
   override readonly durable = true;
   #file: FileHandle | null = null;
-  #lock: FileHandle | null = null;
   #bytes = 0;
   #liveBytes = 0;
 
@@ -27,40 +27,15 @@ export class FileBackend extends MemoryBackend {
   }
 
   override async open(_clientId: string): Promise<void> {
-    await this.#takeLock();
+    await takeLock(this.path);
     try {
       await this.#replay();
       this.#file = await open(this.path, "a");
       await this.#rewrite();
     } catch (error) {
-      await this.#releaseLock();
+      await releaseLock(this.path);
       throw error;
     }
-  }
-
-  /** The process that has the store writes its number beside it; one that is gone has it no more. */
-  async #takeLock(): Promise<void> {
-    const path = `${this.path}.lock`;
-    for (;;) {
-      try {
-        this.#lock = await open(path, "wx");
-        await this.#lock.writeFile(String(process.pid));
-        return;
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-      }
-      const pid = Number(await readFile(path, "utf8").catch(() => ""));
-      if (!pid || pid === process.pid || isAlive(pid)) {
-        throw new StoreInUse(`${this.path} is open in process ${pid || "?"}; remove ${path} if that is not so`);
-      }
-      await rm(path, { force: true });
-    }
-  }
-
-  async #releaseLock(): Promise<void> {
-    await this.#lock?.close();
-    this.#lock = null;
-    await rm(`${this.path}.lock`, { force: true });
   }
 
   async #replay(): Promise<void> {
@@ -122,7 +97,7 @@ export class FileBackend extends MemoryBackend {
     await super.close();
     await this.#file?.close();
     this.#file = null;
-    await this.#releaseLock();
+    await releaseLock(this.path);
   }
 }
 
@@ -134,15 +109,6 @@ function lineOf(writes: readonly Write[]): string {
 function read(line: string): Write[] | null {
   const text = line.slice(8);
   return crc32(text).toString(16).padStart(8, "0") === line.slice(0, 8) ? (JSON.parse(text) as Write[]) : null;
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
-  }
 }
 
 /** A store in a file of its own. */
