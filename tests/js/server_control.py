@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from tests.behaviour.server.harness import SECRET, Server
+from tests.ports import free_port
 
 
 class ControlledServer:
     """One server, which keeps its port when it is started again."""
 
     def __init__(self, data: Path, *arguments: str) -> None:
-        self.server = Server(data, *arguments).start()
-        port = urlsplit(self.server.url).port
-        self.server.arguments = (*arguments, "--port", str(port))
+        self.server = Server(data, *arguments, "--port", str(free_port())).start()
         self._lock = threading.Lock()
 
     def perform(self, command: str) -> dict[str, Any]:

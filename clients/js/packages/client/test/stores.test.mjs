@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { appendFile, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { appendFile, mkdtemp, open, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -25,6 +25,10 @@ const KINDS = {
     return () => createFileStore(join(directory, "ann.store"));
   },
 };
+
+const own = await open(new URL(import.meta.url));
+const FileHandle = own.constructor;
+await own.close();
 
 const LABEL = "tree";
 const draft = (id, partitions = ["p"]) => ({ id, partitions, event: `{"type":"set","payload":{"value":"${id}"}}`, createdAt: 1 });
@@ -180,6 +184,30 @@ test("a file that was cut off keeps what was acknowledged, and a damaged one say
   assert.ok(!(await readFile(path, "utf8")).includes("0badc0de"));
   await writeFile(path, whole.replace('"ann"', '"zoe"'));
   await assert.rejects(new EventLog(again(), "ann").open(), StoreError);
+});
+
+test("a write that fails in the middle leaves the file as it was", async (t) => {
+  const again = await KINDS.file(t);
+  const store = again();
+  let log = new EventLog(store, "ann");
+  await log.open();
+  await log.addDrafts([draft("a")]);
+  const before = await readFile(store.path, "utf8");
+  const { appendFile: real } = FileHandle.prototype;
+  FileHandle.prototype.appendFile = async function (line) {
+    await real.call(this, line.slice(0, 20));
+    throw Object.assign(new Error("no space left"), { code: "ENOSPC" });
+  };
+  t.after(() => (FileHandle.prototype.appendFile = real));
+  await assert.rejects(log.addDrafts([draft("b")]), /no space/);
+  FileHandle.prototype.appendFile = real;
+  assert.equal(await readFile(store.path, "utf8"), before);
+  await log.addDrafts([draft("c")]);
+  await log.close();
+  log = new EventLog(again(), "ann");
+  await log.open();
+  assert.deepEqual((await log.load()).drafts.map((each) => [each.id, each.draftClock]), [["a", 1], ["c", 2]]);
+  await log.close();
 });
 
 test("a file is written anew when most of it is out of date", async (t) => {

@@ -5,7 +5,8 @@
  * when most of it is out of date.
  */
 
-import { open, readFile, rename, type FileHandle } from "node:fs/promises";
+import { open, readFile, rename, rm, type FileHandle } from "node:fs/promises";
+import { dirname } from "node:path";
 import { crc32 } from "./crc32.js";
 import { StoreError } from "../errors.js";
 import { releaseLock, takeLock } from "./lock.js";
@@ -21,6 +22,7 @@ export class FileBackend extends MemoryBackend {
   #file: FileHandle | null = null;
   #bytes = 0;
   #liveBytes = 0;
+  #broken: unknown = null;
 
   constructor(readonly path: string) {
     super();
@@ -29,22 +31,29 @@ export class FileBackend extends MemoryBackend {
   override async open(_clientId: string): Promise<void> {
     await takeLock(this.path);
     try {
-      await this.#replay();
+      this.#bytes = await this.#replay();
       this.#file = await open(this.path, "a");
-      await this.#rewrite();
+      await this.#file.truncate(this.#bytes); // drops an end that was cut off
+      await this.#file.sync();
+      await syncDirectory(this.path);
+      this.#liveBytes = this.#bytes > REWRITE_BYTES_MIN ? this.#measure() : this.#bytes;
+      await this.#rewriteWhenDue();
     } catch (error) {
+      await this.#file?.close();
       await releaseLock(this.path);
       throw error;
     }
   }
 
-  async #replay(): Promise<void> {
+  /** Perform what is in the file; gives where its last whole line ends. */
+  async #replay(): Promise<number> {
     const text = await readFile(this.path, "utf8").catch((error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT") return "";
       throw error;
     });
     const lines = text.split("\n");
     const rest = lines.pop() as string;
+    let bytes = 0;
     for (const [index, line] of lines.entries()) {
       const writes = read(line);
       if (writes === null) {
@@ -52,7 +61,9 @@ export class FileBackend extends MemoryBackend {
         throw new StoreError(`${this.path}: line ${index + 1} is not what was written`);
       }
       this.#perform(writes);
+      bytes += Buffer.byteLength(line) + 1;
     }
+    return bytes;
   }
 
   #perform(writes: readonly Write[]): void {
@@ -64,33 +75,53 @@ export class FileBackend extends MemoryBackend {
     this.tables.begin();
   }
 
-  /** Write the rows alone, beside the file, and put that in its place: a cut-off end goes with it. */
-  async #rewrite(): Promise<void> {
-    const next = `${this.path}.new`;
-    const file = await open(next, "w");
+  /** How long the file would be with its rows alone. */
+  #measure(): number {
     let bytes = 0;
-    for (const write of this.tables.rows()) {
-      const line = lineOf([write]);
-      bytes += Buffer.byteLength(line);
-      await file.writeFile(line);
+    for (const write of this.tables.rows()) bytes += Buffer.byteLength(lineOf([write]));
+    return bytes;
+  }
+
+  /** Write the rows alone when most of the file is out of date. Nothing is lost when that fails: it is tried later. */
+  async #rewriteWhenDue(): Promise<void> {
+    if (this.#bytes <= REWRITE_BYTES_MIN || this.#bytes <= REWRITE_FACTOR * this.#liveBytes) return;
+    const next = `${this.path}.new`;
+    try {
+      const file = await open(next, "w");
+      try {
+        for (const write of this.tables.rows()) await file.writeFile(lineOf([write]));
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+    } catch {
+      await rm(next, { force: true });
+      this.#liveBytes = this.#bytes;
+      return;
     }
-    await file.sync();
-    await file.close();
     await rename(next, this.path);
+    await syncDirectory(this.path);
     await this.#file?.close();
     this.#file = await open(this.path, "a");
-    this.#bytes = this.#liveBytes = bytes;
+    this.#bytes = this.#liveBytes = (await this.#file.stat()).size;
   }
 
   protected override async commit(writes: readonly Write[], sync: boolean): Promise<void> {
     if (!writes.length) return;
     const file = this.#file;
     if (file === null) throw new StoreError("the store is not open");
+    if (this.#broken !== null) throw new StoreError(`the file failed before: ${String(this.#broken)}`);
     const line = lineOf(writes);
-    await file.appendFile(line);
-    if (sync) await file.datasync();
+    try {
+      await file.appendFile(line);
+      if (sync) await file.datasync();
+    } catch (error) {
+      // A part of the line may be there, which would spoil the next one.
+      await file.truncate(this.#bytes).catch(() => (this.#broken = error));
+      throw error;
+    }
     this.#bytes += Buffer.byteLength(line);
-    if (this.#bytes > REWRITE_BYTES_MIN && this.#bytes > REWRITE_FACTOR * this.#liveBytes) await this.#rewrite();
+    await this.#rewriteWhenDue();
   }
 
   override async close(): Promise<void> {
@@ -98,6 +129,18 @@ export class FileBackend extends MemoryBackend {
     await this.#file?.close();
     this.#file = null;
     await releaseLock(this.path);
+  }
+}
+
+/** The name of a new file is durable once its directory is. */
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(dirname(path), "r").catch(() => null); // not every system can
+  try {
+    await directory?.sync();
+  } catch {
+    // The same.
+  } finally {
+    await directory?.close();
   }
 }
 
