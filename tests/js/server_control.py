@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,13 +13,15 @@ from typing import Any
 
 from tests.behaviour.server.harness import SECRET, Server
 from tests.ports import free_port
+from tests.waiting import until
 
 
 class ControlledServer:
     """One server, which keeps its port when it is started again."""
 
     def __init__(self, data: Path, *arguments: str) -> None:
-        self.server = Server(data, *arguments, "--port", str(free_port())).start()
+        self._port = free_port()
+        self.server = Server(data, *arguments, "--port", str(self._port)).start()
         self._lock = threading.Lock()
 
     def perform(self, command: str) -> dict[str, Any]:
@@ -26,12 +29,24 @@ class ControlledServer:
         with self._lock:
             match command:
                 case "start":
+                    # The children of a killed server may hold the port a moment longer than their parent lives.
+                    until(self._is_free, "the port of the killed server is still taken")
                     self.server.start()
                 case "kill":
                     self.server.kill()
                 case "stop":
                     self.server.stop()
             return {"url": self.server.url, "secret": SECRET.decode(), "admin": self.server.admin}
+
+    def _is_free(self) -> bool:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", self._port))
+                sock.listen()
+            except OSError:
+                return False
+        return True
 
 
 @contextlib.contextmanager
