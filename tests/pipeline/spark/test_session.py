@@ -128,7 +128,8 @@ def test_arguments_for_spark_submit_take_effect() -> None:
     """In the environment, where PySpark looks for them; what the caller says wins, our own defaults do not."""
     done = started(
         "spark.sql.shuffle.partitions=3",
-        PYSPARK_SUBMIT_ARGS="--master local[3] --driver-class-path /more.jar --driver-java-options -Dgiven=yes "
+        PYSPARK_SUBMIT_ARGS="--master local[3] --driver-class-path /more.jar "
+        "--driver-java-options '-Dgiven=yes -XX:TieredStopAtLevel=1' "
         "--conf spark.sql.shuffle.partitions=7 --conf spark.ui.enabled=false pyspark-shell",
     )
     assert done.returncode == 0, done.stderr
