@@ -39,7 +39,7 @@ def test_init_twice_and_status(empty: str) -> None:
     assert (outcome.exit_code, outcome.output) == (
         0,
         "made a log: 0001_pre_log.sql, 0002_pre_keeping.sql, 0003_post_keeping.sql, 0004_pre_identity.sql,"
-        " 0005_pre_authors.sql\n",
+        " 0005_pre_authors.sql, 0006_pre_revocations.sql\n",
     )
     outcome = run_db("init", "--store", empty)
     assert (outcome.exit_code, outcome.output) == (0, "there is a log already; nothing was done\n")

@@ -11,14 +11,14 @@ import msgspec
 
 from unisono.authority import group as group_module
 from unisono.authority import loop as loop_module
-from unisono.authority.answers import rejected_result
+from unisono.authority.answers import COMMITTED_FORMAT, rejected_result
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.judge import COMMIT, Duplicate, Reject
 from unisono.authority.outboxes import Outboxes
 from unisono.client.store.store import Store
 from unisono.front.access import Access
 from unisono.front.catchup import CatchUp
-from unisono.front.connection import ClientConnection
+from unisono.front.deadlines import Deadlines
 from unisono.front.hub import Hub
 from unisono.front.sync_requests import SyncRequests
 from unisono.ipc.messages import Candidate, EventCommitted
@@ -116,10 +116,10 @@ def an_id_is_given_again_after_a_restart() -> Patches:
 @mutant("H1")
 def deduplicates_by_id_only() -> Patches:
     def make(original: Any) -> Any:
-        def judge(item: Any, profile: str, known: Any, model: Any) -> Any:
+        def judge(item: Any, profile: str, known: Any, *more: Any) -> Any:
             if isinstance(item, Candidate) and item.id in known:
                 return Duplicate(known[item.id])
-            return original(item, profile, known, model)
+            return original(item, profile, known, *more)
 
         return judge
 
@@ -156,16 +156,17 @@ def stores_what_it_rejects() -> Patches:
 
         return judge
 
-    def answering(original: Any) -> Any:
-        def committed_result(id: str, now: int, committed_id: int) -> bytes:
+    class LyingFormat:
+        def __mod__(self, values: tuple[bytes, int, int]) -> bytes:
+            id = msgspec.json.decode(values[0], type=str)
             if id in wrong:
-                return rejected_result(id, now, Reject("validation_failed", ()))
-            result: bytes = original(id, now, committed_id)
-            return result
+                return rejected_result(id, values[1], Reject("validation_failed", ()))
+            return COMMITTED_FORMAT % values
 
-        return committed_result
-
-    return [around(group_module, "judge", judging), around(group_module, "committed_result", answering)]
+    return [
+        around(group_module, "judge", judging),
+        patch.object(group_module, "COMMITTED_FORMAT", LyingFormat()),
+    ]
 
 
 @mutant("H1", "H4")
@@ -359,7 +360,7 @@ def a_submission_may_go_everywhere() -> Patches:
 
 @mutant("H8")
 def tokens_never_expire() -> Patches:
-    return [patch.object(ClientConnection, "_expiry_due", lambda *_: None)]
+    return [patch.object(Deadlines, "_expiry_due", lambda *_: None)]
 
 
 # -- clients -------------------------------------------------------------------------------------------------
