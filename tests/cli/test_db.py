@@ -51,7 +51,7 @@ def test_init_twice_and_status(empty: str) -> None:
         append(log, [["p"]] * 3)
         outcome = run_db("status", "--store", empty)
     assert outcome.exit_code == 0
-    for words in ("head 3", "2023-11-14", "none published", "node       front-a", "4 migrations applied"):
+    for words in ("head 3", "2023-11-14", "none published", "node       front-a", "6 migrations applied"):
         assert words in outcome.output
 
 

@@ -24,7 +24,9 @@ from unisono.ipc.channel import (
     socket_pair,
 )
 from unisono.ipc.messages import (
+    AccessChanged,
     AdminCommand,
+    AskConnections,
     AskHead,
     AskPage,
     AskStats,
@@ -45,10 +47,13 @@ from unisono.ipc.messages import (
     PageFailed,
     PageResult,
     PeerFailed,
+    PresenceChange,
+    PresenceChanges,
     Ready,
     RefusedItem,
     Release,
     Replaced,
+    RevokedName,
     SingleOutcome,
     Stats,
     Submit,
@@ -66,6 +71,8 @@ items = st.builds(Candidate, texts, names, blobs, blobs) | st.builds(
     RefusedItem, texts, names, reasons, errors
 )
 offers = st.builds(Offer, numbers, versions, st.dictionaries(texts, names, max_size=2))
+presences = st.builds(PresenceChange, texts, texts, texts, st.none() | texts, st.none() | blobs, st.just(1.5))
+revoked = st.builds(RevokedName, texts, texts)
 
 MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Claim: st.builds(Claim, numbers, texts),
@@ -95,6 +102,11 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     Drain: st.builds(Drain),
     AdminCommand: st.builds(AdminCommand, numbers, texts, texts),
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
+    AskConnections: st.builds(AskConnections, numbers, numbers),
+    AccessChanged: st.builds(
+        AccessChanged, st.lists(revoked, max_size=2).map(tuple), st.booleans(), st.none() | revoked
+    ),
+    PresenceChanges: st.builds(PresenceChanges, st.lists(presences, max_size=2).map(tuple)),
 }
 
 

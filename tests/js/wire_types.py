@@ -111,6 +111,8 @@ def _typescript(kind: inspect.Type) -> str:
             return f"{_typescript(item)}[]"
         case inspect.StructType(cls=cls):
             return cls.__name__
+        case inspect.DictType():
+            return "JsonObject"
         case inspect.RawType() | inspect.AnyType():
             return "Json"
     raise TypeError(f"no TypeScript for {kind}")
@@ -151,7 +153,7 @@ def _code(kind: inspect.Type) -> str:
             return f"[]{_code(item)}"
         case inspect.StructType(cls=cls):
             return cls.__name__
-        case inspect.RawType() | inspect.AnyType():
+        case inspect.RawType() | inspect.AnyType() | inspect.DictType():
             return "*"
     raise TypeError(f"no code for {kind}")
 

@@ -313,12 +313,15 @@ class Supervisor:
         try:
             result = await self.change_access()
         except (TimeoutError, ConnectionError) as error:
-            log.error("ACL not reloaded: no answer from the authority: %s", error)
+            log.error(
+                "ACL not reloaded: no answer from the authority: %s", error, extra={"error": str(error)}
+            )
             return
         if result.ok:
             log.info("ACL reloaded")
         else:
-            log.error("ACL not reloaded: %s", result.body.decode())
+            reason = result.body.decode()
+            log.error("ACL not reloaded: %s", reason, extra={"error": reason})
 
     async def _end(self) -> None:
         """End fronts first, then the processes they depend on; kill what does not end in time.

@@ -39,6 +39,7 @@ export interface Capabilities {
   tree_policy: string | null;
   ordered_delivery: boolean;
   snapshots: Json;
+  extensions: string[];
 }
 
 /** Bounds the server advertises; the defaults are the protocol's, None is unknown. */
@@ -49,6 +50,7 @@ export interface Limits {
   max_message_bytes: number | null;
   max_in_flight_drafts: number | null;
   max_subscriptions: number;
+  presence_ttl_ms: number | null;
 }
 
 /** The outcome of one submitted item. */
@@ -80,9 +82,11 @@ export interface Connected {
   model_digest: string | null;
   log_id: string | null;
   log_epoch: number | null;
+  user_id: string | null;
+  claims: JsonObject | null;
 }
 
-/** The one shape of a committed event (BCAST-05). */
+/** The one shape of a committed event (BCAST-05), with its author where the client asked for it (EXT-03). */
 export interface CommittedEvent {
   id: string;
   committed_id: number;
@@ -90,6 +94,8 @@ export interface CommittedEvent {
   event: Json;
   client_id: string;
   status_updated_at: number;
+  user_id: string | null;
+  claims: JsonObject | null;
 }
 
 /** One page. `snapshots` stays raw: it is decoded only where snapshots were requested. */
@@ -145,6 +151,7 @@ export interface Connect {
   required_profile?: string;
   required_tree_policy?: string;
   snapshots?: boolean | null;
+  extensions?: string[] | null;
 }
 
 /** Still here. */
@@ -208,12 +215,12 @@ export const SERVER_MESSAGES = {
 
 /** The fields of what a server sends. */
 export const SHAPES = {
-  Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null] },
-  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64] },
+  Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null], extensions: ["[]s", []] },
+  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64], presence_ttl_ms: ["n?", null] },
   SubmitResultItem: { id: ["s"], status: ["s"], committed_id: ["i?", null], reason: ["s?", null], errors: ["*", null], status_updated_at: ["n", 0] },
   ServerSnapshot: { partition: ["s"], committed_id: ["i"], state: ["*"], model_version: ["i?", null], model_digest: ["s?", null] },
-  Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null] },
-  CommittedEvent: { id: ["s"], committed_id: ["i"], partitions: ["[]s"], event: ["*"], client_id: ["s", ""], status_updated_at: ["n", 0] },
+  Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], user_id: ["s?", null], claims: ["*?", null] },
+  CommittedEvent: { id: ["s"], committed_id: ["i"], partitions: ["[]s"], event: ["*"], client_id: ["s", ""], status_updated_at: ["n", 0], user_id: ["s?", null], claims: ["*?", null] },
   SyncResponse: { events: ["[]CommittedEvent"], next_since_committed_id: ["i"], sync_to_committed_id: ["i"], has_more: ["b"], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], snapshots: ["*", null] },
   SubmitResult: { results: ["[]SubmitResultItem"] },
   VersionChanged: { new_model_version: ["i?", null], old_model_version: ["i?", null] },
