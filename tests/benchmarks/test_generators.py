@@ -119,6 +119,7 @@ def test_an_append_is_a_well_formed_call(batch: int) -> None:
     assert len(set(ids)) == 2 * batch
 
 
+@pytest.mark.soak
 def test_a_load_of_each_kind_runs_against_this_tree(judging: Unisono) -> None:
     batches = works.submit(judging, 2, 100, SHORT_S * 4)
     assert batches.rate > 0

@@ -64,6 +64,7 @@ def test_two_revisions_are_shown_by_their_ratios() -> None:
     assert second.split() == ["batch-100", "failed:", "gone"]
 
 
+@pytest.mark.soak
 def test_this_tree_is_compared_with_itself(tmp_path: Path) -> None:
     notes: list[str] = []
     both: dict[str, System] = {BASE: Unisono(source=ROOT / "src"), NEW: Unisono()}

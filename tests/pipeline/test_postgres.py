@@ -50,6 +50,7 @@ def test_source_export_and_follow(
     assert all(part.equal for part in verify(spark, database, lake))
 
 
+@pytest.mark.soak
 @pytest.mark.req("DUR-05")
 def test_every_stage_of_the_service(
     spark: SparkSession,

@@ -158,6 +158,7 @@ read_log(spark, Lake.at(sys.argv[1])).toPandas()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_session_that_somebody_else_made(ready: tuple[Lake, list[Record]]) -> None:
     lake, _ = ready

@@ -34,6 +34,7 @@ def server(_quick_starts: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield address
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_results_are_those_of_a_classic_session(
     spark: SparkSession, server: str, store: str, tmp_path: Path

@@ -123,6 +123,7 @@ def started(*conf: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_arguments_for_spark_submit_take_effect() -> None:
     """In the environment, where PySpark looks for them; what the caller says wins, our own defaults do not."""

@@ -166,6 +166,7 @@ def test_rejections_fail_the_write_or_are_collected(
     assert ids["good-1"] == ids["good-2"] == 1
 
 
+@pytest.mark.soak
 def test_each_task_needs_a_client_of_its_own(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     token = server.token("the one", prefixes=["sink", "room-"])
     with pytest.raises(Exception, match=r"1 tokens and more tasks: coalesce\(1\)"):

@@ -74,6 +74,7 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
+@pytest.mark.soak
 def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """An export runs beside the stream and one was killed between its two commits before."""
     log = SqliteLog.open(tmp_path / "data")

@@ -20,6 +20,7 @@ DRIVER_KILLS = 3
 WORKER_KILLS = 5
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_drivers_killed_at_each_step(tmp_path: Path) -> None:
     kill_drivers(tmp_path, DRIVER_KILLS, time.time_ns())

@@ -184,6 +184,7 @@ def test_many_generations_are_joined_first(
     require_replay(lake, model, records[:600])
 
 
+@pytest.mark.soak
 def test_older_snapshots_are_thinned_out(lake: Lake, outlines: tuple[str, list[Record]]) -> None:
     store, records = outlines
     model = shipped_outline()
