@@ -218,7 +218,12 @@ def test_a_hidden_tab_sends_its_heartbeats_from_a_worker(
     assert page.evaluate("window.throttled") == 0
     assert len(page.workers) == 1
     page.evaluate("window.client.stop()")
-    until(lambda: not page.workers, "the worker goes on")
+
+    def worker_is_gone() -> bool:
+        page.wait_for_timeout(20)  # the browser's events arrive while it waits
+        return not page.workers
+
+    until(worker_is_gone, "the worker goes on")
 
 
 def test_react_hooks_show_what_the_client_shows(

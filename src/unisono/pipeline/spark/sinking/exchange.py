@@ -315,7 +315,7 @@ class Exchange:
             )
         except InvalidURI as error:
             raise ExchangeRefused(str(error)) from error
-        except (OSError, TimeoutError, InvalidHandshake) as error:
+        except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
             raise _Lost(str(error)) from error
         token = self._source.token()
         self._put("connect", plain_connect_payload(token.text, token.client_id, [self._target.profile]))
