@@ -29,6 +29,7 @@ from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_subs
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.spark.executors import parallelism, task_frame
 from unisono.pipeline.task_planning import plan_tasks
+from unisono.store.batching import in_batches
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -180,15 +181,12 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
 
 def _batches(task: FoldTask) -> Iterator[pa.RecordBatch]:
     """On an executor: the states of one subset."""
-    batch: list[PartitionFold] = []
-    size = 0
-    for folded in fold_subset(task, unchanged=True):
-        if batch and (len(batch) >= BATCH_ROWS or size + len(folded.state) > BATCH_BYTES):
-            yield _batch(batch, task.upto)
-            batch, size = [], 0
-        batch.append(folded)
-        size += len(folded.state)
-    if batch:
+    for batch in in_batches(
+        fold_subset(task, unchanged=True),
+        lambda folded: len(folded.state),
+        count_max=BATCH_ROWS,
+        bytes_max=BATCH_BYTES,
+    ):
         yield _batch(batch, task.upto)
 
 

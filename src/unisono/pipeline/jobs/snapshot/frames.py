@@ -17,6 +17,7 @@ from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.snapshot.job import by_bucket, folded_to
 from unisono.pipeline.spark.executors import task_frame
+from unisono.store.batching import in_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,20 +53,19 @@ def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> Da
 
 def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:
     """On an executor: the newest rows of one bucket, in the order of partitions."""
-    rows: list[StateRow] = []
-    size = 0
     with Snapshots.opened(task.storage, task.files, task.upto) as snapshots:
-        for name, _ in snapshots.found(task.subset):
-            row = snapshots.latest(name)
-            assert row is not None
-            row.require_sound()
-            if rows and (len(rows) >= BATCH_ROWS or size + len(row.state) > BATCH_BYTES):
-                yield _batch(rows, task.model_version)
-                rows, size = [], 0
-            rows.append(row)
-            size += len(row.state)
-    if rows:
-        yield _batch(rows, task.model_version)
+        rows = (_sound_row(snapshots, name) for name, _ in snapshots.found(task.subset))
+        for batch in in_batches(
+            rows, lambda row: len(row.state), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES
+        ):
+            yield _batch(batch, task.model_version)
+
+
+def _sound_row(snapshots: Snapshots, name: bytes) -> StateRow:
+    row = snapshots.latest(name)
+    assert row is not None
+    row.require_sound()
+    return row
 
 
 def _batch(rows: list[StateRow], model_version: int) -> pa.RecordBatch:
