@@ -21,6 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.event_file import EventFile
+from unisono.lake.object_store import with_defaults
 
 LOG: Final = "log"
 BY_PARTITION: Final = "by_partition"
@@ -53,7 +54,8 @@ class Storage(msgspec.Struct, frozen=True):
                     f"{location} is neither a directory nor a URL: write ./{location}, or s3://… and the like"
                 )
             location = _directory(location)
-        return cls(location.rstrip("/") or "/", dict(options or {}))
+        remote = with_defaults(location, options or {}) if "://" in location else {}
+        return cls(location.rstrip("/") or "/", remote)
 
     @property
     def is_local(self) -> bool:
