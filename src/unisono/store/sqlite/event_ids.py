@@ -21,12 +21,12 @@ import msgspec
 from unisono.store.port import RememberedId
 from unisono.store.statements import load_queries
 
-WAITING_MIN: Final = 8_192
+WAITING_MIN: Final = 32_768
 WAITING_MAX: Final = 131_072
 """Bounds of how many ids wait in memory, about 200 bytes each."""
 
-WAITING_SHARE: Final = 64
-"""One event of so many waits: a page of the table then gets about four rows at a time, in a log of any size."""
+WAITING_SHARE: Final = 16
+"""One event of so many waits: a page of the table then gets about twelve rows at a time, up to two million events."""
 
 ROWS_MIN: Final = 64
 """Rows a group writes at most, besides two for each of its events: no group is much slower than its neighbours."""
