@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import blake2b
 from typing import Final
 
 from benchmarks.generators.order import EVENT_BYTES, PAGE_EVENTS, Client, Order
@@ -17,6 +18,10 @@ def body(number: int, size: int) -> str:
     """What an event is about, in all of the systems: a JSON object of so many bytes."""
     text = f'{{"account":"a{number % ACCOUNTS}","amount":1,"memo":""}}'
     return text[:-2] + "x" * max(0, size - len(text)) + text[-2:]
+
+
+SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Odd: multiples of it modulo 2**128 all differ, and look as random as the ids that clients make."""
 
 
 class Dialect:
@@ -140,16 +145,15 @@ class JsonWriter(JsonConnection):
     def __init__(self, tally: Tally, order: Order, client: Client, dialect: Dialect) -> None:
         super().__init__(tally, order, client, dialect)
         self._batch = order.batch
-        self._next = 0
-        self._prefix = f"{order.run}-{client.name}-"
+        self._next = int.from_bytes(blake2b(f"{order.run}-{client.name}".encode(), digest_size=16).digest())
         around = [dialect.item(client, number) for number in range(order.batch)]
-        items = ",".join(f"{before}{self._prefix}%012d{after}" for before, after in around)
+        items = ",".join(f"{before}%032x{after}" for before, after in around)
         self._template = dialect.submit(items).encode()
 
     def request(self) -> bytes:
         start = self._next
         self._next = start + self._batch
-        return frame(self._template % tuple(range(start, self._next)))
+        return frame(self._template % tuple([n * SCATTER % 2**128 for n in range(start, self._next)]))
 
     def answer(self, payload: bytes) -> None:
         if self.dialect.broadcast in payload[:100]:  # of another writer: the reference subscribes by itself
