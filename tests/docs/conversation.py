@@ -173,7 +173,7 @@ class _Talk:
                 "token": token,
                 "client_id": "ann-phone",
                 "supported_profiles": ["compatibility"],
-                "extensions": ["identity", "presence"],
+                "extensions": ["identity", "presence", "atomic"],
             }
             self._say(ann, "connect", wish, "connect-extensions")
             self._hear(ann, "connected", "connected-extensions")
@@ -181,6 +181,10 @@ class _Talk:
             value = {"name": "Ann", "cursor": {"item": "A"}}
             self._say(ann, "presence", {"partition": "team/plans", "value": value}, "presence")
             self._hear(ann, "presence_update", "presence_update")
+            self._say(ann, "submit_events", _transfer("A", "A", 4), "submit_events-atomic")
+            self._hear(ann, "submit_events_result", "submit_events_result-atomic")
+            self._say(ann, "submit_events", _transfer("B", "A", 6), "")
+            self._hear(ann, "submit_events_result", "submit_events_result-atomic-refused")
 
     def _closing(self) -> None:
         with self._server.peer() as peer:
@@ -210,6 +214,17 @@ class _Talk:
     def _keep(self, message: dict[str, Any], kind: str, name: str) -> None:
         assert message["type"] == kind, message
         self.said[name] = steady(message)
+
+
+def _transfer(gone: str, added: str, number: int) -> dict[str, Any]:
+    """One item out of a tree and one into another."""
+    delete = {"type": "treeDelete", "payload": {"target": "outline", "options": {"id": gone}}}
+    push = {"type": "treePush", "payload": {"target": "explorer", "value": {"id": added, "title": "Plans"}}}
+    events = [
+        {"id": f"7d1f6a52-0c4a-4d0e-9a6b-21f1f3a3b00{id}", "partitions": ["team/plans"], "event": event}
+        for id, event in enumerate((delete, push), number)
+    ]
+    return {"atomic": True, "events": events}
 
 
 def steady(value: Any) -> Any:

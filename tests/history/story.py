@@ -68,6 +68,7 @@ class Story:
         scope: AccessScope | None = None,
         expires_at: float | None = None,
         epoch: int = 1,
+        extensions: Sequence[str] = (),
     ) -> None:
         client = client or connection
         self.add(ConnectionOpened(self.tick(), connection, client, scope=scope, expires_at=expires_at))
@@ -76,14 +77,24 @@ class Story:
             connection,
             "received",
             "connected",
-            {"client_id": client, "server_last_committed_id": 0, "log_id": "log", "log_epoch": epoch},
+            {
+                "client_id": client,
+                "server_last_committed_id": 0,
+                "log_id": "log",
+                "log_epoch": epoch,
+                "capabilities": {"extensions": list(extensions)},
+            },
         )
 
-    def submit(self, connection: str, *ids: str, partitions: Sequence[str] = ("p",)) -> None:
+    def submit(
+        self, connection: str, *ids: str, partitions: Sequence[str] = ("p",), atomic: bool = False
+    ) -> None:
         for id in ids:
             self.partitions[id] = list(partitions)
         items = [{"id": id, "partitions": list(partitions), "event": event_of(id)} for id in ids]
-        self.frame(connection, "sent", "submit_events", {"events": items})
+        self.frame(
+            connection, "sent", "submit_events", {"events": items} | ({"atomic": True} if atomic else {})
+        )
 
     def result(self, connection: str, outcomes: Mapping[str, int | None]) -> None:
         results: list[dict[str, Any]] = []
@@ -186,7 +197,7 @@ def sound() -> Story:
     """Two clients that submit, get results and catch up; in the end everything is in log and lake."""
     story = Story()
     story.connect("a1", "a", scope=AccessScope(("p", "q")), expires_at=500.0)
-    story.connect("b1", "b", scope=AccessScope((), ("p",)))
+    story.connect("b1", "b", scope=AccessScope((), ("p",)), extensions=["atomic"])
     story.sync("b1", subscribe=True)
     story.page("b1", [], 0, subscriptions=["p"])
     story.submit("a1", "e1", "e2", "e3")
@@ -195,6 +206,8 @@ def sound() -> Story:
     story.broadcast("b1", 2)
     story.commit("a1", "e4", 3, ["q"])
     story.commit("b1", "e5", 4)
+    story.submit("b1", "e7", "e8", atomic=True)
+    story.result("b1", {"e7": None, "e8": None})
     story.commit("a1", "e6", 5, ["p", "q"])
     story.broadcast("b1", 5)
     story.connect("a2", "a")

@@ -277,6 +277,42 @@ def stores_that_differ(story: Story) -> None:
     story.add(ClientStore("d", ("p",), 5, ((1, "e1"), (2, "e3"), (4, "e5"), (5, "e6")), state="another"))
 
 
+@breaking("H13")
+def a_part_of_an_atomic_batch(story: Story) -> None:
+    story.submit("b1", "e10", "e11", atomic=True)
+    story.ids[6] = "e10"
+    finish(story)
+
+
+@breaking("H13")
+def an_atomic_batch_in_two_places(story: Story) -> None:
+    story.connect("b2", "b", extensions=["atomic"])
+    story.submit("b2", "e10", "e11", atomic=True)
+    story.submit("a2", "e12")
+    story.result("b2", {"e10": 6, "e11": 8})
+    story.result("a2", {"e12": 7})
+    finish(story)
+
+
+def test_an_atomic_batch_in_one_piece_and_one_of_a_connection_without_the_extension() -> None:
+    story = sound()
+    story.submit("b1", "e10", "e11", atomic=True)
+    story.result("b1", {"e10": 6, "e11": 7})
+    story.submit("a2", "e12", "e13", atomic=True)
+    story.result("a2", {"e12": 8, "e13": None})
+    finish(story)
+    assert story.broken() == set()
+
+
+def test_a_batch_whose_ids_were_also_sent_apart_is_not_judged() -> None:
+    story = sound()
+    story.commit("a2", "e10", 6)
+    story.submit("b1", "e10", "e11", atomic=True)
+    story.result("b1", {"e10": 6, "e11": None})
+    finish(story)
+    assert story.broken() == set()
+
+
 @pytest.mark.parametrize(("invariant", "name", "change"), BREAKS, ids=[name for _, name, _ in BREAKS])
 def test_a_broken_invariant_is_found(invariant: str, name: str, change: Break) -> None:
     story = sound()

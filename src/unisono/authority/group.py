@@ -14,6 +14,7 @@ from unisono.authority.answers import (
     rejected_outcome,
     rejected_result,
 )
+from unisono.authority.atomic import ATOMIC_S, judge_atomic
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
 from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
@@ -48,9 +49,11 @@ class GroupCommitter:
         handle: Callable[[Channel, Message, int], None],
         group_s: float,
         request_s: float,
+        atomic_s: float = ATOMIC_S,
     ) -> None:
         """`group_s`: judging time after which no further request is begun in a group; `request_s`: judging time
-        after which the rest of a request moves to the next group."""
+        after which the rest of a request moves to the next group; `atomic_s`: after which an atomic batch, which
+        cannot be divided, is refused."""
         self._store = store
         self._replica = replica
         self._claims = claims
@@ -61,6 +64,7 @@ class GroupCommitter:
         self._handle = handle
         self._group_s = group_s
         self._request_s = request_s
+        self._atomic_s = atomic_s
         self._partial_results: dict[int, list[bytes]] = {}
         self.count = 0
 
@@ -168,12 +172,21 @@ class GroupCommitter:
         authorship = states.authorship(client_id, author, now)
         client_json = _encode(client_id)
         head = self._replica.head
-        latest = perf() + self._request_s
+        started = perf()
+        verdicts = None
+        if submit.atomic:
+            verdicts = judge_atomic(
+                submit.items, profile, known, states, authorship, lambda: perf() - started > self._atomic_s
+            )
+        latest = started + self._request_s
         for place, item in enumerate(submit.items):
-            if place and perf() > latest:
+            if verdicts is not None:
+                verdict = verdicts[place]
+            elif place and perf() > latest:
                 self._partial_results[conn] = results
                 return msgspec.structs.replace(submit, items=submit.items[place:])
-            verdict = judge(item, profile, known, states.stage, authorship)
+            else:
+                verdict = judge(item, profile, known, states.stage, authorship)
             if verdict is COMMIT:
                 assert isinstance(item, Candidate)
                 id, partitions, event = item.id, item.partitions, item.event

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from unisono.authority.atomic import ATOMIC_S
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
 from unisono.authority.cluster_recovery import ClusterRecovery
@@ -81,9 +82,10 @@ class Authority:
         cluster: ClusterView | None = None,
         group_s: float = GROUP_S,
         request_s: float = REQUEST_S,
+        atomic_s: float = ATOMIC_S,
     ) -> None:
-        """`execute` runs an admin command; None: not finished, call again after the next group. For `group_s` and
-        `request_s` see GroupCommitter."""
+        """`execute` runs an admin command; None: not finished, call again after the next group. For `group_s`,
+        `request_s` and `atomic_s` see GroupCommitter."""
         cluster = cluster or ClusterView(None)
         self._store = store
         self._node = node
@@ -109,6 +111,7 @@ class Authority:
             handle=self._handle,
             group_s=group_s,
             request_s=request_s,
+            atomic_s=atomic_s,
         )
         self._presence = SharedPresence(cluster, self._out)
         self._recovery = ClusterRecovery(

@@ -29,7 +29,7 @@ from unisono.protocol.errors import (
     ServerError,
     WireError,
 )
-from unisono.protocol.extensions import IDENTITY, PRESENCE, grant
+from unisono.protocol.extensions import ATOMIC, IDENTITY, PRESENCE, grant
 from unisono.protocol.messages import Connect, Heartbeat
 from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
@@ -79,7 +79,7 @@ class ClientConnection(WebSocket):
         self.wants_snapshots = False
         self.extensions: tuple[str, ...] | None = None
         """Those granted at connect; None when the client asked for none (EXT-01)."""
-        self.sees_authors = self.sees_presence = False
+        self.sees_authors = self.sees_presence = self.takes_whole_batches = False
         self.own_presence: OwnPresence | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
@@ -242,6 +242,7 @@ class ClientConnection(WebSocket):
         self.extensions = grant(connect.extensions)
         self.sees_authors = IDENTITY in (self.extensions or ())
         self.sees_presence = PRESENCE in (self.extensions or ())
+        self.takes_whole_batches = ATOMIC in (self.extensions or ())
         services.requests.claim(
             self.number,
             identity.client_id,
@@ -309,6 +310,7 @@ class ClientConnection(WebSocket):
                 items,
                 written,
                 identity.author,
+                submit.atomic,
             ),
             size,
         )

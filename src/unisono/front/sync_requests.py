@@ -89,6 +89,7 @@ class SyncRequests:
                 start,
                 log,
                 connection.sees_authors,
+                connection.takes_whole_batches,
             ),
             connection.while_active(answered),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from unisono.history.check_commits import (
     check_absence,
+    check_batches,
     check_identity,
     check_order,
     check_presence,
@@ -43,6 +44,7 @@ def check_history(records: Iterable[Located], *, same_past: bool = False) -> Ver
     check_superseded(timeline, checks["H10"])
     check_lake(timeline, checks["H11"])
     check_stores(timeline, known, checks["H12"])
+    check_batches(timeline, known, checks["H13"])
     return Verdict(tuple(checks.values()))
 
 

@@ -1,13 +1,13 @@
-"""H1 to H5, H10: ids, content, presence and order of what was committed."""
+"""H1 to H5, H10, H13: ids, content, presence and order of what was committed."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
 from math import inf
 
-from unisono.history.facts import SeenEvent, TimelineConnection
+from unisono.history.facts import SeenEvent, SentRequest, TimelineConnection
 from unisono.history.findings import InvariantCheck
 from unisono.history.known import KnownEvents
 from unisono.history.timeline import Timeline
@@ -102,6 +102,31 @@ def check_order(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -
         ]
         text = f"the items of one request were committed as {fresh}, not in their order"
         check.expect(all(a < b for a, b in pairwise(fresh)), text, request.where)
+
+
+def check_batches(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
+    """H13, of batches whose ids were sent in no other way. Where not every client was recorded, nobody knows that."""
+    if not timeline.complete:
+        return
+    together: dict[tuple[str, ...], SentRequest] = {}
+    apart: set[str] = set()
+    for request in timeline.requests:
+        ids = tuple(item.id for item in request.items)
+        if not request.atomic:
+            apart.update(ids)
+        elif len(ids) > 1:
+            together.setdefault(ids, request)
+    shared = Counter(id for ids in together for id in ids)
+    for ids, request in together.items():
+        if any(id in apart or shared[id] > 1 for id in ids):
+            continue
+        found = [known.by_id[id].committed_id for id in ids if id in known.by_id]
+        if timeline.final.complete:
+            text = f"{len(found)} of the {len(ids)} events of an atomic batch were committed, as {found}"
+            check.expect(len(found) in (0, len(ids)), text, request.where)
+        if len(found) == len(ids):
+            text = f"the events of an atomic batch were committed as {found}, which do not follow each other"
+            check.expect(found == [*range(found[0], found[0] + len(found))], text, request.where)
 
 
 def check_watermarks(timeline: Timeline, check: InvariantCheck) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from unisono.history.records import ConnectionOpened
-from unisono.protocol.messages import Sync
+from unisono.protocol.messages import SubmitEvents, Sync
 
 
 class SentItem(msgspec.Struct, frozen=True):
@@ -22,6 +22,12 @@ class SentItem(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...] | None
 
 
+class SentBatch(SubmitEvents, frozen=True):
+    """A `submit_events`; `atomic` is what a connection without that extension makes of it: anything."""
+
+    atomic: Any = None
+
+
 class SentRequest(msgspec.Struct):
     """A submission of several items, with the outcome of each once it is answered."""
 
@@ -29,6 +35,7 @@ class SentRequest(msgspec.Struct):
     where: str
     connection: str
     items: list[SentItem]
+    atomic: bool = False
     committed: list[int | None] | None = None
     doubtful: bool = False
     """An error came that may have been its answer; a result then belongs to a later request of the same ids."""
@@ -64,6 +71,19 @@ class ReceivedPage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class RejectedEvent(msgspec.Struct, frozen=True):
+    """An `event_rejected`, as far as it is looked at."""
+
+    id: str
+
+
+class ReceivedError(msgspec.Struct, frozen=True):
+    """An `error`, as far as it is looked at."""
+
+    code: str = ""
+    details: Any = None
+
+
 class SubscriptionChange(msgspec.Struct, frozen=True):
     """From which id on a connection is subscribed to what.
 
@@ -83,6 +103,9 @@ class TimelineConnection(msgspec.Struct):
     connected_at: float | None = None
     closed_at: float | None = None
     head: int = 0
+    atomic: bool = False
+    """It was granted the extension, so that `atomic` in a submission means something (EXT-10)."""
+
     answered_at: list[tuple[float, float, str]] = []
     """Successful answers: when the request was sent, when the answer came, and where it stands."""
 

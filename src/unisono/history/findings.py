@@ -20,6 +20,7 @@ INVARIANTS: Final = {
     "H10": "a superseded connection succeeds in nothing",
     "H11": "the lake is the log's prefix, each event once; every snapshot is a replay",
     "H12": "client stores are the log's events, and no draft is also committed",
+    "H13": "the events of an atomic batch follow each other in the log, or none of them is there",
 }
 
 

@@ -17,8 +17,11 @@ import msgspec
 from msgspec import UNSET
 
 from unisono.history.facts import (
+    ReceivedError,
     ReceivedPage,
+    RejectedEvent,
     SeenEvent,
+    SentBatch,
     SentItem,
     SentRequest,
     SubscriptionChange,
@@ -50,7 +53,8 @@ from unisono.protocol.client_codec import (
     decode_snapshots,
 )
 from unisono.protocol.codec import Envelope
-from unisono.protocol.messages import Item, SubmitEvent, SubmitEvents, Sync
+from unisono.protocol.extensions import ATOMIC
+from unisono.protocol.messages import Item, SubmitEvent, Sync
 from unisono.protocol.partitions import PartitionError, normalise
 from unisono.protocol.tombstones import is_tombstone
 
@@ -62,15 +66,6 @@ class PageResponse(SyncResponse, frozen=True):
     """A page with the fields that no client needs."""
 
     effective_subscriptions: tuple[str, ...] = ()
-
-
-class RejectedEvent(msgspec.Struct, frozen=True):
-    id: str
-
-
-class ReceivedError(msgspec.Struct, frozen=True):
-    code: str = ""
-    details: Any = None
 
 
 class Timeline:
@@ -155,8 +150,10 @@ class Timeline:
         at, name = frame.at, frame.connection
         match envelope.type:
             case "submit_events":
-                items = _decode_submit(envelope.payload).events
-                request = SentRequest(at, where, name, [_sent_item(each, at, where, name) for each in items])
+                submit = _decode_submit(envelope.payload)
+                sent_items = [_sent_item(each, at, where, name) for each in submit.events]
+                atomic = connection.atomic and submit.atomic is True
+                request = SentRequest(at, where, name, sent_items, atomic)
                 connection.requests.append(request)
             case "submit_event":
                 item = _sent_item(_decode_submit_one(envelope.payload), at, where, name)
@@ -187,6 +184,8 @@ class Timeline:
                 connected = _decode_connected(envelope.payload)
                 connection.connected_at = at
                 connection.head = connected.server_last_committed_id
+                granted = () if connected.capabilities is None else connected.capabilities.extensions
+                connection.atomic = ATOMIC in granted
                 self.logs.add((connected.log_id, connected.log_epoch))
             case "submit_events_result":
                 self._result(connection, _decode_result(envelope.payload), at, where)
@@ -388,7 +387,7 @@ def _hash_of(event: bytes, partitions: tuple[str, ...]) -> str | None:
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
-_decode_submit = msgspec.json.Decoder(SubmitEvents).decode
+_decode_submit = msgspec.json.Decoder(SentBatch).decode
 _decode_submit_one = msgspec.json.Decoder(SubmitEvent).decode
 _decode_sync = msgspec.json.Decoder(Sync).decode
 _decode_connected = msgspec.json.Decoder(Connected).decode

@@ -53,8 +53,9 @@ class RefusedItem(ChannelStruct, frozen=True):
 class Submit(ChannelStruct, frozen=True):
     """One request's items, in order.
 
-    `author`: the submitter's `user_id` and the claims that the model asks for, as canonical JSON, or empty. Answered
-    once, by BatchOutcome, SingleOutcome or Dropped, unless LogFailed cancels everything unanswered.
+    `author`: the submitter's `user_id` and the claims that the model asks for, as canonical JSON, or empty. `atomic`:
+    commit all of them or none (EXT-10). Answered once, by BatchOutcome, SingleOutcome or Dropped, unless LogFailed
+    cancels everything unanswered.
     """
 
     conn: int
@@ -64,6 +65,7 @@ class Submit(ChannelStruct, frozen=True):
     items: tuple[Candidate | RefusedItem, ...]
     event_bytes: int
     author: str = ""
+    atomic: bool = False
 
 
 class AskHead(ChannelStruct, frozen=True):
@@ -218,7 +220,8 @@ class AskPage(ChannelStruct, frozen=True):
     """Ask for one page of history; of a partition in `snapshot_starts`, only events after its snapshot.
 
     With `start` it is a first page, and the reader chooses the snapshots. `log` is the identity that the client
-    knows: a page of another log is refused. `authors`: the client has asked for them (EXT-03).
+    knows: a page of another log is refused. `authors`: the client has asked for them (EXT-03). `whole_batches`: end
+    the page between two atomic batches where that leaves at least half of it (EXT-13).
     """
 
     ticket: int
@@ -231,6 +234,7 @@ class AskPage(ChannelStruct, frozen=True):
     start: SnapshotStart | None = None
     log: LogIdentity | None = None
     authors: bool = False
+    whole_batches: bool = False
 
 
 class CancelPage(ChannelStruct, frozen=True):

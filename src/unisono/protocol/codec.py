@@ -14,7 +14,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from unisono.protocol.errors import SUPPORTED_VERSIONS, BadRequest, ProtocolVersionUnsupported
-from unisono.protocol.messages import EXTENSION_TYPES, MESSAGE_TYPES, Item, Message, SubmitEvent, SubmitEvents
+from unisono.protocol.extensions import ATOMIC
+from unisono.protocol.messages import (
+    EXTENSION_TYPES,
+    MESSAGE_TYPES,
+    Item,
+    Message,
+    SubmitEvent,
+    SubmitEvents,
+    SubmitMaybeAtomic,
+)
 from unisono.protocol.surrogates import Masked, mask_lone_surrogates
 from unisono.vocabulary import LogIdentity
 
@@ -55,9 +64,16 @@ class PlainSubmitEvents(SubmitEvents, frozen=True, forbid_unknown_fields=True):
     events: list[PlainItem]  # type: ignore[assignment]
 
 
+class PlainSubmitMaybeAtomic(SubmitMaybeAtomic, frozen=True, forbid_unknown_fields=True):
+    """The same, of a connection with the extension `atomic`."""
+
+    events: list[PlainItem]  # type: ignore[assignment]
+
+
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_plain_envelope = msgspec.json.Decoder(PlainEnvelope).decode
 _decode_plain_batch = msgspec.json.Decoder(PlainSubmitEvents).decode
+_decode_plain_maybe_atomic = msgspec.json.Decoder(PlainSubmitMaybeAtomic).decode
 _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in MESSAGE_TYPES.items()
 }
@@ -76,9 +92,9 @@ _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 def decode(data: bytes, *, depth_max: int = DEPTH_MAX, extensions: Sequence[str] = ()) -> Message:
     """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05).
 
-    `extensions`: those of the connection, whose types of messages it may send.
+    `extensions`: those of the connection, whose types and fields of messages it may send.
     """
-    if len(data) > BATCH_BYTES and (batch := _plain_batch(data, depth_max)) is not None:
+    if len(data) > BATCH_BYTES and (batch := _plain_batch(data, depth_max, ATOMIC in extensions)) is not None:
         return batch
     if deeper_than(data, depth_max):
         raise BadRequest(f"JSON is nested deeper than {depth_max} levels")
@@ -94,8 +110,8 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX, extensions: Sequence[str]
     if envelope.protocol_version not in SUPPORTED_VERSIONS:
         raise ProtocolVersionUnsupported(envelope.protocol_version)
     decoder = _payload_decoders.get(envelope.type)
-    for name in extensions if decoder is None else ():
-        decoder = decoder or _extension_decoders.get((name, envelope.type))
+    for name in extensions:
+        decoder = _extension_decoders.get((name, envelope.type), decoder)
     if decoder is None:
         raise BadRequest(f"unknown message type {envelope.type[:64]!r}")
     try:
@@ -107,7 +123,7 @@ def decode(data: bytes, *, depth_max: int = DEPTH_MAX, extensions: Sequence[str]
     return message
 
 
-def _plain_batch(data: bytes, depth_max: int) -> SubmitEvents | None:
+def _plain_batch(data: bytes, depth_max: int, maybe_atomic: bool) -> SubmitEvents | None:
     """A batch whose fields are all defined; None for anything else, and for what may be nested too deeply.
 
     Its events stand four levels deep. Looking at the depth of each is much cheaper than at that of the whole text.
@@ -116,7 +132,7 @@ def _plain_batch(data: bytes, depth_max: int) -> SubmitEvents | None:
         envelope = _decode_plain_envelope(data)
         if envelope.type != "submit_events" or envelope.protocol_version not in SUPPORTED_VERSIONS:
             return None
-        batch = _decode_plain_batch(envelope.payload)
+        batch = (_decode_plain_maybe_atomic if maybe_atomic else _decode_plain_batch)(envelope.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     below = depth_max - 4

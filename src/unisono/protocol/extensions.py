@@ -11,7 +11,10 @@ IDENTITY: Final = "identity"
 PRESENCE: Final = "presence"
 """Ephemeral messages about who is in a partition now (EXT-05)."""
 
-EXTENSIONS: Final = (IDENTITY, PRESENCE)
+ATOMIC: Final = "atomic"
+"""Batches that are committed as a whole or not at all (EXT-10)."""
+
+EXTENSIONS: Final = (IDENTITY, PRESENCE, ATOMIC)
 """The extensions of this server, in the order in which they are granted."""
 
 

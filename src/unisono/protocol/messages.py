@@ -78,6 +78,12 @@ class SubmitEvents(msgspec.Struct, frozen=True):
     client_id: str | None = None
 
 
+class SubmitMaybeAtomic(SubmitEvents, frozen=True):
+    """A batch of a connection with the extension `atomic`: as a whole or not at all, if it says so (EXT-10)."""
+
+    atomic: bool | None = None
+
+
 class Sync(msgspec.Struct, frozen=True):
     """Ask for history, and optionally say what to be told of from now on.
 
@@ -119,5 +125,8 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
     "sync": Sync,
 }
 
-EXTENSION_TYPES: dict[tuple[str, str], type[Message]] = {("presence", "presence"): SetPresence}
-"""(extension, type of message): known to connections with that extension only (EXT-02)."""
+EXTENSION_TYPES: dict[tuple[str, str], type[Message]] = {
+    ("presence", "presence"): SetPresence,
+    ("atomic", "submit_events"): SubmitMaybeAtomic,
+}
+"""(extension, type of message): what it is for connections with that extension, and for no others (EXT-02)."""

@@ -23,6 +23,7 @@ from unisono.protocol.messages import (
     SetPresence,
     SubmitEvent,
     SubmitEvents,
+    SubmitMaybeAtomic,
     Sync,
 )
 from unisono.protocol.profiles import capabilities
@@ -92,10 +93,14 @@ class Verify(msgspec.Struct, frozen=True):
 
 
 class SubmitItems(msgspec.Struct, frozen=True):
-    """Have these items judged. `single`: asked by `submit_event`, to be answered in that generation's words."""
+    """Have these items judged. `single`: asked by `submit_event`, to be answered in that generation's words.
+
+    `atomic`: commit all of them or none (EXT-10).
+    """
 
     items: Sequence[Item]
     single: bool
+    atomic: bool = False
 
 
 class StartSync(msgspec.Struct, frozen=True):
@@ -173,7 +178,8 @@ class Session:
                 return (SubmitItems((message,), single=True),)
             case SubmitEvents():
                 self._step(Input.SUBMIT)
-                return (SubmitItems(message.events, single=False),)
+                atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
+                return (SubmitItems(message.events, single=False, atomic=atomic),)
 
     def verified(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from unisono.ipc.messages import AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.protocol.codec import encode_snapshot
+from unisono.reader.batch_ends import events_before_open_batch
 from unisono.reader.snapshot_start import starting_snapshots
 from unisono.store.cluster import StoreLost
 from unisono.store.maintenance import NO_MODEL_VERSION
@@ -43,9 +44,12 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
         snapshot_starts=snapshot_starts,
         authors=ask.authors,
     )
-    last = page.committed_ids[-1] if page.committed_ids else ask.since
+    events, last = page.events, page.committed_ids[-1] if page.committed_ids else ask.since
+    if ask.whole_batches and page.has_more:
+        count = events_before_open_batch(events)
+        events, last = events[:count], page.committed_ids[count - 1]
     return PageResult(
-        ask.ticket, b",".join(page.events), len(page.events), last, page.has_more, encoded, snapshot_starts
+        ask.ticket, b",".join(events), len(events), last, page.has_more, encoded, snapshot_starts
     )
 
 

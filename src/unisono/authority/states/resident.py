@@ -42,6 +42,14 @@ class Resident(msgspec.Struct):
     mark: int | None = None
 
 
+class BatchChange(msgspec.Struct, frozen=True):
+    """A partition before an atomic batch changed it: what leads back there."""
+
+    mark: int
+    since_snapshot: int
+    was_staged: bool
+
+
 class States:
     """The states of one model.
 
@@ -76,6 +84,7 @@ class States:
         self._resident: OrderedDict[str, Resident] = OrderedDict()
         self._loading = Loads(model, store, self._archive, self.snapshot_version, running)
         self._staged: dict[str, Resident] = {}
+        self._batch: dict[str, BatchChange] | None = None
         self._writing: dict[str, tuple[int, OneShotThread[bytes]]] = {}
         self._due: dict[str, None] = {}
         self._pinned: frozenset[str] = frozenset()
@@ -201,11 +210,32 @@ class States:
                 resident.state.rollback(mark)
             return (failure.error,)
         for name, resident, mark in zip(candidate.partitions, touched, marks, strict=True):
+            if self._batch is not None and name not in self._batch:
+                self._batch[name] = BatchChange(mark, resident.since_snapshot, resident.mark is not None)
             if resident.mark is None:
                 resident.mark = mark
                 self._staged[name] = resident
             resident.since_snapshot += 1
         return ()
+
+    def begin_batch(self) -> None:
+        """From here on remember how to undo what is staged, until `keep_batch` or `undo_batch` (EXT-10)."""
+        self._batch = {}
+
+    def keep_batch(self) -> None:
+        """The batch is accepted: its changes are the group's."""
+        self._batch = None
+
+    def undo_batch(self) -> None:
+        """Undo what was staged since `begin_batch`; what the group staged before stays."""
+        for name, change in (self._batch or {}).items():
+            resident = self._staged[name]
+            resident.state.rollback(change.mark)
+            resident.since_snapshot = change.since_snapshot
+            if not change.was_staged:
+                resident.mark = None
+                del self._staged[name]
+        self._batch = None
 
     def settle(self) -> None:
         """The group is durable: keep its changes, write due snapshots and evict states above the memory limit."""
@@ -289,6 +319,7 @@ class States:
             resident.state.rollback(resident.mark)
             resident.mark = None
         self._staged = {}
+        self._batch = None
 
     # -- snapshots -----------------------------------------------------------------------------------------
 
