@@ -20,13 +20,17 @@ import msgspec
 from tests.client.edits import edit
 from tests.client.running import QUICK, WAIT_S
 from unisono.client import BlockingClient, InvalidEvent
+from unisono.client.ids import new_id
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.client.workers"])
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a worker is to do: edit these partitions until told to finish."""
+    """What a worker is to do: edit these partitions until told to finish.
+
+    `together`: make transactions of so many values instead.
+    """
 
     url: str
     token: str
@@ -35,6 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
     seed: int
     pause_s: float = 0.0
+    together: int = 0
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -58,6 +63,12 @@ def work(job: Job, pipe: Connection) -> None:
         options=QUICK,
     ) as client:
         pipe.send("open")
+        while job.together and not pipe.poll():
+            name = new_id()
+            with client.transaction():
+                for number in range(job.together):
+                    client.set("value", [name, number], replace=True)
+            pipe.send(name)
         while not pipe.poll():
             event, names = edit(random, client.view, job.partitions)
             with contextlib.suppress(InvalidEvent):

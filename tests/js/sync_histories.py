@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from unisono.client.sync import inputs_effects as io
 from unisono.client.sync.advance import Phase, SyncState, advance
+from unisono.client.sync.drafts import UNFIT
 from unisono.protocol.client_codec import CommittedEvent, Limits, decode
 from unisono.vocabulary import FieldError
 
@@ -138,6 +139,10 @@ class Story:
         more: dict[str, Any] = {}
         if not ids and self.chance(0.5):
             more = {self.random.choice(["tooLarge", "gone"]): "d1"}
+        elif not ids and self.chance(0.5):
+            more = {"unfit": {"ids": ["d1", "d2"], "reason": self.random.choice([*UNFIT])}}
+        elif ids and self.chance(0.4):
+            more = {"atomic": True}
         return {"kind": "Submitted", "ids": list(dict.fromkeys(ids)), **more}
 
     def _other(self) -> dict[str, Any]:
@@ -181,12 +186,15 @@ class Story:
             "tree_policy": "strict",
             "ordered_delivery": self.chance(0.6),
             "snapshots": self.chance(0.5),
+            "extensions": self.random.choice([[], ["atomic"], ["presence", "atomic"]]),
         }
         body: dict[str, Any] = {"client_id": "c", "server_last_committed_id": self.head, **self._identity()}
         if self.chance(0.95):
             body["capabilities"] = capabilities
         if self.chance(0.6):
             body["limits"] = {"max_subscriptions": self.random.choice([1, 2, 64]), "max_batch_size": 2}
+            if self.chance(0.5):
+                body["limits"]["max_in_flight_drafts"] = self.random.choice([1, 9])
         return body
 
     def _identity(self) -> dict[str, Any]:
@@ -270,7 +278,15 @@ def _python(given: dict[str, Any]) -> io.Input:
         starts = {name: io.StartState(upto, b"{}") for name, upto in fields.get("startStates", [])}
         return io.Received(message, starts, tuple(fields.get("unusable", [])), bool(fields.get("more")))
     if kind == "Submitted":
-        return io.Submitted(tuple(fields["ids"]), fields.get("tooLarge"), fields.get("gone"))
+        unfit = fields.get("unfit", {"ids": [], "reason": ""})
+        return io.Submitted(
+            tuple(fields["ids"]),
+            fields.get("tooLarge"),
+            fields.get("gone"),
+            fields.get("atomic", False),
+            tuple(unfit["ids"]),
+            unfit["reason"],
+        )
     if kind == "PartitionAdded":
         return io.PartitionAdded(
             fields["partition"], fields["cursor"], fields["highestCursor"], fields["snapshotBased"]

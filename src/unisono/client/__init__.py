@@ -4,12 +4,13 @@ async with SyncClient(url, token=…, client_id=…, store="ann.db", partitions=
 with unisono.client.connect(url, token=…, client_id=…, store="ann.db", partitions=["team"]) as client: …
 """
 
-from unisono.client.api import Draft, PartitionPresence, Stream, SyncClient
+from unisono.client.api import Draft, PartitionPresence, Stream, SyncClient, Transaction
 from unisono.client.blocking import (
     BlockingClient,
     BlockingDraft,
     BlockingPartitionPresence,
     BlockingStream,
+    BlockingTransaction,
     connect,
 )
 from unisono.client.errors import (
@@ -26,6 +27,7 @@ from unisono.client.errors import (
     StoreFull,
     StoreInUse,
     StoreTooNew,
+    TransactionRefused,
     UnknownDraft,
     UnknownPartition,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "BlockingDraft",
     "BlockingPartitionPresence",
     "BlockingStream",
+    "BlockingTransaction",
     "Change",
     "ClientClosed",
     "ClientError",
@@ -67,6 +70,8 @@ __all__ = [
     "StoreTooNew",
     "Stream",
     "SyncClient",
+    "Transaction",
+    "TransactionRefused",
     "UnknownDraft",
     "UnknownPartition",
     "connect",

@@ -15,27 +15,23 @@ from unisono.client.ids import new_id
 from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.submit import SubmitRequest, Ticket
-from unisono.client.validation import named, partition_name
+from unisono.client.transaction import DraftReference, OpenTransaction, open_transaction
+from unisono.client.validation import CheckedEvent, named, partition_name
 from unisono.client.view.feeds import Change, Feed
-from unisono.client.view.partition import parse
 from unisono.vocabulary import Json, JsonObject
 
 T = TypeVar("T")
 
 
-class Draft:
-    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists."""
+class Draft(DraftReference):
+    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists.
 
-    def __init__(self, client: SyncClient, ticket: Ticket) -> None:
+    One that was submitted in a transaction exists when the transaction's block has ended.
+    """
+
+    def __init__(self, client: SyncClient, draft: Ticket | CheckedEvent) -> None:
+        super().__init__(draft)
         self._client = client
-        self._ticket = ticket
-        self.id = ticket.draft.id
-        self.partitions = ticket.draft.partitions
-        self.draft_clock = ticket.draft.draft_clock
-
-    @property
-    def event(self) -> JsonObject:
-        return parse(self._ticket.draft.event)
 
     @property
     def set_aside(self) -> str | None:
@@ -48,10 +44,7 @@ class Draft:
         ClientClosed when the client is closed first: the draft stays in the store and goes out next time.
         ClientStopped when the client does not try to connect any more.
         """
-        return await self._client._settled(self._ticket, timeout)
-
-    def __repr__(self) -> str:
-        return f"Draft({self.id!r}, partitions={self.partitions!r})"
+        return await self._client._settled(self._stored, timeout)
 
 
 class Stream(Generic[T]):
@@ -112,6 +105,39 @@ class PartitionPresence:
         return Stream(self._client._running.presence.feed(self.partition))
 
 
+class Transaction:
+    """Events that belong together, as in `async with client.transaction():`.
+
+    What is submitted in the block is stored and shown at its end, all at once, and is committed or rejected as a
+    whole; an exception that leaves the block drops it. The end raises InvalidEvent where the view refuses an event,
+    with its place (`events.1.…`), and TransactionRefused where the server cannot take it; nothing is stored then.
+    """
+
+    def __init__(self, client: SyncClient) -> None:
+        self._client = client
+        self._open = OpenTransaction(client)
+
+    @property
+    def drafts(self) -> tuple[Draft, ...]:
+        return tuple(draft for draft in self._open.drafts if isinstance(draft, Draft))
+
+    async def __aenter__(self) -> Self:
+        self._open.begin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._open.end()
+        if kind is None and self._open.requests:
+            requests = self._open.requests
+            self._open.store(await self._client._call(lambda core: core.submit_together(requests)))
+
+    async def settled(self, timeout: float | None = None) -> list[Committed | Rejected]:  # noqa: ASYNC109
+        """What the server made of each draft: all of them are committed, or all are rejected."""
+        now = asyncio.get_running_loop().time
+        end = None if timeout is None else now() + timeout
+        return [await draft.settled(None if end is None else max(0.0, end - now())) for draft in self.drafts]
+
+
 class SyncClient(Client[Coroutine[Any, Any, Draft]]):
     """An offline-first client of one server, for asyncio. What it is made from: see `Client`.
 
@@ -150,21 +176,35 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
         """
         request = SubmitRequest(new_id() if id is None else id, named(partitions, partition), event)
-        return Draft(self, await asyncio.wrap_future(self._running.submit(request)))
+        transaction = open_transaction(self)
+        if transaction is None:
+            ticket = await asyncio.wrap_future(self._running.submit(request))
+            return Draft(self, ticket)
+        checked = await self._call(lambda core: core.check(request))
+        draft = Draft(self, checked)
+        transaction.add(checked, draft)
+        return draft
 
     async def act(self, event: JsonObject, partition: str | None) -> Draft:
         return await self.submit([self._meant(partition)], event)
+
+    def transaction(self) -> Transaction:
+        """What is submitted in its block commits as a whole or not at all: `async with client.transaction():`."""
+        return Transaction(self)
 
     async def pending(self) -> list[Draft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
         return [Draft(self, ticket) for ticket in await self._call(lambda core: core.pending())]
 
     async def discard(self, id: str) -> None:
-        """Forget a rejected draft."""
+        """Forget a rejected draft, with those of its transaction."""
         await self._call(lambda core: core.discard(id))
 
     async def retry(self, id: str) -> Draft:
-        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once."""
+        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once.
+
+        Those of its transaction go with it.
+        """
         return Draft(self, await self._call(lambda core: core.retry(id)))
 
     # -- seeing --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
@@ -14,27 +15,23 @@ from unisono.client.ids import new_id
 from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Rejected, Status
 from unisono.client.submit import SubmitRequest, Ticket
-from unisono.client.validation import named, partition_name
+from unisono.client.transaction import DraftReference, OpenTransaction, open_transaction
+from unisono.client.validation import CheckedEvent, named, partition_name
 from unisono.client.view.feeds import Change, Feed
-from unisono.client.view.partition import parse
 from unisono.vocabulary import Json, JsonObject
 
 T = TypeVar("T")
 
 
-class BlockingDraft:
-    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists."""
+class BlockingDraft(DraftReference):
+    """An event on its way to the server: stored on this machine, and part of the views, from the moment it exists.
 
-    def __init__(self, client: BlockingClient, ticket: Ticket) -> None:
+    One that was submitted in a transaction exists when the transaction's block has ended.
+    """
+
+    def __init__(self, client: BlockingClient, draft: Ticket | CheckedEvent) -> None:
+        super().__init__(draft)
         self._client = client
-        self._ticket = ticket
-        self.id = ticket.draft.id
-        self.partitions = ticket.draft.partitions
-        self.draft_clock = ticket.draft.draft_clock
-
-    @property
-    def event(self) -> JsonObject:
-        return parse(self._ticket.draft.event)
 
     @property
     def set_aside(self) -> str | None:
@@ -47,10 +44,7 @@ class BlockingDraft:
         ClientClosed when the client is closed first: the draft stays in the store and goes out next time.
         ClientStopped when the client does not try to connect any more.
         """
-        return self._client._settled(self._ticket, timeout)
-
-    def __repr__(self) -> str:
-        return f"BlockingDraft({self.id!r}, partitions={self.partitions!r})"
+        return self._client._settled(self._stored, timeout)
 
 
 class BlockingStream(Generic[T]):
@@ -103,6 +97,40 @@ class BlockingPartitionPresence:
         return BlockingStream(self._client._running.presence.feed(self.partition), timeout)
 
 
+class BlockingTransaction:
+    """Events that belong together, as in `with client.transaction():`.
+
+    What is submitted in the block is stored and shown at its end, all at once, and is committed or rejected as a
+    whole; an exception that leaves the block drops it. The end raises InvalidEvent where the view refuses an event,
+    with its place (`events.1.…`), and TransactionRefused where the server cannot take it; nothing is stored then.
+    """
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._client = client
+        self._open = OpenTransaction(client)
+
+    @property
+    def drafts(self) -> tuple[BlockingDraft, ...]:
+        return tuple(draft for draft in self._open.drafts if isinstance(draft, BlockingDraft))
+
+    def __enter__(self) -> Self:
+        self._open.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._open.end()
+        if kind is None and self._open.requests:
+            requests = self._open.requests
+            self._open.store(self._client._call(lambda core: core.submit_together(requests)))
+
+    def settled(self, timeout: float | None = None) -> list[Committed | Rejected]:
+        """What the server made of each draft: all of them are committed, or all are rejected."""
+        end = None if timeout is None else time.monotonic() + timeout
+        return [
+            draft.settled(None if end is None else max(0.0, end - time.monotonic())) for draft in self.drafts
+        ]
+
+
 class BlockingClient(Client[BlockingDraft]):
     """An offline-first client of one server, for programs without an event loop; see `Client` and `connect`."""
 
@@ -134,21 +162,34 @@ class BlockingClient(Client[BlockingDraft]):
         InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
         """
         request = SubmitRequest(new_id() if id is None else id, named(partitions, partition), event)
-        return BlockingDraft(self, self._running.submit(request).result())
+        transaction = open_transaction(self)
+        if transaction is None:
+            return BlockingDraft(self, self._running.submit(request).result())
+        checked = self._call(lambda core: core.check(request))
+        draft = BlockingDraft(self, checked)
+        transaction.add(checked, draft)
+        return draft
 
     def act(self, event: JsonObject, partition: str | None) -> BlockingDraft:
         return self.submit([self._meant(partition)], event)
+
+    def transaction(self) -> BlockingTransaction:
+        """What is submitted in its block commits as a whole or not at all: `with client.transaction():`."""
+        return BlockingTransaction(self)
 
     def pending(self) -> list[BlockingDraft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
         return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.pending())]
 
     def discard(self, id: str) -> None:
-        """Forget a rejected draft."""
+        """Forget a rejected draft, with those of its transaction."""
         self._call(lambda core: core.discard(id))
 
     def retry(self, id: str) -> BlockingDraft:
-        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once."""
+        """Try a rejected draft again, behind everything that is pending now, or one that is set aside at once.
+
+        Those of its transaction go with it.
+        """
         return BlockingDraft(self, self._call(lambda core: core.retry(id)))
 
     def changes(self, partition: str | None = None, timeout: float | None = None) -> BlockingStream[Change]:

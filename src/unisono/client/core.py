@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import assert_never
 
@@ -20,15 +19,16 @@ from msgspec import UNSET
 
 from unisono.client.config import Config, load
 from unisono.client.core_connection import CoreConnection
-from unisono.client.errors import ClientClosed, ClientError
+from unisono.client.errors import ClientClosed, ClientError, TransactionRefused
+from unisono.client.outgoing import next_submit
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
 from unisono.client.store.checksums import store_failure
-from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store, StoreContradiction
 from unisono.client.submit import Drafting, SubmitRequest, Ticket
 from unisono.client.sync.advance import Phase, SyncState, advance
 from unisono.client.sync.bootstrap import can_continue_from, check_snapshots, is_same_model, may_use_snapshots
+from unisono.client.sync.drafts import UNFIT
 from unisono.client.sync.inputs_effects import (
     Apply,
     Contradicted,
@@ -56,15 +56,13 @@ from unisono.client.sync.inputs_effects import (
     WakeAt,
     mark_consecutive,
 )
+from unisono.client.validation import CheckedEvent
 from unisono.client.view.views import Views
 from unisono.model.load import ModelError
 from unisono.model.model import Model
 from unisono.protocol.client_codec import (
-    ENVELOPE_BYTES,
     SyncResponse,
     author_in,
-    item_payload,
-    submit_payload,
     sync_payload,
 )
 
@@ -244,29 +242,10 @@ class Core:
             settled.append((draft.id, rejection(draft)))
 
     def _submit_next(self, effect: SubmitNext) -> Submitted:
-        items: list[bytes] = []
-        ids: list[str] = []
-        size = ENVELOPE_BYTES
-        if effect.only is not None and effect.only not in self.store.outbox.pending:
-            return Submitted(gone=effect.only)
-        for draft in islice(self._drafts_to_send(effect), effect.items_max):
-            item = item_payload(draft.id, draft.partitions, draft.event)
-            size += len(item) + 1
-            if effect.bytes_max is not None and size > effect.bytes_max:
-                if not items:
-                    return Submitted(too_large=draft.id)
-                break
-            items.append(item)
-            ids.append(draft.id)
-        if items:
-            self._messages.append(("submit_events", submit_payload(items)))
-        return Submitted(tuple(ids))
-
-    def _drafts_to_send(self, effect: SubmitNext) -> Iterator[DraftRecord]:
-        pending = self.store.outbox.pending
-        if effect.only is not None:
-            return iter([pending[effect.only]])
-        return (draft for draft in pending.values() if draft.id not in effect.without)
+        submitted, payload = next_submit(self.store.outbox, effect)
+        if payload:
+            self._messages.append(("submit_events", payload))
+        return submitted
 
     def _note_author(self, author: str) -> None:
         changed = author != self.store.author
@@ -322,6 +301,25 @@ class Core:
         self.feed(DraftsWaiting())
         return answers
 
+    def submit_together(self, requests: Sequence[SubmitRequest]) -> list[Ticket]:
+        """Store the drafts of one transaction in one durable write, or none of them (CLIENT-17)."""
+        self._check_open()
+        state = self.state
+        if state.phase in (Phase.SYNCING, Phase.LIVE) and not state.atomic_granted:
+            raise TransactionRefused(UNFIT["atomic_unsupported"])
+        if state.atomic_granted and len(requests) > state.atomic_max:
+            raise TransactionRefused(
+                f"{len(requests)} events, and the server takes {state.atomic_max} in one batch"
+            )
+        tickets = self.drafting.submit_together(requests, state.limits.max_message_bytes)
+        self.feed(DraftsWaiting())
+        return tickets
+
+    def check(self, request: SubmitRequest) -> CheckedEvent:
+        """Refuse an event of a transaction at once where no state could make it right."""
+        self._check_open()
+        return self.drafting.check(request, self.state.limits.max_message_bytes)
+
     def pending(self) -> list[Ticket]:
         """The drafts the server has not answered, oldest first."""
         self._check_open()
@@ -333,12 +331,18 @@ class Core:
         self.publisher.publish()
 
     def retry(self, id: str) -> Ticket:
-        """Submit a rejected draft again, as a new one with its old id; send a set-aside one at once."""
+        """Submit a rejected draft again, as a new one with its old id; send a set-aside one at once.
+
+        Those of its transaction go with it.
+        """
         self._check_open()
         if id in self.state.set_aside_drafts and (ticket := self.drafting.ticket(id)) is not None:
             self.feed(DraftRetried(id))
             return ticket
-        (answer,) = self.submit([self.drafting.again(id)])
+        requests, together = self.drafting.again(id)
+        if together:
+            return next(each for each in self.submit_together(requests) if each.draft.id == id)
+        (answer,) = self.submit(requests)
         if isinstance(answer, ClientError):
             raise answer
         return answer

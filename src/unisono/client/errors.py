@@ -2,6 +2,7 @@
 
 ClientError
 ├── InvalidEvent        refused before it was stored; carries FieldErrors
+├── TransactionRefused  the server takes no transactions, or none so large; nothing was stored
 ├── UnknownPartition    not a partition of this client
 ├── UnknownDraft        no rejected draft has this id
 ├── ClientClosed        called after the client was closed, or still waiting when it was
@@ -35,6 +36,10 @@ class InvalidEvent(ClientError):
     def __init__(self, errors: Sequence[FieldError]) -> None:
         self.errors = tuple(errors)
         super().__init__("; ".join(f"{error.field}: {error.message}" for error in self.errors))
+
+
+class TransactionRefused(ClientError):
+    """The server cannot take this transaction as a whole; nothing was stored, and it is never sent in parts."""
 
 
 class UnknownPartition(ClientError):

@@ -69,7 +69,9 @@ class Rejected(msgspec.Struct, frozen=True):
     """The server refused the draft; it is kept, out of the view, until it is retried or discarded.
 
     `created_at` is this machine's time of the draft, `status_updated_at` the server's of the refusal; None where the
-    server gave none, or the client found out by itself that the server would not take the draft.
+    server gave none, or the client found out by itself that the server would not take the draft. `transaction` is the
+    same number for the drafts of one transaction: they are rejected, retried and discarded together, and all but the
+    one that was refused have the reason `not_processed`.
     """
 
     id: str
@@ -79,6 +81,7 @@ class Rejected(msgspec.Struct, frozen=True):
     errors: tuple[FieldError, ...]
     created_at: int
     status_updated_at: int | None = None
+    transaction: int | None = None
 
 
 def rejection(draft: DraftRecord) -> Rejected:
@@ -90,4 +93,5 @@ def rejection(draft: DraftRecord) -> Rejected:
         draft.errors,
         draft.created_at,
         draft.status_updated_at,
+        draft.batch,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
+from typing import Final
 
 import msgspec
 
@@ -11,10 +12,14 @@ from unisono.client.errors import ClientError, InvalidEvent, UnknownDraft
 from unisono.client.status import Committed, Rejected
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store
-from unisono.client.validation import check_form
+from unisono.client.validation import CheckedEvent, check_form
 from unisono.client.view.partition import parse
 from unisono.client.view.views import Views
+from unisono.protocol.client_codec import ENVELOPE_BYTES, item_payload
 from unisono.vocabulary import FieldError
+
+TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Events of one transaction while the server's bound of a message is unknown: no server takes more."""
 
 
 class SubmitRequest(msgspec.Struct, frozen=True):
@@ -69,21 +74,52 @@ class Drafting:
                 raise
         return [answer if isinstance(answer, ClientError) else self._ticket(answer) for answer in answers]
 
+    def submit_together(self, requests: Sequence[SubmitRequest], bytes_max: int | None) -> list[Ticket]:
+        """Check a transaction as `submit` does, and store all of it in one write, or nothing.
+
+        InvalidEvent names the place of the event: `events.1.event.payload…`. Other threads see all of it at once.
+        """
+        drafts: dict[str, DraftRecord] = {}
+        with self._views.unseen():
+            try:
+                for place, request in enumerate(requests):
+                    try:
+                        draft = self._draft(request, drafts, bytes_max)
+                    except InvalidEvent as error:
+                        raise InvalidEvent([_at(place, each) for each in error.errors]) from None
+                    batch = next(iter(drafts.values()), draft).draft_clock
+                    drafts[draft.id] = draft = msgspec.structs.replace(draft, batch=batch)
+                    self._views.draft(draft)
+                _check_size(drafts.values(), bytes_max)
+                again = [request.id for request in requests if request.retrying]
+                self._store.outbox.add(list(drafts.values()), again)
+            except BaseException:
+                self._views.undraft(list(drafts.values()))
+                raise
+            finally:
+                self._views.refresh()
+        return [self._ticket(draft) for draft in drafts.values()]
+
+    def check(
+        self, request: SubmitRequest, bytes_max: int | None, others: Container[str] = ()
+    ) -> CheckedEvent:
+        """Refuse an event that no state could make right; `others` are ids that are taken already."""
+        checked = check_form(request.id, request.partitions, request.event, bytes_max)
+        known = self._store.outbox.find(checked.id) is not None and not request.retrying
+        if known or checked.id in others or self._store.committed(checked.id):
+            raise InvalidEvent([FieldError("id", f"{checked.id!r} was given to another event")])
+        if errors := self._views.model.shape(self._profile, checked.event):
+            raise InvalidEvent(errors)
+        return checked
+
     def _draft(
         self, request: SubmitRequest, others: dict[str, DraftRecord], bytes_max: int | None
     ) -> DraftRecord:
-        id, outbox = request.id, self._store.outbox
-        checked = check_form(id, request.partitions, request.event, bytes_max)
-        known = outbox.find(id) is not None and not request.retrying
-        if known or id in others or self._store.committed(id):
-            raise InvalidEvent([FieldError("id", f"{id!r} was given to another event")])
-        errors = self._views.model.shape(self._profile, checked.event)
-        errors = errors or self._views.refusals(
-            self._profile, checked.partitions, checked.event, self._wall_ms()
-        )
+        checked, outbox = self.check(request, bytes_max, others), self._store.outbox
+        errors = self._views.refusals(self._profile, checked.partitions, checked.event, self._wall_ms())
         if errors:
             raise InvalidEvent(errors)
-        return DraftRecord(outbox.next_clock(), id, checked.partitions, checked.text, self._wall_ms())
+        return DraftRecord(outbox.next_clock(), checked.id, checked.partitions, checked.text, self._wall_ms())
 
     def _ticket(self, draft: DraftRecord) -> Ticket:
         outcome = self._outcomes.get(draft.id)
@@ -105,13 +141,19 @@ class Drafting:
         if future is not None:
             future.set_result(outcome)
 
-    def again(self, id: str) -> SubmitRequest:
-        """The request that submits a rejected draft again."""
+    def again(self, id: str) -> tuple[list[SubmitRequest], bool]:
+        """The requests that submit a rejected draft again, with those of its transaction; whether it has one."""
         draft = self._rejected(id)
-        return SubmitRequest(id, draft.partitions, parse(draft.event), retrying=True)
+        drafts = self._store.outbox.rejected_with(draft)
+        requests = [
+            SubmitRequest(each.id, each.partitions, parse(each.event), retrying=True) for each in drafts
+        ]
+        return requests, draft.batch is not None
 
     def discard(self, id: str) -> None:
-        self._store.outbox.discard(self._rejected(id).id)
+        """Forget a rejected draft, with those of its transaction."""
+        outbox = self._store.outbox
+        outbox.discard([draft.id for draft in outbox.rejected_with(self._rejected(id))])
 
     def _rejected(self, id: str) -> DraftRecord:
         draft = self._store.outbox.rejected.get(id)
@@ -123,3 +165,15 @@ class Drafting:
         for outcome in self._outcomes.values():
             outcome.set_exception(error)
         self._outcomes.clear()
+
+
+def _at(place: int, error: FieldError) -> FieldError:
+    return FieldError(f"events.{place}.{error.field}" if error.field else f"events.{place}", error.message)
+
+
+def _check_size(drafts: Iterable[DraftRecord], bytes_max: int | None) -> None:
+    most = TRANSACTION_BYTES_MAX if bytes_max is None else bytes_max
+    size = sum(len(item_payload(draft.id, draft.partitions, draft.event)) + 1 for draft in drafts)
+    if size + ENVELOPE_BYTES > most:
+        says = f"{size} bytes are more than one message to this server may have ({most})"
+        raise InvalidEvent([FieldError("events", says)])

@@ -323,8 +323,9 @@ def item_payload(id: str, partitions: Sequence[str], event: bytes) -> bytes:
     return b'{"id":%b,"partitions":%b,"event":%b}' % (encode_payload(id), encode_payload(partitions), event)
 
 
-def submit_payload(items: Sequence[bytes]) -> bytes:
-    return b'{"events":[%b]}' % b",".join(items)
+def submit_payload(items: Sequence[bytes], *, atomic: bool = False) -> bytes:
+    """`atomic`: all of them or none, on a connection with that extension (EXT-10)."""
+    return (b'{"atomic":true,"events":[%b]}' if atomic else b'{"events":[%b]}') % b",".join(items)
 
 
 def presence_payload(partition: str, value: bytes | None) -> bytes:

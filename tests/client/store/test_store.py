@@ -268,7 +268,8 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(path: Path) -> None:
         "DROP TRIGGER drafts_inserted; DROP TRIGGER drafts_updated;"
         "DROP TRIGGER partitions_inserted; DROP TRIGGER partitions_updated;"
         "DROP TABLE bases; ALTER TABLE partitions DROP COLUMN floor;"
-        "ALTER TABLE drafts DROP COLUMN status_updated_at; ALTER TABLE events DROP COLUMN author;"
+        "ALTER TABLE drafts DROP COLUMN status_updated_at; ALTER TABLE drafts DROP COLUMN batch;"
+        "ALTER TABLE events DROP COLUMN author;"
         "PRAGMA user_version = 1"
     )
     for table in ("drafts", "partitions", "events", "snapshots"):

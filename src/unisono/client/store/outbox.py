@@ -5,7 +5,7 @@ They are in memory as in the store, in draft_clock order. Writing a draft return
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import apsw
 import msgspec
@@ -18,7 +18,11 @@ from unisono.vocabulary import FieldError
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
-    """One stored draft; `event` is canonical JSON. The fields after `created_at` are set once it is rejected."""
+    """One stored draft; `event` is canonical JSON.
+
+    `batch` is the same for the drafts of one transaction: the draft_clock of its first. The fields from `reason` to
+    `status_updated_at` are set once it is rejected.
+    """
 
     draft_clock: int
     id: str
@@ -28,6 +32,7 @@ class DraftRecord(msgspec.Struct, frozen=True):
     reason: str | None = None
     errors: tuple[FieldError, ...] = ()
     status_updated_at: int | None = None
+    batch: int | None = None
 
 
 _encode = msgspec.json.encode
@@ -46,6 +51,8 @@ class Outbox:
         self._path = path
         self.pending: dict[str, DraftRecord] = {}
         self.rejected: dict[str, DraftRecord] = {}
+        self.transactions: dict[int, dict[str, None]] = {}
+        """The ids of the pending drafts of each transaction, oldest first."""
         try:
             for *row, checksum in connection.execute(SQL["drafts"]):
                 if checksum != row_checksum(*row):
@@ -55,11 +62,29 @@ class Outbox:
             last_clock = connection.execute(SQL["last_draft_clock"]).get
         except (apsw.Error, UnicodeDecodeError) as error:
             raise store_failure(path, "reading drafts", error) from error
+        self._group(self.pending.values())
         drafts = [*self.pending.values(), *self.rejected.values()]
         self._clock = max(int(last_clock or 0), *(draft.draft_clock for draft in drafts), 0)
 
     def find(self, id: str) -> DraftRecord | None:
         return self.pending.get(id) or self.rejected.get(id)
+
+    def _group(self, drafts: Iterable[DraftRecord]) -> None:
+        for draft in drafts:
+            if draft.batch is not None:
+                self.transactions.setdefault(draft.batch, {})[draft.id] = None
+
+    def transaction(self, draft: DraftRecord) -> list[DraftRecord]:
+        """The pending drafts of a pending draft's transaction, oldest first; itself alone without one."""
+        if draft.batch is None:
+            return [draft]
+        return [self.pending[id] for id in self.transactions[draft.batch]]
+
+    def rejected_with(self, draft: DraftRecord) -> list[DraftRecord]:
+        """The rejected drafts of a rejected draft's transaction, oldest first; itself alone without one."""
+        if draft.batch is None:
+            return [draft]
+        return [each for each in self.rejected.values() if each.batch == draft.batch]
 
     def in_partition(self, partition: str) -> Iterator[DraftRecord]:
         return (draft for draft in self.pending.values() if partition in draft.partitions)
@@ -76,7 +101,14 @@ class Outbox:
         """
         connection = self._connection
         rows = [
-            (draft.draft_clock, draft.id, _encode(draft.partitions).decode(), draft.event, draft.created_at)
+            (
+                draft.draft_clock,
+                draft.id,
+                _encode(draft.partitions).decode(),
+                draft.event,
+                draft.created_at,
+                draft.batch,
+            )
             for draft in drafts
         ]
         try:
@@ -95,14 +127,17 @@ class Outbox:
         for id in replacing:
             self.rejected.pop(id, None)
         self.pending.update((draft.id, draft) for draft in drafts)
+        self._group(drafts)
 
-    def discard(self, id: str) -> DraftRecord:
-        """Forget a rejected draft."""
+    def discard(self, ids: Sequence[str]) -> None:
+        """Forget rejected drafts."""
         try:
-            self._connection.execute(SQL["delete_rejected_draft"], (id,))
+            with self._connection:
+                self._connection.executemany(SQL["delete_rejected_draft"], [(id,) for id in ids])
         except apsw.Error as error:
             raise store_failure(self._path, "removing the draft", error) from error
-        return self.rejected.pop(id)
+        for id in ids:
+            del self.rejected[id]
 
     # -- within the store's transaction; `remove` and `move_to_rejected` follow once it is committed -------------
 
@@ -125,16 +160,25 @@ class Outbox:
         )
 
     def remove(self, id: str) -> None:
-        self.pending.pop(id, None)
+        self._end(id)
         self.rejected.pop(id, None)
 
     def move_to_rejected(self, rejected: DraftRecord) -> None:
-        self.pending.pop(rejected.id, None)
+        self._end(rejected.id)
         self.rejected[rejected.id] = rejected
+
+    def _end(self, id: str) -> None:
+        """A draft is pending no more."""
+        draft = self.pending.pop(id, None)
+        if draft is not None and draft.batch is not None:
+            others = self.transactions[draft.batch]
+            del others[id]
+            if not others:
+                del self.transactions[draft.batch]
 
 
 def _draft(row: Sequence[apsw.SQLiteValue]) -> DraftRecord:
-    clock, id, partitions, event, status, reason, errors, created_at, status_updated_at = row
+    clock, id, partitions, event, status, reason, errors, created_at, status_updated_at, batch = row
     assert isinstance(clock, int)
     assert isinstance(id, str)
     assert isinstance(partitions, str)
@@ -150,4 +194,5 @@ def _draft(row: Sequence[apsw.SQLiteValue]) -> DraftRecord:
         str(reason) if rejected else None,
         _decode_errors(errors) if isinstance(errors, str) else (),
         status_updated_at if isinstance(status_updated_at, int) else None,
+        batch if isinstance(batch, int) else None,
     )

@@ -59,7 +59,7 @@ from unisono.protocol.client_codec import (
     VersionChanged,
 )
 from unisono.protocol.errors import CloseCode
-from unisono.protocol.extensions import IDENTITY
+from unisono.protocol.extensions import ATOMIC, IDENTITY
 from unisono.protocol.profiles import COMPATIBILITY, TREE_POLICY
 
 __all__ = ["Phase", "SyncCycle", "SyncState", "advance"]
@@ -155,6 +155,7 @@ def _on_connected(step: Transition, connected: Connected) -> None:
         server_sends_snapshots=step.state.wants_snapshots and capabilities.snapshots is True,
         batch_max=max(1, limits.max_batch_size),
         names_max=max(1, limits.max_subscriptions),
+        atomic_granted=ATOMIC in capabilities.extensions,
     )
     if IDENTITY in capabilities.extensions:
         step.emit(NoteAuthor(connected.author))
@@ -237,14 +238,17 @@ def _on_error(step: Transition, error: ErrorMessage) -> None:
 
 
 def _retry_later(step: Transition, error: ErrorMessage) -> None:
-    """Repeat the request after the server's wait; a submit with half the drafts, as some limits need."""
+    """Repeat the request after the server's wait; a submit with half the drafts, as some limits need.
+
+    A transaction is never divided.
+    """
     state = step.state
     named = error.retry_after_ms
     if named is None and isinstance(error.details, dict):
         named = error.details.get("retry_after_ms")
     wait_s = named / 1000 if isinstance(named, int | float) else state.options.retry_after_s
     at = step.now + max(0.0, wait_s)
-    if state.pending_request == "submit":
+    if state.pending_request == "submit" and not state.submitted_batch:
         step.set(batch_max=max(1, len(state.submitted) // 2))
     step.set(pending_request=None, submitted=(), retry_at=at)
     step.emit(WakeAt(at))

@@ -3,7 +3,7 @@
 A server that answers a submit with server_error, or closes with 1011, may fail on one of its drafts every time.
 After FAILURES_MAX such failures of one submit its drafts are sent one at a time, and a draft that fails as often
 alone is set aside: it stays pending, because its outcome is unknown, and is left out of submits until its retry is
-due.
+due. The drafts of a transaction count as one.
 
 A server can also fail on everything for a while. So the first result after drafts were set aside makes their retries
 due at once, in their order, and an answer for one of them makes the retries of all others due. A connection that is
@@ -39,15 +39,16 @@ def is_server_failure(step: Transition, code: int | None) -> bool:
 def on_server_failure(step: Transition) -> None:
     """The server failed on the submitted drafts."""
     state = step.state
-    if len(state.submitted) > 1:
+    ids = state.submitted
+    if len(ids) > 1 and not state.submitted_batch:
         step.set(batch_failures=state.batch_failures + 1)
         if step.state.batch_failures >= FAILURES_MAX:
-            step.set(single_submits=len(state.submitted))
+            step.set(single_submits=len(ids))
         return
-    (id,) = state.submitted
+    id = ids[0]
     if (draft := state.set_aside_drafts.get(id)) is not None:
         wait_s = min(state.options.draft_retry_cap_s, 2 * draft.wait_s)
-        _set_aside(step, id, SetAsideDraft(draft.reason, step.now + wait_s, wait_s, proven=True))
+        _set_aside(step, ids, SetAsideDraft(draft.reason, step.now + wait_s, wait_s, proven=True))
         return
     failures = state.draft_failures.get(id, 0) + 1
     step.set(draft_failures=state.draft_failures | {id: failures})
@@ -56,11 +57,12 @@ def on_server_failure(step: Transition) -> None:
         wait_s = state.options.draft_retry_base_s
         step.set(single_submits=max(0, state.single_submits - 1))
         step.report(SET_ASIDE, f"{id!r}: {reason}; it stays pending and is tried again")
-        _set_aside(step, id, SetAsideDraft(reason, step.now + wait_s, wait_s))
+        _set_aside(step, ids, SetAsideDraft(reason, step.now + wait_s, wait_s))
 
 
-def _set_aside(step: Transition, id: str, draft: SetAsideDraft) -> None:
-    step.set(set_aside_drafts=step.state.set_aside_drafts | {id: draft})
+def _set_aside(step: Transition, ids: tuple[str, ...], draft: SetAsideDraft) -> None:
+    """Set one draft aside, or those of one transaction."""
+    step.set(set_aside_drafts=step.state.set_aside_drafts | dict.fromkeys(ids, draft))
     step.emit(WakeAt(draft.retry_at))
 
 

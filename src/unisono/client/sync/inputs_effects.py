@@ -85,12 +85,16 @@ class Submitted(msgspec.Struct, frozen=True):
     """The outcome of SubmitNext: the ids of the drafts that are sent; none when no draft was left.
 
     `too_large` names a draft that no message to this server can carry, `gone` the requested draft that is no longer
-    pending.
+    pending. `atomic`: they are the drafts of one transaction, sent as one atomic batch. `unfit` are the drafts of a
+    transaction that this server cannot take, for a `reason` of `drafts.UNFIT`.
     """
 
     ids: tuple[str, ...] = ()
     too_large: str | None = None
     gone: str | None = None
+    atomic: bool = False
+    unfit: tuple[str, ...] = ()
+    reason: str = ""
 
 
 class DraftRetried(msgspec.Struct, frozen=True):
@@ -178,13 +182,15 @@ class SendSync(msgspec.Struct, frozen=True):
 class SubmitNext(msgspec.Struct, frozen=True):
     """Send the oldest pending drafts, at most `items_max` in at most `bytes_max` bytes; answer `Submitted`.
 
-    `only` is one draft to send alone; drafts in `without` are left out.
+    `only` is one draft to send alone; drafts in `without` are left out. A transaction is sent alone and whole,
+    whatever `items_max`, as one atomic batch of at most `atomic_max` drafts; 0 where the server takes none.
     """
 
     items_max: int
     bytes_max: int | None
     only: str | None = None
     without: frozenset[str] = frozenset()
+    atomic_max: int = 0
 
 
 class Apply(msgspec.Struct, frozen=True):

@@ -71,6 +71,8 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
     - `single_submits`: how many of the next submits carry one draft each, to find the draft a batch is refused for.
     - `batch_failures`: how often in a row the server failed on a submit of several drafts; `draft_failures`: how
       often on a draft that was sent alone; `set_aside_drafts`: the drafts left out of submits for it.
+    - `atomic_granted`: whether the server takes atomic batches (EXT-10); None before it has said so.
+    - `submitted_batch`: whether `submitted` is one atomic batch.
     - `storing`: an Apply is not yet in the store.
     - `wants_snapshots`: whether this client asks for them; `server_sends_snapshots`: whether the server has agreed.
     - `snapshot_based`: partitions whose stored history begins with a snapshot, which a new start must drop.
@@ -101,6 +103,7 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
     batch_failures: int = 0
     draft_failures: dict[str, int] = {}
     set_aside_drafts: dict[str, SetAsideDraft] = {}
+    atomic_granted: bool | None = None
     storing: bool = False
     wants_snapshots: bool = False
     snapshot_based: frozenset[str] = frozenset()
@@ -111,6 +114,7 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: float = 0.0
     retry_at: float | None = None
     submitted: tuple[str, ...] = ()
+    submitted_batch: bool = False
     failure: str | None = None
     limits: Limits = Limits()
     ordered_delivery: bool = False
@@ -134,6 +138,15 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
         inactive = self.refused_partitions.keys() | self.left_out.keys()
         return tuple(sorted(name for name in self.cursors if name not in inactive))
 
+    @property
+    def atomic_max(self) -> int:
+        """How many drafts an atomic batch may have; 0 where the server takes none."""
+        if not self.atomic_granted:
+            return 0
+        in_flight = self.limits.max_in_flight_drafts
+        most = self.limits.max_batch_size
+        return most if in_flight is None else min(most, in_flight)
+
 
 class SyncStateChanges(TypedDict, total=False):
     """The fields of a SyncState a transition may change, so that mypy checks their names and types."""
@@ -149,6 +162,7 @@ class SyncStateChanges(TypedDict, total=False):
     batch_failures: int
     draft_failures: dict[str, int]
     set_aside_drafts: dict[str, SetAsideDraft]
+    atomic_granted: bool | None
     storing: bool
     wants_snapshots: bool
     snapshot_based: frozenset[str]
@@ -158,6 +172,7 @@ class SyncStateChanges(TypedDict, total=False):
     requested_at: float
     retry_at: float | None
     submitted: tuple[str, ...]
+    submitted_batch: bool
     failure: str | None
     limits: Limits
     ordered_delivery: bool

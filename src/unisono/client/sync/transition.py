@@ -150,11 +150,12 @@ class Transition:
         due = next((id for id, draft in state.set_aside_drafts.items() if draft.retry_at <= self.now), None)
         if due is not None:
             self.begin_request("submit")
-            self.emit(SubmitNext(1, bytes_max, only=due))
+            self.emit(SubmitNext(1, bytes_max, only=due, atomic_max=state.atomic_max))
         elif state.drafts_waiting:
             self.begin_request("submit")
             items = 1 if state.single_submits else state.batch_max
-            self.emit(SubmitNext(items, bytes_max, without=frozenset(state.set_aside_drafts)))
+            without = frozenset(state.set_aside_drafts)
+            self.emit(SubmitNext(items, bytes_max, without=without, atomic_max=state.atomic_max))
 
     def _start_cycle(self, to_fetch: list[str]) -> None:
         """Fetch the partitions with the highest cursor first: they are live soonest. Equal cursors go together."""

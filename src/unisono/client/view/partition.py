@@ -8,7 +8,8 @@ costs as much as the drafts above it, an own draft as much as itself, and histor
 Committed entries that can no longer be preceded by anything (at or below `known`) are settled into the base by
 the hundred, because settling forgets every mark and the entries above must be applied again.
 
-A draft that does not fit the state it meets is left out of the view and stays pending: the server decides.
+A draft that does not fit the state it meets is left out of the view and stays pending: the server decides. The drafts
+of one transaction are shown together: where one does not fit, in this partition or in another, none is shown.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ def draft_key(draft_clock: int, id: str) -> Key:
 
 
 class Entry(msgspec.Struct):
-    """One event above the base, the mark of the state before it, and whether it changed that state."""
+    """One event above the base, the mark of the state before it, and whether it changed that state.
+
+    `batch`: of the drafts of one transaction, which stand next to each other.
+    """
 
     key: Key
     event: JsonObject
     by: Authorship = UNKNOWN
+    batch: int | None = None
     mark: int = 0
     shown: bool = False
 
@@ -76,7 +81,8 @@ class PartitionView:
     """The state of one partition, kept up to date by amendments.
 
     Invariants: `_entries` is sorted by key and all of it is applied, on top of a base that holds exactly the
-    committed events up to `folded`; `known` is the id up to which nothing is missing.
+    committed events up to `folded`; `known` is the id up to which nothing is missing. No draft is shown of the
+    transactions in `unfit`, which have one that does not fit here, and in `hidden`, which do not fit elsewhere.
     """
 
     def __init__(self, model: Model, state: PartitionState | None = None, folded: int = 0) -> None:
@@ -85,6 +91,8 @@ class PartitionView:
         self.folded = folded
         self.since_snapshot = 0
         self._entries: list[Entry] = []
+        self.unfit: set[int] = set()
+        self.hidden: frozenset[int] = frozenset()
 
     def fold(self, events: Iterable[tuple[int, bytes, Authorship]]) -> None:
         """Put a history into the base; only before anything was amended."""
@@ -116,12 +124,31 @@ class PartitionView:
         entries = self._entries
         places = [entry.key for entry in added] + list(removed)
         start = min((bisect_left(entries, place, key=_key) for place in places), default=len(entries))
+        start = self._whole(start)
         above = [entry for entry in entries[start:] if entry.key not in removed] + added
         above.sort(key=_key)
         self._undo(start)
         self._apply(above)
         self._settle(known)
         return True
+
+    def hide(self, batches: frozenset[int]) -> None:
+        """Show the drafts of these transactions no more, and those that were hidden before again."""
+        changed = batches ^ self.hidden
+        self.hidden = batches
+        start = next((n for n, entry in enumerate(self._entries) if entry.batch in changed), None)
+        if start is not None:
+            above = self._entries[start:]
+            self._undo(start)
+            self._apply(above)
+
+    def _whole(self, start: int) -> int:
+        """The place of the first draft of the transaction that the entry at `start` belongs to."""
+        entries = self._entries
+        if start < len(entries) and (batch := entries[start].batch) is not None:
+            while start and entries[start - 1].batch == batch:
+                start -= 1
+        return start
 
     def _promote(self, became: Mapping[Key, Key], authors: Mapping[Key, Authorship]) -> dict[Key, Key]:
         """Turn the oldest drafts into the events they became, where no order changes: the state stays the same.
@@ -137,6 +164,7 @@ class PartitionView:
                 break
             entry.key = last = promoted[place] = becomes
             entry.by = by
+            entry.batch = None
         return promoted
 
     def _same(self, drafted: Authorship, committed: Authorship) -> bool:
@@ -162,13 +190,29 @@ class PartitionView:
         """Roll back to the state before the entry at `start`."""
         if start < len(self._entries):
             self._state.rollback(self._entries[start].mark)
+            self.unfit.difference_update(
+                entry.batch for entry in self._entries[start:] if entry.batch is not None
+            )
             del self._entries[start:]
 
     def _apply(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             entry.mark = self._state.mark()
-            entry.shown = self._change(entry)
+            entry.shown = (
+                entry.batch not in self.unfit and entry.batch not in self.hidden and self._change(entry)
+            )
             self._entries.append(entry)
+            if entry.batch is not None and not entry.shown and entry.batch not in self.hidden:
+                self._leave_out(entry.batch)
+
+    def _leave_out(self, batch: int) -> None:
+        """The last entry does not fit: undo the others of its transaction."""
+        self.unfit.add(batch)
+        first = self._whole(len(self._entries) - 1)
+        self._state.rollback(self._entries[first].mark)
+        for entry in self._entries[first:]:
+            entry.shown = False
+            entry.mark = self._state.mark()
 
     def _change(self, entry: Entry) -> bool:
         event = entry.event

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -27,7 +28,7 @@ log = logging.getLogger("unisono.client")
 class PendingChange(msgspec.Struct):
     """Changes a view has not applied yet."""
 
-    added: list[tuple[Key, bytes, Authorship]] = msgspec.field(default_factory=list)
+    added: list[Entry] = msgspec.field(default_factory=list)
     removed: set[Key] = msgspec.field(default_factory=set)
     became: dict[Key, Key] = msgspec.field(default_factory=dict)
     rebuild: bool = False
@@ -44,7 +45,7 @@ class Views:
         self._store = store
         self._profile = profile
         self._snapshot_every = snapshot_every
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._views: dict[str, PartitionView] = {}
         self._waiting: dict[str, PendingChange] = {}
         self.model = model
@@ -69,16 +70,12 @@ class Views:
             Entry(committed_key(event.committed_id), parse(event.event), event.by)
             for event in store.events(partition, max(known, view.folded))
         ]
-        drafts = [
-            Entry(
-                draft_key(draft.draft_clock, draft.id), parse(draft.event), self.drafted_by(draft.created_at)
-            )
-            for draft in store.outbox.in_partition(partition)
-        ]
+        drafts = [self._draft_entry(draft) for draft in store.outbox.in_partition(partition)]
         view.amend(known, above + drafts)
         with self._lock:
             self._views[partition] = view
             self.revisions[partition] = self.revisions.get(partition, 0) + 1
+            self._show_transactions_whole()
 
     def _from_snapshot(self, partition: str) -> PartitionView | None:
         snapshot = self._store.snapshot(partition, self.fingerprint)
@@ -117,6 +114,7 @@ class Views:
         with self._lock:
             del self._views[partition]
             self._waiting.pop(partition, None)
+            self._show_transactions_whole()
 
     def reopen_all(self, model: Model | None = None) -> None:
         """Rebuild all views: the committed data, or the model, has changed."""
@@ -137,15 +135,23 @@ class Views:
         """Who made a draft of this client: what the server said last, and the time of the draft."""
         return authorship_of(self._store.client_id, self._store.author, at_ms)
 
+    def _draft_entry(self, draft: DraftRecord) -> Entry:
+        by = self.drafted_by(draft.created_at)
+        return Entry(draft_key(draft.draft_clock, draft.id), parse(draft.event), by, draft.batch)
+
     # -- what changes --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """No other thread reads a view while this is open: it sees all changes at once."""
+        with self._lock:
+            yield
 
     def draft(self, draft: DraftRecord) -> None:
         """Show a new draft at once."""
         for partition in draft.partitions:
             if partition in self._views:
-                place = draft_key(draft.draft_clock, draft.id)
-                by = self.drafted_by(draft.created_at)
-                self._amendment(partition).added.append((place, draft.event, by))
+                self._amendment(partition).added.append(self._draft_entry(draft))
         self.refresh()
 
     def undraft(self, drafts: Sequence[DraftRecord]) -> None:
@@ -161,7 +167,7 @@ class Views:
         for partition, events in applied.events.items():
             amendment = self._amendment(partition)
             amendment.added += [
-                (committed_key(event.committed_id), event.event, event.by) for event in events
+                Entry(committed_key(event.committed_id), parse(event.event), event.by) for event in events
             ]
         self.undraft([settled.draft for settled in applied.settled])
         self.undraft(applied.rejected)
@@ -177,20 +183,51 @@ class Views:
     def refresh(self) -> None:
         """Bring every view up to date with the store."""
         waiting, self._waiting = self._waiting, {}
-        for partition, amendment in waiting.items():
-            if amendment.rebuild:
-                self.open(partition)
-                continue
-            view, known = self._views[partition], self._store.followed[partition].known
-            added = [Entry(place, parse(event), by) for place, event, by in amendment.added]
-            with self._lock:
-                taken = view.amend(known, added, amendment.removed, amendment.became)
-                if taken:
+        reopened = [partition for partition, amendment in waiting.items() if amendment.rebuild]
+        amended: list[str] = []
+        with self._lock:
+            for partition, amendment in waiting.items():
+                if amendment.rebuild:
+                    continue
+                view, known = self._views[partition], self._store.followed[partition].known
+                if view.amend(known, amendment.added, amendment.removed, amendment.became):
                     self.revisions[partition] += 1
-            if not taken:
-                self.open(partition)
-            elif view.snapshot_due(self._snapshot_every):
+                    amended.append(partition)
+                else:
+                    reopened.append(partition)
+            self._show_transactions_whole()
+        for partition in reopened:
+            self.open(partition)
+        for partition in amended:
+            view = self._views[partition]
+            if view.snapshot_due(self._snapshot_every):
                 self._write(partition, view)
+
+    def _show_transactions_whole(self) -> None:
+        """Hide the transactions that do not fit in one of their partitions in all of them.
+
+        In the order of their drafts: whether one fits depends on those before it alone.
+        """
+        for partition, view in self._views.items():
+            if view.hidden:
+                view.hide(frozenset())
+                self.revisions[partition] += 1
+        for batch, partitions in self._spanning_transactions().items():
+            views = {name: self._views[name] for name in partitions}
+            if any(batch in view.unfit for view in views.values()):
+                for name, view in views.items():
+                    if batch not in view.unfit:
+                        view.hide(view.hidden | {batch})
+                        self.revisions[name] += 1
+
+    def _spanning_transactions(self) -> dict[int, set[str]]:
+        """The transactions in more than one view, oldest first."""
+        pending, spanning = self._store.outbox.pending, {}
+        for batch, ids in sorted(self._store.outbox.transactions.items()):
+            named = {name for id in ids for name in pending[id].partitions} & self._views.keys()
+            if len(named) > 1:
+                spanning[batch] = named
+        return spanning
 
     # -- reading -------------------------------------------------------------------------------------
 

@@ -19,14 +19,14 @@ SELECT key, value FROM meta;
 INSERT OR REPLACE INTO meta VALUES (?, ?);
 
 -- name: drafts
-SELECT draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at, checksum
+SELECT draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at, batch, checksum
 FROM drafts ORDER BY draft_clock;
 
 -- name: last_draft_clock
 SELECT seq FROM sqlite_sequence WHERE name = 'drafts';
 
 -- name: insert_draft
-INSERT INTO drafts (draft_clock, id, partitions, event, status, created_at) VALUES (?, ?, ?, ?, 'pending', ?);
+INSERT INTO drafts (draft_clock, id, partitions, event, status, created_at, batch) VALUES (?, ?, ?, ?, 'pending', ?, ?);
 
 -- name: delete_draft
 DELETE FROM drafts WHERE id = ?;

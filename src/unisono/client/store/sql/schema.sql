@@ -1,4 +1,4 @@
--- The schema of a client's store, version 4: what a new file gets. The numbered files lead older files to it.
+-- The schema of a client's store, version 5: what a new file gets. The numbered files lead older files to it.
 
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 
@@ -13,7 +13,8 @@ CREATE TABLE drafts (
     errors      TEXT,
     created_at  INTEGER NOT NULL,
     status_updated_at INTEGER,
-    checksum    INTEGER
+    checksum    INTEGER,
+    batch       INTEGER  -- of the drafts of one transaction: the draft_clock of its first
 ) STRICT;
 
 CREATE TABLE events (

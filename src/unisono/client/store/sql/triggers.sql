@@ -1,19 +1,6 @@
 -- Rows that are updated in place get a new checksum by these triggers; the others get theirs when they are inserted.
 -- row_checksum is a function of this library: see checksums.py.
 
-CREATE TRIGGER drafts_inserted AFTER INSERT ON drafts BEGIN
-    UPDATE drafts SET checksum = row_checksum(
-        draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at)
-    WHERE draft_clock = new.draft_clock;
-END;
-
-CREATE TRIGGER drafts_updated AFTER UPDATE OF
-    draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at ON drafts BEGIN
-    UPDATE drafts SET checksum = row_checksum(
-        draft_clock, id, partitions, event, status, reason, errors, created_at, status_updated_at)
-    WHERE draft_clock = new.draft_clock;
-END;
-
 CREATE TRIGGER partitions_inserted AFTER INSERT ON partitions BEGIN
     UPDATE partitions SET checksum = row_checksum(name) + 3 * number + 5 * cursor + 7 * known + 11 * floor
     WHERE number = new.number;

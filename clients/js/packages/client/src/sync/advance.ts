@@ -158,6 +158,7 @@ function onConnected(step: Transition, connected: Connected): void {
     serverSendsSnapshots: state.wantsSnapshots && capabilities?.snapshots === true,
     batchMax: Math.max(1, limits.max_batch_size),
     namesMax: Math.max(1, limits.max_subscriptions),
+    atomicGranted: capabilities?.extensions.includes("atomic") ?? false,
   });
   step.leaveOutExcess();
   const leftOut = step.state.leftOut.size;
@@ -223,12 +224,17 @@ function onError(step: Transition, error: ErrorMessage): void {
   }
 }
 
-/** Repeat the request after the server's wait; a submit with half the drafts, as some limits need. */
+/** Repeat the request after the server's wait; a submit with half the drafts, as some limits need.
+ *
+ * A transaction is never divided.
+ */
 function retryLater(step: Transition, error: ErrorMessage): void {
   const { state } = step;
   const named = error.retry_after_ms ?? (isObject(error.details) ? error.details["retry_after_ms"] : null);
   const at = step.now + Math.max(0, typeof named === "number" ? named : state.options.retryAfterMs);
-  if (state.pendingRequest === "submit") step.set({ batchMax: Math.max(1, Math.floor(state.submitted.length / 2)) });
+  if (state.pendingRequest === "submit" && !state.submittedBatch) {
+    step.set({ batchMax: Math.max(1, Math.floor(state.submitted.length / 2)) });
+  }
   step.set({ pendingRequest: null, submitted: [], retryAt: at });
   step.emit({ kind: "WakeAt", at });
 }

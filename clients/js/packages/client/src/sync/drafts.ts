@@ -1,4 +1,7 @@
-/** Submitting drafts: in draft_clock order, in batches, and none delayed by one that is refused (CLIENT-08). */
+/** Submitting drafts: in draft_clock order, in batches, and none delayed by one that is refused (CLIENT-08).
+ *
+ * The drafts of a transaction are sent as one atomic batch and have one outcome (CLIENT-17).
+ */
 
 import { fieldErrors, isObject } from "../codec.js";
 import type { ErrorMessage, FieldError, SubmitResult } from "../wire.js";
@@ -13,16 +16,31 @@ const rejected = (id: string, reason: string, errors: FieldError[], statusUpdate
   statusUpdatedAt,
 });
 
+/** Why a transaction is rejected by the client itself: it is never sent in parts. */
+export const UNFIT = {
+  atomic_unsupported: "the server does not take transactions (the extension atomic)",
+  too_many_events: "the transaction has more events than the server takes in one batch",
+  too_big: "the transaction is larger than a message to this server may be",
+};
+
+function reject(step: Transition, ids: readonly string[], reason: string, errors: FieldError[]): void {
+  step.apply(applying({ refused: ids.map((id) => rejected(id, reason, errors)) }));
+}
+
 /** The core has performed SubmitNext. */
 export function onSubmitted(step: Transition, submitted: Submitted): void {
-  const { tooLarge, gone, ids } = submitted;
+  const { tooLarge, gone, ids, unfit } = submitted;
   if (tooLarge !== undefined) {
     step.set({ pendingRequest: null });
     step.clearFailures(new Set([tooLarge]));
     const error = { field: "event", message: "the event is larger than a message to this server may be" };
-    step.apply(applying({ refused: [rejected(tooLarge, "too_big", [error])] }));
+    reject(step, [tooLarge], "too_big", [error]);
+  } else if (unfit !== undefined) {
+    step.set({ pendingRequest: null });
+    step.clearFailures(new Set(unfit.ids));
+    reject(step, unfit.ids, unfit.reason, [{ field: "", message: UNFIT[unfit.reason] }]);
   } else if (ids.length) {
-    step.set({ submitted: ids });
+    step.set({ submitted: ids, submittedBatch: submitted.atomic === true });
   } else if (gone !== undefined) {
     step.set({ pendingRequest: null });
     step.clearFailures(new Set([gone]));
@@ -65,18 +83,20 @@ export function onResults(step: Transition, response: SubmitResult): void {
   step.apply(applying({ accepted, refused, cursors: step.liveCursors() }));
 }
 
-/** The server refuses the request as a whole: find the draft at fault by sending each alone. */
+/** The server refuses the request as a whole: find the draft at fault by sending each alone.
+ *
+ * The drafts of a transaction are rejected together.
+ */
 export function onRefused(step: Transition, code: string, message: string, errors: FieldError[]): void {
-  const { submitted: ids, singleSubmits } = step.state;
+  const { submitted: ids, submittedBatch, singleSubmits } = step.state;
   step.set({ pendingRequest: null, submitted: [] });
-  if (ids.length > 1) {
+  if (ids.length > 1 && !submittedBatch) {
     step.set({ singleSubmits: ids.length });
     step.requestNext();
   } else if (ids.length) {
-    const id = ids[0] as string;
     step.set({ singleSubmits: Math.max(0, singleSubmits - 1) });
-    onAnswered(step, new Set([id]));
-    step.apply(applying({ refused: [rejected(id, code, errors.length ? errors : [{ field: "", message }])] }));
+    onAnswered(step, new Set(ids));
+    reject(step, ids, code, errors.length ? errors : [{ field: "", message }]);
   } else {
     step.requestNext();
   }

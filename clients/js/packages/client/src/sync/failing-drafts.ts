@@ -3,7 +3,7 @@
  * A server that answers a submit with server_error, or closes with 1011, may fail on one of its drafts every time.
  * After FAILURES_MAX such failures of one submit its drafts are sent one at a time, and a draft that fails as often
  * alone is set aside: it stays pending, because its outcome is unknown, and is left out of submits until its retry is
- * due.
+ * due. The drafts of a transaction count as one.
  *
  * A server can also fail on everything for a while. So the first result after drafts were set aside makes their
  * retries due at once, in their order, and an answer for one of them makes the retries of all others due. A connection
@@ -29,17 +29,18 @@ export function isServerFailure(step: Transition, code: number | null): boolean 
 /** The server failed on the submitted drafts. */
 export function onServerFailure(step: Transition): void {
   const { state } = step;
-  if (state.submitted.length > 1) {
+  const { submitted: ids } = state;
+  if (ids.length > 1 && !state.submittedBatch) {
     const batchFailures = state.batchFailures + 1;
     step.set({ batchFailures });
-    if (batchFailures >= FAILURES_MAX) step.set({ singleSubmits: state.submitted.length });
+    if (batchFailures >= FAILURES_MAX) step.set({ singleSubmits: ids.length });
     return;
   }
-  const id = state.submitted[0] as string;
+  const id = ids[0] as string;
   const draft = state.setAsideDrafts.get(id);
   if (draft !== undefined) {
     const waitMs = Math.min(state.options.draftRetryCapMs, 2 * draft.waitMs);
-    setAside(step, id, { reason: draft.reason, retryAt: step.now + waitMs, waitMs, proven: true });
+    setAside(step, ids, { reason: draft.reason, retryAt: step.now + waitMs, waitMs, proven: true });
     return;
   }
   const failures = (state.draftFailures.get(id) ?? 0) + 1;
@@ -49,12 +50,14 @@ export function onServerFailure(step: Transition): void {
     const waitMs = state.options.draftRetryBaseMs;
     step.set({ singleSubmits: Math.max(0, state.singleSubmits - 1) });
     step.report(SET_ASIDE, `${JSON.stringify(id)}: ${reason}; it stays pending and is tried again`);
-    setAside(step, id, { reason, retryAt: step.now + waitMs, waitMs, proven: false });
+    setAside(step, ids, { reason, retryAt: step.now + waitMs, waitMs, proven: false });
   }
 }
 
-function setAside(step: Transition, id: string, draft: SetAsideDraft): void {
-  step.set({ setAsideDrafts: new Map([...step.state.setAsideDrafts, [id, draft]]) });
+/** Set one draft aside, or those of one transaction. */
+function setAside(step: Transition, ids: readonly string[], draft: SetAsideDraft): void {
+  const entries = ids.map((id) => [id, draft] as const);
+  step.set({ setAsideDrafts: new Map([...step.state.setAsideDrafts, ...entries]) });
   step.emit({ kind: "WakeAt", at: draft.retryAt });
 }
 

@@ -2,6 +2,7 @@
 
 import type { ServerMessage } from "../codec.js";
 import type { CommittedEvent, FieldError, Json } from "../wire.js";
+import type { UNFIT } from "./drafts.js";
 
 /** Which log, and which past of it (DUR-08). */
 export interface LogIdentity {
@@ -45,13 +46,16 @@ export interface PartitionAdded {
 /** The outcome of SubmitNext: the ids of the drafts that are sent; none when no draft was left.
  *
  * `tooLarge` names a draft that no message to this server can carry, `gone` the requested draft that is no longer
- * pending.
+ * pending. `atomic`: they are the drafts of one transaction, sent as one atomic batch. `unfit` are the drafts of a
+ * transaction that this server cannot take.
  */
 export interface Submitted {
   readonly kind: "Submitted";
   readonly ids: readonly string[];
   readonly tooLarge?: string;
   readonly gone?: string;
+  readonly atomic?: boolean;
+  readonly unfit?: { readonly ids: readonly string[]; readonly reason: keyof typeof UNFIT };
 }
 
 export type Input =
@@ -108,7 +112,8 @@ export interface SendSync {
 
 /** Send the oldest pending drafts, at most `itemsMax` in at most `bytesMax` bytes; answer `Submitted`.
  *
- * `only` is one draft to send alone; drafts in `without` are left out.
+ * `only` is one draft to send alone; drafts in `without` are left out. A transaction is sent alone and whole,
+ * whatever `itemsMax`, as one atomic batch of at most `atomicMax` drafts; 0 where the server takes none.
  */
 export interface SubmitNext {
   readonly kind: "SubmitNext";
@@ -116,6 +121,7 @@ export interface SubmitNext {
   readonly bytesMax: number | null;
   readonly only?: string;
   readonly without: ReadonlySet<string>;
+  readonly atomicMax: number;
 }
 
 /** Store all of this in one transaction (CLIENT-05); answer `Stored` or `Contradicted`.

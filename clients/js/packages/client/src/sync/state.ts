@@ -54,6 +54,8 @@ export interface SetAsideDraft {
  * - `singleSubmits`: how many of the next submits carry one draft each, to find the draft a batch is refused for.
  * - `batchFailures`: how often in a row the server failed on a submit of several drafts; `draftFailures`: how often
  *   on a draft that was sent alone; `setAsideDrafts`: the drafts left out of submits for it.
+ * - `atomicGranted`: whether the server takes atomic batches (EXT-10); null before it has said so.
+ * - `submittedBatch`: whether `submitted` is one atomic batch.
  * - `storing`: an Apply is not yet in the store.
  * - `wantsSnapshots`: whether this client asks for them; `serverSendsSnapshots`: whether the server has agreed.
  * - `snapshotBased`: partitions whose stored history begins with a snapshot, which a new start must drop.
@@ -84,6 +86,7 @@ export interface SyncState {
   readonly batchFailures: number;
   readonly draftFailures: ReadonlyMap<string, number>;
   readonly setAsideDrafts: ReadonlyMap<string, SetAsideDraft>;
+  readonly atomicGranted: boolean | null;
   readonly storing: boolean;
   readonly wantsSnapshots: boolean;
   readonly snapshotBased: ReadonlySet<string>;
@@ -94,6 +97,7 @@ export interface SyncState {
   readonly requestedAt: number;
   readonly retryAt: number | null;
   readonly submitted: readonly string[];
+  readonly submittedBatch: boolean;
   readonly failure: string | null;
   readonly limits: Limits;
   readonly orderedDelivery: boolean;
@@ -152,6 +156,8 @@ export function initialState(profile: string, given: Partial<SyncState> = {}): S
     batchFailures: 0,
     draftFailures: new Map(),
     setAsideDrafts: new Map(),
+    atomicGranted: null,
+    submittedBatch: false,
     storing: false,
     wantsSnapshots: false,
     snapshotBased: new Set(),
@@ -171,4 +177,11 @@ export function active(state: SyncState): string[] {
   return [...state.cursors.keys()]
     .filter((name) => !state.refusedPartitions.has(name) && !state.leftOut.has(name))
     .sort(byCodePoints);
+}
+
+/** How many drafts an atomic batch may have; 0 where the server takes none. */
+export function atomicMax(state: SyncState): number {
+  if (!state.atomicGranted) return 0;
+  const { max_batch_size: most, max_in_flight_drafts: inFlight } = state.limits;
+  return inFlight === null ? most : Math.min(most, inFlight);
 }

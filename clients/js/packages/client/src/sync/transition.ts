@@ -6,7 +6,7 @@
 import { byteLength, ENVELOPE_BYTES } from "../codec.js";
 import { byCodePoints } from "../partitions.js";
 import { applying, type Apply, type Effect } from "./inputs-effects.js";
-import { active, TOO_MANY, type SyncCycle, type SyncState } from "./state.js";
+import { active, atomicMax, TOO_MANY, type SyncCycle, type SyncState } from "./state.js";
 
 /** A copy of a set or map without some of its members. */
 export const setWithout = <T>(all: Iterable<T>, gone: { has(each: T): boolean }): Set<T> =>
@@ -173,11 +173,12 @@ export class Transition {
     const due = [...state.setAsideDrafts].find(([, draft]) => draft.retryAt <= this.now)?.[0];
     if (due !== undefined) {
       this.beginRequest("submit");
-      this.emit({ kind: "SubmitNext", itemsMax: 1, bytesMax, only: due, without: new Set() });
+      this.emit({ kind: "SubmitNext", itemsMax: 1, bytesMax, only: due, without: new Set(), atomicMax: atomicMax(state) });
     } else if (state.draftsWaiting) {
       this.beginRequest("submit");
       const itemsMax = state.singleSubmits ? 1 : state.batchMax;
-      this.emit({ kind: "SubmitNext", itemsMax, bytesMax, without: new Set(state.setAsideDrafts.keys()) });
+      const without = new Set(state.setAsideDrafts.keys());
+      this.emit({ kind: "SubmitNext", itemsMax, bytesMax, without, atomicMax: atomicMax(state) });
     }
   }
 
