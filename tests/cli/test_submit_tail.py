@@ -176,3 +176,23 @@ def test_on_a_terminal_whose_connection_is_taken_is_told(server: Server, part: s
         assert process.returncode == 0
         assert b"connecting as 'emil'; a client that is connected" in terminal.read(4096)
     assert unisono("tail", *where, "--once").output == ""
+
+
+@pytest.mark.req("EXT-20")
+def test_history_shows_the_newest_first(server: Server, part: str) -> None:
+    where = at(server, part)
+    ids = [committed(unisono("submit", *where, "--set", f"settings.theme={n}"))[0] for n in range(5)]
+    url_and_token = at(server, part, "reader")[:-2]
+    shown = unisono("history", *url_and_token, "--limit", "3", "--json", part)
+    assert shown.exit_code == 0, shown.output
+    events = [json.loads(line) for line in shown.output.splitlines()]
+    assert [event["committed_id"] for event in events] == ids[:1:-1]
+    assert events[0]["event"]["payload"]["value"] == 4
+    lines = unisono(
+        "history", *url_and_token, "--before", str(ids[3]), "--limit", "2", part
+    ).output.splitlines()
+    assert re.match(rf" +{ids[2]}  \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d  carol  \[{part}\]  set  {{", lines[0])
+    assert lines[2] == f"-- older ones: --before {ids[1]} --"
+    everything = unisono("history", *url_and_token, part).output.splitlines()
+    assert len(everything) == 5
+    assert unisono("history", *url_and_token, f"{part}-none").output == ""

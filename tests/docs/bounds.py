@@ -12,7 +12,7 @@ from unisono.authority.states.load import FOLD_BUDGET_EVENTS
 from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
 from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
-from unisono.front import backpressure, catchup
+from unisono.front import backpressure, catchup, history_requests
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.descriptors import MAX_REFUSED
@@ -89,6 +89,7 @@ FIXED: Final = (
     f" {MAX_PARTITION_PRESENCES:,}, {MAX_PRESENCES:,} |",
     f"| bytes waiting for one connection above which it gets no presence | {size(MAX_BACKLOG_BYTES)} |",
     f"| presence that waits to be sent to other nodes | {MAX_WAITING:,} changes |",
+    f"| requests of one connection for history that wait for their turn | {history_requests.MAX_WAITING} |",
     f"| a token | {size(MAX_TOKEN_BYTES)} |",
     f"| a key file or JWKS | {size(MAX_KEY_FILE_BYTES)} |",
     f"| clients remembered for the rate limit, per front | {MAX_CLIENTS:,} |",

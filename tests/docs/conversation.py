@@ -77,6 +77,7 @@ class _Talk:
             alice.expect_close(1000)
         self._first_sync()
         self._extensions()
+        self._history()
         self._closing()
 
     def _connected(self, who: str, profiles: list[str], suffix: str) -> Peer:
@@ -185,6 +186,21 @@ class _Talk:
             self._hear(ann, "submit_events_result", "submit_events_result-atomic")
             self._say(ann, "submit_events", _transfer("B", "A", 6), "")
             self._hear(ann, "submit_events_result", "submit_events_result-atomic-refused")
+
+    def _history(self) -> None:
+        with self._server.peer() as ann:
+            token = self._server.token("ann-phone", prefixes=["team/"], user_id="ann")
+            ann.connect(
+                "ann-phone",
+                token,
+                supported_profiles=["compatibility"],
+                extensions=["identity", "history"],
+            )
+            first = {"request_id": "h1", "partition": "team/plans", "limit": 2}
+            self._say(ann, "history", first, "history")
+            self._hear(ann, "history_result", "history_result")
+            self._say(ann, "history", {"request_id": "h2", "partition": "board/7"}, "")
+            self._hear(ann, "history_result", "history_result-error")
 
     def _closing(self) -> None:
         with self._server.peer() as peer:

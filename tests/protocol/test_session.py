@@ -64,6 +64,7 @@ TABLE = {
     (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.PRESENCE): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.HISTORY): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,

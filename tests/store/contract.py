@@ -315,6 +315,31 @@ class LogContract:
                 assert wired.committed_ids == [record.committed_id for record in page.records]
                 assert wired.has_more == page.has_more
 
+    @pytest.mark.req("EXT-20", "EXT-21")
+    def test_pages_backwards_are_what_a_look_at_every_record_gives(self, place: Place) -> None:
+        chance = random.Random(17)
+        names = ["p", "q", "\x00", "é"]
+        log, reader = place.writer(), place.reader()
+        history: list[Record] = []
+        for _ in range(10):
+            history += append(log, [sorted(chance.sample(names, chance.randint(1, 3))) for _ in range(12)])
+        for _ in range(200):
+            name, upto = chance.choice([*names, "absent"]), chance.randint(-1, 130)
+            limit, bytes_max = chance.choice([1, 3, 50, 1000]), chance.choice([1, 200, 1 << 30])
+            due = [r for r in reversed(history) if r.committed_id <= upto and name in r.partitions]
+            for source in (log, reader):
+                page = source.newest_page(name, upto, limit=limit, bytes_max=bytes_max)
+                size = sum(len(record.event) for record in page.records)
+                assert list(page.records) == due[: len(page.records)]
+                assert page.has_more == (len(page.records) < len(due))
+                assert len(page.records) <= limit
+                assert size <= bytes_max or len(page.records) == 1
+                if page.has_more and len(page.records) < limit:
+                    assert size + len(due[len(page.records)].event) > bytes_max
+                wired = source.newest_wire_page(name, upto, limit=limit, bytes_max=bytes_max)
+                assert sent(wired) == in_wire_form(page.records)
+                assert wired.has_more == page.has_more
+
     @pytest.mark.req("SYNC-01", "SYNC-03")
     def test_following_the_pages_gives_everything_once(self, place: Place) -> None:
         log = place.writer()

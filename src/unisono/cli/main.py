@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "token": "token:token",
     "tail": "tail_submit:tail",
     "submit": "tail_submit:submit",
+    "history": "history:history",
     "bench": "bench:bench",
     "client": "client:client",
     "access": "access:access",

@@ -29,14 +29,14 @@ PAGE_EVENTS: Final = 1000
 BATCH_EVENTS: Final = 100
 """The protocol's largest page, and its largest batch."""
 
-_URL = click.option(
+url_option = click.option(
     "--url", default="ws://127.0.0.1:8040/sync", show_default=True, help="The server's WebSocket address."
 )
 _PARTITION = click.option("--partition", "partitions", multiple=True, required=True, help="May be repeated.")
 
 
 @click.command()
-@_URL
+@url_option
 @token_option
 @_PARTITION
 @click.option("--since", default=0, show_default=True, help="Show events after this committed_id first.")
@@ -80,7 +80,7 @@ async def _history(wire: Wire, partitions: tuple[str, ...], since: int, as_json:
         await wire.send("sync", sync_payload(partitions, since, PAGE_EVENTS, subscription))
         page = await wire.answer(SyncResponse)
         for event in page.events:
-            _print(event, as_json)
+            print_event(event, as_json)
         printed += len(page.events)
         if not page.has_more:
             return printed
@@ -95,10 +95,11 @@ async def _live(wire: Wire, as_json: bool) -> None:
             await wire.send("heartbeat")
             beat_at = time.monotonic() + HEARTBEAT_S
         elif isinstance(message, Broadcast):
-            _print(message.event, as_json)
+            print_event(message.event, as_json)
 
 
-def _print(committed: CommittedEvent, as_json: bool) -> None:
+def print_event(committed: CommittedEvent, as_json: bool, time_format: str = "%H:%M:%S") -> None:
+    """One line: readable, or a JSON object."""
     event = json.loads(bytes(committed.event))
     if as_json:
         line: dict[str, Any] = {
@@ -115,7 +116,7 @@ def _print(committed: CommittedEvent, as_json: bool) -> None:
             line["claims"] = committed.claims
         print(json.dumps(line, ensure_ascii=False), flush=True)
         return
-    at = time.strftime("%H:%M:%S", time.localtime(committed.status_updated_at / 1000))
+    at = time.strftime(time_format, time.localtime(committed.status_updated_at / 1000))
     body = json.dumps(event["payload"], ensure_ascii=False)
     where = ",".join(committed.partitions)
     print(
@@ -132,7 +133,7 @@ def _who(committed: CommittedEvent) -> str:
 
 
 @click.command()
-@_URL
+@url_option
 @token_option
 @_PARTITION
 @click.option("--event", "text", help='The event as JSON, or "-" to read one per line from stdin.')

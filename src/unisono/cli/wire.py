@@ -43,6 +43,8 @@ class Wire:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._writer = MessageWriter()
+        self.extensions: tuple[str, ...] = ()
+        """Those the server has granted."""
 
     async def send(self, kind: str, payload: bytes = b"{}") -> None:
         message = self._writer.encode(kind, payload, time.time_ns() // 1_000_000)
@@ -119,6 +121,7 @@ async def connect(
         async with socket:
             wire = Wire(socket)
             await wire.send("connect", plain_connect_payload(token, client_id, profiles, extensions))
-            await wire.answer(Connected)
+            connected = await wire.answer(Connected)
+            wire.extensions = () if connected.capabilities is None else connected.capabilities.extensions
             yield wire
             await wire.send("disconnect")

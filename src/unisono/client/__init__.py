@@ -17,6 +17,7 @@ from unisono.client.errors import (
     ClientClosed,
     ClientError,
     ClientStopped,
+    HistoryUnavailable,
     InvalidEvent,
     ModelMissing,
     NotCaughtUp,
@@ -31,6 +32,7 @@ from unisono.client.errors import (
     UnknownDraft,
     UnknownPartition,
 )
+from unisono.client.history import HistoryEntry, HistoryPage
 from unisono.client.options import Options
 from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Problem, Rejected, Status
@@ -50,6 +52,9 @@ __all__ = [
     "ClientStopped",
     "Committed",
     "Draft",
+    "HistoryEntry",
+    "HistoryPage",
+    "HistoryUnavailable",
     "InvalidEvent",
     "ModelMissing",
     "NotCaughtUp",

@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 from unisono.client.base import Client
 from unisono.client.core import Core
 from unisono.client.engine import Engine
+from unisono.client.history import LIMIT_DEFAULT, TIMEOUT_S, HistoryPage, checked_request
 from unisono.client.ids import new_id
 from unisono.client.presence import Present, Roster
 from unisono.client.status import Committed, Rejected, Status
@@ -203,6 +204,25 @@ class BlockingClient(Client[BlockingDraft]):
     def presence(self, partition: str | None = None) -> BlockingPartitionPresence:
         """Who is in a partition now, and what this client says of itself there."""
         return BlockingPartitionPresence(self, partition_name(self._meant(partition)))
+
+    def history(
+        self,
+        partition: str | None = None,
+        *,
+        before: int | None = None,
+        limit: int = LIMIT_DEFAULT,
+        timeout: float | None = TIMEOUT_S,
+    ) -> HistoryPage:
+        """What happened in a partition, newest first: who, what and when, of the events below `before`.
+
+        From this client's store, and from the server what the store does not have; of a partition that the client
+        does not follow, all of it. Offline, a page can be shorter; HistoryUnavailable when there is nothing to show.
+        """
+        name = checked_request(self._meant(partition), before, limit)
+        try:
+            return self._running.history(name, before, limit).result(timeout)
+        except TimeoutError:
+            raise self._late("the server did not answer with history", timeout) from None
 
     def caught_up(self, timeout: float | None = None) -> None:
         """Wait until the client is live and has no pending draft.

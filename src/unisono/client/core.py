@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from typing import assert_never
@@ -20,6 +21,7 @@ from msgspec import UNSET
 from unisono.client.config import Config, load
 from unisono.client.core_connection import CoreConnection
 from unisono.client.errors import ClientClosed, ClientError, TransactionRefused
+from unisono.client.history import HistoryPage, ServerHistory, read_history
 from unisono.client.outgoing import next_submit
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
@@ -346,6 +348,13 @@ class Core:
         if isinstance(answer, ClientError):
             raise answer
         return answer
+
+    def history(
+        self, server: ServerHistory, partition: str, before: int | None, limit: int
+    ) -> Future[HistoryPage]:
+        """A page of committed events, newest first."""
+        self._check_open()
+        return read_history(self.store, server, partition, before, limit)
 
     # -- partitions ----------------------------------------------------------------------------------------
 

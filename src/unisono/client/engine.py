@@ -21,6 +21,7 @@ import apsw
 from unisono.client.config import Config
 from unisono.client.core import Core
 from unisono.client.errors import ClientClosed, ClientError, StoreFailed
+from unisono.client.history import HistoryPage
 from unisono.client.net.connection import ServerConnection
 from unisono.client.net.tokens import TokenSource
 from unisono.client.presence import PresenceBoard
@@ -85,6 +86,31 @@ class Engine:
         future: Future[Ticket] = Future()
         self._submits.append((request, future))
         self._post(self._take_submits, future)
+        return future
+
+    def history(self, partition: str, before: int | None, limit: int) -> Future[HistoryPage]:
+        """A page of history, from the store and from the server."""
+        future: Future[HistoryPage] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                page = self.core.history(self._connection.history, partition, before, limit)
+            except Exception as error:
+                future.set_exception(self._failed(error))
+            else:
+                page.add_done_callback(answered)
+
+        def answered(page: Future[HistoryPage]) -> None:
+            if future.done():
+                return  # the client was closed
+            if (error := page.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(page.result())
+
+        self._post(run, future)
         return future
 
     @property

@@ -5,6 +5,7 @@ ClientError
 ├── TransactionRefused  the server takes no transactions, or none so large; nothing was stored
 ├── UnknownPartition    not a partition of this client
 ├── UnknownDraft        no rejected draft has this id
+├── HistoryUnavailable  older history is on the server only, and it cannot be asked now, or refuses
 ├── ClientClosed        called after the client was closed, or still waiting when it was
 ├── ClientStopped       waiting for a connection that is not tried any more
 ├── NotCaughtUp         live, but without some of its partitions or drafts; carries which and why
@@ -58,6 +59,14 @@ class UnknownDraft(ClientError):
     def __init__(self, id: str) -> None:
         super().__init__(f"no rejected draft has the id {id!r}")
         self.id = id
+
+
+class HistoryUnavailable(ClientError):
+    """The history is not in this client's store, and the server does not give it; `code` is why, where it said so."""
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ClientClosed(ClientError):

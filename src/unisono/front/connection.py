@@ -13,6 +13,7 @@ from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
 from unisono.front.deadlines import Deadlines
 from unisono.front.early_messages import MAX_UNVERIFIED_BYTES, EarlyMessages
+from unisono.front.history_requests import HistoryRequests
 from unisono.front.hub import text_frame
 from unisono.front.intake import Intake, check_shape, named_partitions
 from unisono.front.own_presence import OwnPresence
@@ -35,6 +36,7 @@ from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
     Effect,
     Leave,
+    ReadHistory,
     Reply,
     Session,
     SessionState,
@@ -81,6 +83,7 @@ class ClientConnection(WebSocket):
         """Those granted at connect; None when the client asked for none (EXT-01)."""
         self.sees_authors = self.sees_presence = self.takes_whole_batches = False
         self.own_presence: OwnPresence | None = None
+        self.history: HistoryRequests | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
         self._intake: Intake | None = None
@@ -169,6 +172,9 @@ class ClientConnection(WebSocket):
                 if self.own_presence is None:
                     self.own_presence = OwnPresence(self._settings.presence_per_s, self.services.loop.time())
                 self.own_presence.set(self, effect.presence)
+            case ReadHistory():
+                self.history = self.history or HistoryRequests()
+                self.history.start(self, effect.asked)
             case Verify():
                 self._early_messages = EarlyMessages(self.max_message_bytes)
                 self._verifying = self.owner.spawn(self._verify(effect.connect))
@@ -325,6 +331,9 @@ class ClientConnection(WebSocket):
 
     def answer_sync(self, payload: bytes) -> None:
         self.send_message("sync_response", payload)
+        self.answered_page()
+
+    def answered_page(self) -> None:
         self.services.loop.call_soon(self._finish_drain)
 
     def forget_access(self) -> None:
@@ -340,8 +349,10 @@ class ClientConnection(WebSocket):
 
     @property
     def syncing(self) -> bool:
-        """Whether a sync is being answered."""
-        return self.catchup is not None and self.catchup.busy
+        """Whether a sync, or a request for history, is being answered."""
+        return (self.catchup is not None and self.catchup.busy) or (
+            self.history is not None and self.history.busy
+        )
 
     def _finish_drain(self) -> None:
         if self._ignores_messages and not self.in_flight_items and not self.syncing:
@@ -371,6 +382,8 @@ class ClientConnection(WebSocket):
         self.services.hub.subscribe(self, ())
         if self.catchup is not None:
             self.catchup.give_up()
+        if self.history is not None:
+            self.history.give_up(self)
         if self.identity is not None:
             self.services.requests.release(self.number)
             self.identity = self._intake = None

@@ -38,5 +38,7 @@ def _revoke_partitions(connection: ClientConnection, identity: Identity) -> None
             presence.leave(connection, tuple(denied))
         catchup.unsubscribe(denied)
         connection.fail(Revoked(denied))
+    if connection.history is not None:
+        connection.history.revoke(connection, partial(access.denied_reading, identity))
     for refused in catchup.revoke(partial(access.denied_reading, identity)):
         connection.fail(Forbidden(refused))

@@ -11,6 +11,7 @@ from unisono.front.rates import RateLimiter
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskHead,
+    AskNewest,
     AskPage,
     CancelPage,
     Claim,
@@ -94,7 +95,9 @@ class FrontRequests:
         self.authority.send(AskHead(ticket))
         return ticket
 
-    def ask_page(self, ask: Callable[[int], AskPage], on_page: Callable[[PageResult | None], None]) -> int:
+    def ask_page(
+        self, ask: Callable[[int], AskPage | AskNewest], on_page: Callable[[PageResult | None], None]
+    ) -> int:
         """`ask` makes the request from its ticket; `on_page` gets None when the page cannot be read."""
         ticket = next(self._tickets)
         self._pages[ticket] = on_page

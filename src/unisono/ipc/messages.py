@@ -237,15 +237,27 @@ class AskPage(ChannelStruct, frozen=True):
     whole_batches: bool = False
 
 
+class AskNewest(ChannelStruct, frozen=True):
+    """Ask for the newest events of one partition up to `upto`, newest first (EXT-20); answered as AskPage is."""
+
+    ticket: int
+    partition: str
+    upto: int
+    limit: int
+    bytes_max: int
+    log: LogIdentity | None = None
+    authors: bool = False
+
+
 class CancelPage(ChannelStruct, frozen=True):
-    """The page is no longer needed. The AskPage is still answered, exactly once."""
+    """The page is no longer needed. What asked for it is still answered, exactly once."""
 
     ticket: int
 
 
 class PageResult(ChannelStruct, frozen=True):
-    """`count` events in wire form, ascending, with commas between them; `last` is the last one's committed_id, or
-    `since` when empty.
+    """`count` events in wire form, in the order asked for, with commas between them; `last` is the last one's
+    committed_id, or `since` when empty.
 
     `snapshots`, in wire form too, are where the history starts; the next AskPage repeats `snapshot_starts`.
     """
@@ -341,6 +353,7 @@ Message: TypeAlias = (
     | ModelChanged
     | LogFailed
     | AskPage
+    | AskNewest
     | CancelPage
     | PageResult
     | PageFailed

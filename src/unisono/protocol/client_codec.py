@@ -171,6 +171,16 @@ class PresenceUpdate(msgspec.Struct, frozen=True):
     complete: bool = False
 
 
+class HistoryResult(msgspec.Struct, frozen=True):
+    """`history_result`: a page from the newest event backwards, or why there is none (EXT-20)."""
+
+    request_id: str
+    partition: str = ""
+    events: tuple[CommittedEvent, ...] = ()
+    next_before: int | None = None
+    error: ErrorMessage | None = None
+
+
 class HeartbeatAck(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
@@ -203,6 +213,7 @@ ServerMessage: TypeAlias = (
     | SubmitResult
     | VersionChanged
     | PresenceUpdate
+    | HistoryResult
     | HeartbeatAck
     | ErrorMessage
 )
@@ -215,6 +226,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "submit_events_result": msgspec.json.Decoder(SubmitResult),
     "version_changed": msgspec.json.Decoder(VersionChanged),
     "presence_update": msgspec.json.Decoder(PresenceUpdate),
+    "history_result": msgspec.json.Decoder(HistoryResult),
     "heartbeat_ack": msgspec.json.Decoder(HeartbeatAck),
     "error": msgspec.json.Decoder(ErrorMessage),
 }
@@ -331,6 +343,14 @@ def submit_payload(items: Sequence[bytes], *, atomic: bool = False) -> bytes:
 def presence_payload(partition: str, value: bytes | None) -> bytes:
     """What a client says of itself; None says nothing any more."""
     return b'{"partition":%b,"value":%b}' % (encode_payload(partition), b"null" if value is None else value)
+
+
+def history_payload(request_id: str, partition: str, before: int | None, limit: int) -> bytes:
+    """The newest events of a partition below `before`; None: from the head on."""
+    body: JsonObject = {"request_id": request_id, "partition": partition, "limit": limit}
+    if before is not None:
+        body["before"] = before
+    return encode_payload(body)
 
 
 ENVELOPE_BYTES: Final = 256

@@ -295,3 +295,13 @@ def encode_sync_response(
         past,
         started,
     )
+
+
+def encode_history_result(request_id: str, partition: str, events: bytes, next_before: int | None) -> bytes:
+    """The payload of a `history_result` (EXT-20); `events`, with commas between them, are in wire form."""
+    return b'{"request_id":%b,"partition":%b,"events":[%b],"next_before":%b}' % (
+        _encode(request_id),
+        _encode(partition),
+        events,
+        _encode(next_before),
+    )

@@ -14,7 +14,10 @@ PRESENCE: Final = "presence"
 ATOMIC: Final = "atomic"
 """Batches that are committed as a whole or not at all (EXT-10)."""
 
-EXTENSIONS: Final = (IDENTITY, PRESENCE, ATOMIC)
+HISTORY: Final = "history"
+"""Pages of one partition's history from its newest event backwards (EXT-20)."""
+
+EXTENSIONS: Final = (IDENTITY, PRESENCE, ATOMIC, HISTORY)
 """The extensions of this server, in the order in which they are granted."""
 
 

@@ -114,7 +114,22 @@ class SetPresence(msgspec.Struct, frozen=True):
         _whole(self, "ttl_ms")
 
 
-Message: TypeAlias = Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync | SetPresence
+class AskHistory(msgspec.Struct, frozen=True):
+    """Ask for the newest events of one partition, those below `before` (EXT-20); without it, from the head on."""
+
+    request_id: str
+    partition: str
+    before: Whole | None = None
+    limit: Whole | None = None
+    client_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "before", "limit")
+
+
+Message: TypeAlias = (
+    Connect | Heartbeat | Disconnect | SubmitEvent | SubmitEvents | Sync | SetPresence | AskHistory
+)
 
 MESSAGE_TYPES: dict[str, type[Message]] = {
     "connect": Connect,
@@ -128,5 +143,6 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
 EXTENSION_TYPES: dict[tuple[str, str], type[Message]] = {
     ("presence", "presence"): SetPresence,
     ("atomic", "submit_events"): SubmitMaybeAtomic,
+    ("history", "history"): AskHistory,
 }
 """(extension, type of message): what it is for connections with that extension, and for no others (EXT-02)."""

@@ -15,6 +15,7 @@ import msgspec
 
 from unisono.protocol.errors import AuthFailed, BadRequest, CloseCode, WireError
 from unisono.protocol.messages import (
+    AskHistory,
     Connect,
     Disconnect,
     Heartbeat,
@@ -49,6 +50,7 @@ class Input(Enum):
     SUBMIT = auto()
     SYNC = auto()
     PRESENCE = auto()
+    HISTORY = auto()
     REFUSED_OPEN = auto()
     REFUSED_CLOSING = auto()
     LOST = auto()
@@ -68,6 +70,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (SessionState.ACTIVE, Input.SUBMIT): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.SYNC): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.PRESENCE): SessionState.ACTIVE,
+    (SessionState.ACTIVE, Input.HISTORY): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_OPEN): SessionState.ACTIVE,
     (SessionState.ACTIVE, Input.REFUSED_CLOSING): SessionState.CLOSED,
     (SessionState.ACTIVE, Input.LOST): SessionState.CLOSED,
@@ -115,6 +118,12 @@ class TellPresence(msgspec.Struct, frozen=True):
     presence: SetPresence
 
 
+class ReadHistory(msgspec.Struct, frozen=True):
+    """Answer this request for history."""
+
+    asked: AskHistory
+
+
 class Leave(msgspec.Struct, frozen=True):
     """Drop the subscriptions and close the socket with this code."""
 
@@ -122,7 +131,7 @@ class Leave(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | TellPresence | Leave
+Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | TellPresence | ReadHistory | Leave
 
 _ACK: Final = (Reply("heartbeat_ack", {}),)
 
@@ -173,6 +182,9 @@ class Session:
             case SetPresence():
                 self._step(Input.PRESENCE)
                 return (TellPresence(message),)
+            case AskHistory():
+                self._step(Input.HISTORY)
+                return (ReadHistory(message),)
             case SubmitEvent():
                 self._step(Input.SUBMIT)
                 return (SubmitItems((message,), single=True),)

@@ -13,11 +13,12 @@ import threading
 from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from unisono.ipc.messages import AskPage, PageFailed, PageResult
+from unisono.ipc.messages import AskNewest, AskPage, PageFailed, PageResult
 
 WAKEUP_BYTES_MAX: Final = 4_096
 """Wakeup bytes read at once; several mean the same as one, and bytes left over wake the loop again."""
 
+PageAsk = AskPage | AskNewest
 PageAnswer = PageResult | PageFailed
 Asker = TypeVar("Asker")
 
@@ -25,7 +26,7 @@ Asker = TypeVar("Asker")
 class PageSource(Protocol):
     """Reads the pages; only called in the thread."""
 
-    def __call__(self, ask: AskPage) -> PageAnswer: ...
+    def __call__(self, ask: PageAsk) -> PageAnswer: ...
 
     def close(self) -> None: ...
 
@@ -38,7 +39,7 @@ class ColdPages(Generic[Asker]):
 
     def __init__(self, source: PageSource) -> None:
         self._source = source
-        self._queue: OrderedDict[tuple[Asker, int], AskPage] = OrderedDict()
+        self._queue: OrderedDict[tuple[Asker, int], PageAsk] = OrderedDict()
         self._changed = threading.Condition()
         self._closed = False
         self._answers: deque[tuple[Asker, PageAnswer]] = deque()
@@ -56,7 +57,7 @@ class ColdPages(Generic[Asker]):
     def fileno(self) -> int:
         return self._wakeup_receiver.fileno()
 
-    def ask(self, asker: Asker, ask: AskPage) -> None:
+    def ask(self, asker: Asker, ask: PageAsk) -> None:
         with self._changed:
             self._queue[asker, ask.ticket] = ask
             self._changed.notify()
@@ -90,7 +91,7 @@ class ColdPages(Generic[Asker]):
             self._changed.notify()
         self._wakeup_receiver.close()
 
-    def _next(self) -> tuple[Asker, AskPage] | None:
+    def _next(self) -> tuple[Asker, PageAsk] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closed)
             if self._closed:

@@ -9,6 +9,7 @@ from functools import partial
 
 from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
 from unisono.ipc.messages import (
+    AskNewest,
     AskPage,
     AskStats,
     CancelPage,
@@ -22,15 +23,15 @@ from unisono.ipc.messages import (
 )
 from unisono.ipc.stats import Counters
 from unisono.lake.cold.archive import ColdWatermarks
-from unisono.reader.cold_pages import ColdPages
-from unisono.reader.read_page import ArchivePages, answer_page
+from unisono.reader.cold_pages import ColdPages, PageAsk
+from unisono.reader.read_page import ArchivePages, answer_newest, answer_page
 from unisono.store.port import LogReader, Pruned, StorageError
 
 logger = logging.getLogger("unisono.reader")
 
 
 class Reader:
-    """Answers AskPage on any number of channels: pages of the hot log at once and in order, cold pages later.
+    """Answers AskPage and AskNewest on any number of channels: hot pages at once and in order, cold pages later.
 
     A page is cold when events of it have left the hot log. The reader decides that once, and remembers it in
     `_cold_sets` for the next pages of the same partitions; `open_archived` opens a log reader that shares these and
@@ -85,10 +86,12 @@ class Reader:
         cancelled = {message.ticket for message in messages if isinstance(message, CancelPage)}
         for message in messages:
             match message:
-                case AskPage() if message.ticket in cancelled:
+                case AskPage() | AskNewest() if message.ticket in cancelled:
                     self._send_cancelled(channel, message.ticket)
                 case AskPage():
                     self._answer(channel, message)
+                case AskNewest():
+                    self._answer_newest(channel, message)
                 case CancelPage():
                     if self._cold is not None and self._cold.cancel(channel, message.ticket):
                         self._send_cancelled(channel, message.ticket)
@@ -112,18 +115,27 @@ class Reader:
             try:
                 self._send_page(channel, answer_page(self._log, ask))
             except Pruned as pruned:
-                if self._open_archived is None:
-                    raise StorageError(f"there is no archive, and {pruned}") from pruned
                 self._cold_sets.note(ask.partitions, pruned.upto)
-            else:
-                return
+                self._ask_cold(channel, ask, pruned)
+            return
+        self._ask_cold(channel, ask)
+
+    def _answer_newest(self, channel: Channel, ask: AskNewest) -> None:
+        """As `_answer`. A page is from the log or from the archive, never from both (EXT-22)."""
+        try:
+            self._send_page(channel, answer_newest(self._log, ask))
+        except Pruned as pruned:
+            self._ask_cold(channel, ask, pruned)
+
+    def _ask_cold(self, channel: Channel, ask: PageAsk, pruned: Pruned | None = None) -> None:
+        if self._open_archived is None:
+            raise StorageError(f"there is no archive, and {pruned}") from pruned
         if self._cold is None:
-            self._cold = self._open_cold_pages()
+            self._cold = self._open_cold_pages(self._open_archived)
         self._cold.ask(channel, ask)
 
-    def _open_cold_pages(self) -> ColdPages[Channel]:
-        assert self._open_archived is not None
-        cold: ColdPages[Channel] = ColdPages(ArchivePages(partial(self._open_archived, self._cold_sets)))
+    def _open_cold_pages(self, open_archived: Callable[[ColdWatermarks], LogReader]) -> ColdPages[Channel]:
+        cold: ColdPages[Channel] = ColdPages(ArchivePages(partial(open_archived, self._cold_sets)))
         self._selector.register(cold, selectors.EVENT_READ, None)
         return cold
 

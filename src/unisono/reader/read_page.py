@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from unisono.ipc.messages import AskPage, PageFailed, PageResult
+from unisono.ipc.messages import AskNewest, AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.protocol.codec import encode_snapshot
 from unisono.reader.batch_ends import events_before_open_batch
@@ -53,6 +53,32 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
     )
 
 
+def read_newest(log: LogReader, ask: AskNewest) -> PageResult:
+    """Read one page backwards, and encode it."""
+    if ask.log is not None and ask.log != log.identity():
+        raise StoreLost(f"the log is not the one with log_epoch {ask.log.log_epoch}")
+    page = log.newest_wire_page(
+        ask.partition, ask.upto, limit=ask.limit, bytes_max=ask.bytes_max, authors=ask.authors
+    )
+    last = page.committed_ids[-1] if page.committed_ids else 0
+    if log.head() < ask.upto:
+        # A database server left behind by a failover: the newest events would be missing.
+        raise StoreLost(f"the log ends before {ask.upto}")
+    return PageResult(ask.ticket, b",".join(page.events), len(page.events), last, page.has_more)
+
+
+def answer_newest(log: LogReader, ask: AskNewest) -> PageResult | PageFailed:
+    """As `answer_page`, for a page that is read backwards."""
+    try:
+        try:
+            return read_newest(log, ask)
+        except StoreLost:
+            log.reopen()
+            return read_newest(log, ask)
+    except (StoreLost, ArchiveFailed) as error:
+        return _failed(ask, error)
+
+
 def answer_page(log: LogReader, ask: AskPage) -> PageResult | PageFailed:
     """A page, or PageFailed while the log or the archive is unavailable. A shared log is reopened once.
 
@@ -79,11 +105,13 @@ class ArchivePages:
         self._open_archived = open_archived
         self._log: LogReader | None = None
 
-    def __call__(self, ask: AskPage) -> PageResult | PageFailed:
+    def __call__(self, ask: AskPage | AskNewest) -> PageResult | PageFailed:
         try:
             self._log = self._log or self._open_archived()
         except (StoreUnusable, StoreLost) as error:
             return _failed(ask, error)
+        if isinstance(ask, AskNewest):
+            return answer_newest(self._log, ask)
         return answer_page(self._log, ask)
 
     def close(self) -> None:
@@ -91,7 +119,16 @@ class ArchivePages:
             self._log.close()
 
 
-def _failed(ask: AskPage, error: Exception) -> PageFailed:
+def _failed(ask: AskPage | AskNewest, error: Exception) -> PageFailed:
+    if isinstance(ask, AskNewest):
+        logger.warning(
+            "page of %r up to %d not read: %s",
+            ask.partition,
+            ask.upto,
+            error,
+            extra={"partition": ask.partition, "upto": ask.upto},
+        )
+        return PageFailed(ask.ticket)
     logger.warning(
         "page after %d of %d partitions not read: %s",
         ask.since,

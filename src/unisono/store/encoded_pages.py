@@ -10,7 +10,7 @@ from unisono.store.port import NO_SNAPSHOT_STARTS, Page, WirePage
 
 
 class EncodedPages(ABC):
-    """`wire_page` of a log reader, from its `page`."""
+    """The wire forms of a log reader's pages."""
 
     @abstractmethod
     def page(
@@ -35,19 +35,32 @@ class EncodedPages(ABC):
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
         authors: bool = False,
     ) -> WirePage:
-        page = self.page(
-            partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+        return encoded(
+            self.page(
+                partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+            ),
+            authors,
         )
-        return WirePage(
-            [record.committed_id for record in page.records],
-            [
-                with_author(
-                    encode_event(
-                        r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at
-                    ),
-                    r.author if authors else "",
-                )
-                for r in page.records
-            ],
-            page.has_more,
-        )
+
+    @abstractmethod
+    def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page: ...
+
+    def newest_wire_page(
+        self, partition: str, upto: int, *, limit: int, bytes_max: int, authors: bool = False
+    ) -> WirePage:
+        return encoded(self.newest_page(partition, upto, limit=limit, bytes_max=bytes_max), authors)
+
+
+def encoded(page: Page, authors: bool) -> WirePage:
+    """The records of a page in the wire's form."""
+    return WirePage(
+        [record.committed_id for record in page.records],
+        [
+            with_author(
+                encode_event(r.committed_id, r.id, r.client_id, r.partitions, r.event, r.status_updated_at),
+                r.author if authors else "",
+            )
+            for r in page.records
+        ],
+        page.has_more,
+    )

@@ -115,7 +115,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A stretch of history, ascending. `has_more`: the range holds further records after the last one."""
+    """A stretch of history in the order asked for. `has_more`: the range holds further records after the last one."""
 
     records: Sequence[Record]
     has_more: bool
@@ -190,6 +190,20 @@ class LogReader(Protocol):
         authors: bool = False,
     ) -> WirePage:
         """As `page`, in the form in which clients get it; with `authors`, as those get it who asked for them."""
+        ...
+
+    def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
+        """Records of one partition with `committed_id <= upto`, descending, within the bounds of `page` (EXT-20).
+
+        `has_more`: there are older ones, in the log or in the archive. Raises Pruned where the log has none of them
+        and the archive may. The cost is in proportion to the page.
+        """
+        ...
+
+    def newest_wire_page(
+        self, partition: str, upto: int, *, limit: int, bytes_max: int, authors: bool = False
+    ) -> WirePage:
+        """As `newest_page`, in the form in which clients get it."""
         ...
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.server.harness import Server, item, running, tree_event
+from tests.behaviour.server.test_history import ask, reading, walk
 from tests.forking import run
 from tests.lake.lakes import compact, export_to, vacuum
 from tests.lake.s3 import object_store
@@ -154,6 +155,33 @@ def test_a_client_near_the_seam_gets_what_follows(served: tuple[Server, Place], 
     expected = [event for event in place.of(ROOMS) if event["committed_id"] > since]
     with server.client(who) as client:
         assert client.history(ROOMS, since, limit=50) == expected
+
+
+@pytest.mark.req("EXT-22")
+@pytest.mark.parametrize("partition", [ROOMS[0], NAMES[0], "never used"])
+def test_history_backwards_is_exactly_the_log(served: tuple[Server, Place], who: str, partition: str) -> None:
+    server, place = served
+    expected = place.of([partition])[::-1]
+    with reading(server, who) as peer:
+        assert walk(peer, partition, limit=17) == expected
+        if expected:
+            oldest = expected[-1]["committed_id"]
+            assert ask(peer, partition, before=oldest + 1)["events"] == expected[-1:]
+            assert ask(peer, partition, before=oldest)["next_before"] is None
+
+
+@pytest.mark.req("EXT-22")
+def test_an_archive_that_is_gone_ends_no_connection(pruned: Place, who: str) -> None:
+    expected = pruned.of(ROOMS[:1])[::-1]
+    hot = [event for event in expected if event["committed_id"] > PRUNED_TO]
+    with running(pruned.data, *OPTIONS) as server, reading(server, who) as peer:
+        pruned.lake.rename(pruned.lake.with_name("elsewhere"))
+        page = ask(peer, ROOMS[0], limit=len(hot) + 5)
+        assert page["events"] == hot
+        assert page["next_before"] == hot[-1]["committed_id"]  # there is more, in the archive
+        assert ask(peer, ROOMS[0], before=page["next_before"])["error"]["code"] == "server_error"
+        pruned.lake.with_name("elsewhere").rename(pruned.lake)
+        assert ask(peer, ROOMS[0], before=page["next_before"])["events"] == expected[len(hot) :][:50]
 
 
 @pytest.mark.req("DUR-06", "SYNC-06")

@@ -66,6 +66,18 @@ def test_pages_are_those_of_the_log(lake: Lake, reader: SqliteReader, cache: int
     pages.close()
 
 
+@pytest.mark.req("EXT-22")
+@pytest.mark.parametrize("cache", [CACHE, 0], ids=["cache", "no cache"])
+def test_pages_backwards_are_those_of_the_log(lake: Lake, reader: SqliteReader, cache: int) -> None:
+    pages, chance = LakePages(lake, cache), random.Random(f"newest {cache}")
+    for _ in range(150 if cache else 20):
+        (name, *_), _, upto, limit, bytes_max = question(chance, EVENTS)
+        page = pages.newest_page(name, upto, limit=limit, bytes_max=bytes_max)
+        expected = reader.newest_page(name, upto, limit=limit, bytes_max=bytes_max)
+        assert same(page, expected), (name, upto, limit, bytes_max)
+    pages.close()
+
+
 @pytest.mark.req("DUR-06", "SYNC-01")
 def test_scans_are_those_of_the_log(lake: Lake, reader: SqliteReader) -> None:
     pages, chance = LakePages(lake, CACHE), random.Random("scans")
@@ -257,6 +269,27 @@ def test_pages_over_the_seam_are_those_of_the_whole_log(pruning: Pruning, reader
             assert same(page, expected), (pruned_to, names, since, upto, limit, bytes_max)
             scanned = pruning.reader.scan(since, upto, limit=limit)
             assert list(scanned) == list(reader.scan(since, upto, limit=limit))
+
+
+@pytest.mark.req("EXT-22")
+def test_a_history_backwards_over_the_seam_is_that_of_the_whole_log(
+    pruning: Pruning, reader: SqliteReader
+) -> None:
+    chance = random.Random("seam backwards")
+    for pruned_to in (0, 1, 2_222, EVENTS):
+        pruning.prune(pruned_to)
+        for name in (*chance.sample(ASKABLE, 6), ROOMS[0]):
+            upto: int | None = EVENTS
+            records: list[Record] = []
+            while upto is not None:
+                page = pruning.reader.newest_page(
+                    name, upto, limit=chance.choice((1, 7, 90)), bytes_max=20_000
+                )
+                records += page.records
+                assert page.records or not page.has_more
+                upto = page.records[-1].committed_id - 1 if page.has_more else None
+            whole = reader.page([name], 0, EVENTS, limit=1 << 40, bytes_max=1 << 40)
+            assert records == list(reversed(whole.records)), (pruned_to, name)
 
 
 @pytest.mark.req("DUR-06", "SYNC-01")

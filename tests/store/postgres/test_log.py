@@ -249,7 +249,10 @@ def test_a_page_costs_the_same_however_long_the_log_and_sparse_the_partition(pos
             for start in range(0, events, 2_000):
                 append(log, sets[start : start + 2_000])
             assert len(log.page(["rare"], events // 10, events, limit=50, bytes_max=1 << 20).records) == 50
-            costs.append([blocks(log, partitions, events) for partitions in asks])
+            costs.append(
+                [blocks(log, partitions, events) for partitions in asks]
+                + [newest_blocks(log, name, events) for name in ("dense", "rare", "absent")]
+            )
         postgres.drop(dsn)
     for short, long in zip(*costs, strict=True):
         assert 0 < short < 700
@@ -265,7 +268,17 @@ def blocks(log: PostgresLog, partitions: list[str], events: int) -> int:
         "limit": 50,
         "bytes_max": 1 << 20,
     }
-    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + SQL["page"]
+    return touched(log, SQL["page"], parameters)
+
+
+def newest_blocks(log: PostgresLog, partition: str, events: int) -> int:
+    """As `blocks`, for a page that is read backwards."""
+    parameters = {"partition": partition, "upto": events - 5, "limit": 50, "bytes_max": 1 << 20}
+    return touched(log, SQL["newest_page"], parameters)
+
+
+def touched(log: PostgresLog, query: bytes, parameters: dict[str, Any]) -> int:
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
     for _ in range(2):  # the first touches more, to set hint bits
         row = log._pipeline.connection.execute(explain, parameters).fetchone()
     assert row is not None

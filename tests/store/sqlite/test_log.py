@@ -279,3 +279,15 @@ def test_a_page_is_all_index_searches(
     assert sum(step.startswith("SEARCH events USING INTEGER PRIMARY KEY") for step in plan) == 1
     assert [step for step in plan if step.startswith("SCAN")] in ([], ["SCAN ids"])
     assert not any("TEMP B-TREE" in step for step in plan)
+
+
+@pytest.mark.req("EXT-21")
+def test_a_page_backwards_is_all_index_searches(log: SqliteLog, tmp_path: Path) -> None:
+    append(log, [["p"], ["q"], ["p"]])
+    with direct(tmp_path) as connection:
+        query = f"EXPLAIN QUERY PLAN {sqlite_pages._SQL['newest_page']}"
+        plan = [str(row[3]) for row in connection.execute(query, (1, 9, 9))]
+    assert sum(step.startswith("SEARCH event_partitions USING PRIMARY KEY") for step in plan) == 1
+    assert sum(step.startswith("SEARCH events USING INTEGER PRIMARY KEY") for step in plan) == 1
+    assert [step for step in plan if step.startswith("SCAN")] in ([], ["SCAN ids"])
+    assert not any("TEMP B-TREE" in step for step in plan)

@@ -334,3 +334,19 @@ def test_events_that_leave_between_two_pages_are_not_passed_over(
         assert (
             reader.page(names, 0, 300, limit=500, bytes_max=1 << 20, snapshot_starts=snapshot_starts) == rest
         )
+
+
+@pytest.mark.req("EXT-22")
+def test_a_page_backwards_ends_where_the_log_begins(log: SqliteLog) -> None:
+    append(log, [["p"], ["q"], ["p"], ["r"], ["p"]])
+    log.set_archive(LAKE)
+    while log.prune_batch(3):
+        pass
+    page = log.newest_page("p", 9, limit=9, bytes_max=1 << 20)
+    assert ([record.committed_id for record in page.records], page.has_more) == ([5], True)
+    page = log.newest_page("r", 9, limit=9, bytes_max=1 << 20)
+    assert ([record.committed_id for record in page.records], page.has_more) == ([4], False)
+    for name in ("p", "q"):
+        with pytest.raises(Pruned) as told:
+            log.newest_page(name, 4, limit=9, bytes_max=1 << 20)
+        assert told.value.upto == 3

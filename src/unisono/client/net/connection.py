@@ -17,6 +17,7 @@ from aiohttp import ClientWSTimeout, WSMsgType
 
 from unisono.client.config import Config
 from unisono.client.core import Core
+from unisono.client.history import ServerHistory
 from unisono.client.net.renewal import Socket, Successor, TokenRenewal
 from unisono.client.net.tokens import TokenFailed, TokenSource
 from unisono.client.options import Options
@@ -26,6 +27,7 @@ from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, 
 from unisono.protocol.client_codec import (
     BadMessage,
     Connected,
+    HistoryResult,
     MessageWriter,
     PresenceUpdate,
     connect_payload,
@@ -85,6 +87,7 @@ class ServerConnection:
         self._task: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         self.presence = PresenceBoard(config.client_id, self.send, self._call_later)
+        self.history = ServerHistory(self.send)
 
     def _call_later(self, delay_s: float, call: Callable[[], None]) -> object:
         return self._loop.call_later(delay_s, self._guarded, call)
@@ -244,7 +247,7 @@ class ServerConnection:
             self.core.feed(Lost(None), Dialing(), Opened(), Received(successor.connected))
         finally:
             self._adopting = False
-        self.presence.opened(successor.connected)
+        self._connected(successor.connected)
 
     async def _open_socket(self, session: aiohttp.ClientSession) -> Socket:
         return await session.ws_connect(
@@ -305,6 +308,7 @@ class ServerConnection:
         finally:
             self._socket = None
             self.presence.lost()
+            self.history.lost()
             closing, self._closing = self._closing, None
             for task in tasks:
                 task.cancel()
@@ -336,14 +340,20 @@ class ServerConnection:
             return False
         if isinstance(message, PresenceUpdate):
             self.presence.take(message)
+        elif isinstance(message, HistoryResult):
+            self.history.take(message)
         elif message is not None:
             if isinstance(message, Connected):
-                self._loop.call_soon(self._guarded, lambda: self.presence.opened(message))
+                self._loop.call_soon(self._guarded, lambda: self._connected(message))
             if not self._received:
                 self._loop.call_soon(self._guarded, self._handle)
             self._received.append(Received(message))
             self._received_bytes += len(data)
         return True
+
+    def _connected(self, connected: Connected) -> None:
+        self.presence.opened(connected)
+        self.history.opened(connected)
 
     def _handle(self) -> None:
         received, self._received, self._received_bytes = self._received, [], 0

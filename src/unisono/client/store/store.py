@@ -243,6 +243,26 @@ class Store:
                 raise damaged(self._path, f"event {committed_id} of {partition!r} is not what was stored")
             yield StoredEvent(committed_id, event, authorship_of(row[2], row[6], row[5]))
 
+    def newest_events(self, partition: str, upto: int, limit: int) -> Iterator[CommittedEvent]:
+        """The stored events of a followed partition up to an id, newest first, at most `limit`."""
+        asked = (self.followed[partition].number, upto, limit)
+        rows = self._connection.execute(SQL["newest_events"], asked)
+        for *row, checksum in self._reading("reading events", rows):
+            committed_id, id, client_id, names, event, status_updated_at, author = row
+            if checksum != row_checksum(*row):
+                raise damaged(self._path, f"event {committed_id} of {partition!r} is not what was stored")
+            by = authorship_of(client_id, author, status_updated_at)
+            yield CommittedEvent(
+                id,
+                committed_id,
+                tuple(_decode_names(names)),
+                msgspec.Raw(event),
+                client_id,
+                status_updated_at,
+                by.user_id,
+                dict(by.claims) or None,
+            )
+
     def _reading(self, doing: str, rows: Iterator[Row]) -> Iterator[Row]:
         """Pass rows on; reading each of them can fail."""
         try:

@@ -51,6 +51,7 @@ from unisono.protocol.client_codec import (
     Connected,
     ErrorMessage,
     HeartbeatAck,
+    HistoryResult,
     Limits,
     PresenceUpdate,
     ServerMessage,
@@ -126,8 +127,8 @@ def _on_message(step: Transition, received: Received) -> None:
             step.request_next()
         case ErrorMessage():
             _on_error(step, message)
-        case HeartbeatAck() | PresenceUpdate():
-            pass  # presence never reaches this: the connection takes it
+        case HeartbeatAck() | PresenceUpdate() | HistoryResult():
+            pass  # presence and history never reach this: the connection takes them
         case _:
             assert_never(message)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -85,6 +85,22 @@ class Archive:
 
         Raises ArchiveFailed.
         """
+        return self._read(
+            extent,
+            lambda pages: pages.page(
+                partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
+            ),
+        )
+
+    def newest_page(
+        self, extent: LogExtent, partition: str, upto: int, *, limit: int, bytes_max: int
+    ) -> Page:
+        """As `LogReader.newest_page`, of the pruned events of a log with this extent; raises ArchiveFailed."""
+        return self._read(
+            extent, lambda pages: pages.newest_page(partition, upto, limit=limit, bytes_max=bytes_max)
+        )
+
+    def _read(self, extent: LogExtent, read: Callable[[LakePages], Page]) -> Page:
         location = self._chosen or extent.archive
         if location is None:
             raise ArchiveFailed(
@@ -109,9 +125,7 @@ class Archive:
                     self._pages = LakePages(Lake.at(location, self._options), self._cache_bytes)
                 elif self._stale:
                     self._refresh_pages(self._pages)
-                return self._pages.page(
-                    partitions, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts
-                )
+                return read(self._pages)
             except LakeError as error:
                 raise ArchiveFailed(
                     f"events up to {extent.pruned_to} have left the log, and the archive at {location} "
@@ -239,6 +253,15 @@ class ArchivedReader(EncodedPages):
                 return Page(records, has_more=part.has_more)
             left -= sum(len(record.event) for record in part.records)
             since = at
+
+    def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
+        """As `LogReader.newest_page`, also of pruned events; raises ArchiveFailed instead of Pruned."""
+        try:
+            return self._log.newest_page(partition, upto, limit=limit, bytes_max=bytes_max)
+        except Pruned as pruned:
+            self._read_extent(pruned.upto)
+        end = min(upto, self._extent.pruned_to)
+        return self._archive.newest_page(self._extent, partition, end, limit=limit, bytes_max=bytes_max)
 
     def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
         """As `LogReader.scan`, also of pruned events; raises ArchiveFailed instead of Pruned."""

@@ -73,6 +73,16 @@ class LakePages:
         wanted: tuple[str | None, ...] = (None,) if names is None else tuple(dict.fromkeys(names))
         if since >= upto or limit < 1 or not wanted:
             return Page((), has_more=False)
+        return self._retried(upto, lambda: self._read(wanted, snapshot_starts, since, upto, limit, bytes_max))
+
+    def newest_page(self, name: str, upto: int, *, limit: int, bytes_max: int) -> Page:
+        """As `LogReader.newest_page`. `upto` must be in the lake."""
+        if upto < 1 or limit < 1:
+            return Page((), has_more=False)
+        return self._retried(upto, lambda: self._read_newest(name, upto, limit, bytes_max))
+
+    def _retried(self, upto: int, read: Callable[[], Page]) -> Page:
+        """What `read` gives, tried again when the files were replaced meanwhile."""
         if self._clock() - self._refreshed_at > REFRESH_S:
             self._try_refresh()
         if upto > self.head:
@@ -82,7 +92,7 @@ class LakePages:
         for _ in range(TRIES):
             version = self._version
             try:
-                return self._read(wanted, snapshot_starts, since, upto, limit, bytes_max)
+                return read()
             except READ_ERRORS as error:
                 self.close()
                 self.refresh()
@@ -163,6 +173,45 @@ class LakePages:
                     for row in range(start, end, CHUNK_ROWS):
                         ids = layout.ids[row : min(end, row + CHUNK_ROWS)].copy()  # lets the rest be freed
                         yield int(ids[-1]) + 1, Chunk(place.file, group, row, ids)
+
+    def _read_newest(self, name: str, upto: int, limit: int, bytes_max: int) -> Page:
+        """Backwards through the files, so that what lies before the page is not read."""
+        records: list[Record] = []
+        left = bytes_max
+        for chunk in self._walk_back(name, upto):
+            for row in range(chunk.end - 1, chunk.start - 1, -1):
+                place = row - chunk.at
+                if not 0 <= place < len(chunk.records):
+                    piece = self._files.piece(chunk.file, chunk.group, row, 1.0)
+                    chunk.at = max(chunk.start, piece.start, row - RECORDS_AT_ONCE + 1)
+                    chunk.records = piece.records(chunk.at, row + 1)
+                    place = row - chunk.at
+                record = chunk.records[place]
+                left -= len(record.event)
+                if records and (len(records) == limit or left < 0):
+                    return Page(records, has_more=True)
+                records.append(record)
+        return Page(records, has_more=False)
+
+    def _walk_back(self, name: str, upto: int) -> Iterator[Chunk]:
+        """A partition's rows up to `upto` by chunks, the newest first."""
+        own, reached = name.encode(), upto + 1
+        for run in reversed(list(self._index.runs(name).within(0, upto))):
+            for place in reversed(run.of(own)):
+                for group in reversed(list(self._files.row_groups(place.file).of(own, 0, upto))):
+                    layout = self._files.layout(place.file, group)
+                    first, last = layout.rows(own)
+                    end = first + int(np.searchsorted(layout.ids[first:last], upto, "right"))
+                    if first == end:
+                        continue
+                    if layout.ids[end - 1] >= reached:
+                        raise LakeUnusable(
+                            f"event {layout.ids[end - 1]} is out of order in {place.file.path}"
+                        )
+                    reached = int(layout.ids[first])
+                    for stop in range(end, first, -CHUNK_ROWS):
+                        start = max(first, stop - CHUNK_ROWS)
+                        yield Chunk(place.file, group, start, layout.ids[start:stop].copy())
 
     def _records(self, places: list[tuple[Chunk, int]], limit: int, bytes_max: int, ahead: int) -> Page:
         """The records at `places`, in order, within the limits; at least one."""

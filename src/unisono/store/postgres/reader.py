@@ -134,6 +134,26 @@ class PostgresReader(EncodedPages):
             return Page((), has_more=False)
         return Page(records, has_more=len(rows) < rows[0][8])
 
+    def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
+        self._check()
+        if upto < 1 or limit < 1:
+            return Page((), has_more=False)
+        name = escape(partition)
+        parameters = {"partition": name, "upto": upto, "limit": limit, "bytes_max": bytes_max}
+        try:
+            found = self._pipeline.send("newest_page", parameters)
+            pruned = self._pipeline.send("page_pruned_to", {"partitions": Texts([name]), "since": 0})
+            self._pipeline.sync()
+            rows = found.fetchall()
+            records = [record(row) for row in rows]
+            left = pruned.fetchone()
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+        pruned_to, own = (0, 0) if left is None else (left[0], left[1] or 0)
+        if not rows and own:
+            raise Pruned(pruned_to)
+        return Page(records, has_more=bool(rows) and (len(rows) < rows[0][8] or own > 0))
+
     def _merged_page(
         self,
         names: tuple[str, ...],

@@ -106,6 +106,34 @@ class SqlitePages(EncodedPages):
         except READ_ERRORS as error:
             self._fail("reading a page", error)
 
+    def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
+        self._check()
+        if upto < 1 or limit < 1:
+            return Page((), has_more=False)
+        try:
+            number = self._look_up([partition]).get(partition)
+            if number is None:
+                return Page((), has_more=False)
+            rows = self._connection.execute(_SQL["newest_page"], (number, upto, limit + 1))
+            try:
+                page = _cut(rows, limit, bytes_max)
+            finally:
+                rows.close()
+            # Read after the rows: what had left the log before them had left it by now.
+            if page.has_more or not self._has_pruned(number):
+                return page
+            pruned_to = self._pruned_to()
+        except READ_ERRORS as error:
+            self._fail("reading a page", error)
+        if not page.records:
+            raise Pruned(pruned_to)
+        return Page(page.records, has_more=True)
+
+    def _has_pruned(self, number: int) -> bool:
+        """Whether events of a partition have left the log."""
+        asked = msgspec.json.encode([number]).decode()
+        return bool(self._connection.execute(_SQL["partitions_pruned_to"], (asked, 0)).fetchall())
+
     def _union(self, names: Mapping[str, None], since: int, read: Callable[[Sequence[int]], T]) -> T:
         """What `read` makes of the partitions' numbers; Pruned when some of it has left the log."""
         numbers = [number for name in names if (number := self._numbers.get(name)) is not None]

@@ -84,6 +84,11 @@ SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_update
 FROM event_partitions p LEFT JOIN events e USING (committed_id)
 WHERE p.partition = ? AND p.committed_id > ? AND p.committed_id <= ? ORDER BY p.committed_id;
 
+-- name: newest_events
+SELECT p.committed_id, e.id, e.client_id, e.partitions, e.event, e.status_updated_at, e.author, e.checksum
+FROM event_partitions p LEFT JOIN events e USING (committed_id)
+WHERE p.partition = ? AND p.committed_id <= ? ORDER BY p.committed_id DESC LIMIT ?;
+
 -- name: has_event
 SELECT 1 FROM events WHERE id = ?;
 

@@ -210,6 +210,26 @@ FROM sized
 WHERE place <= %(limit)b AND (place = 1 OR reached <= %(bytes_max)b)
 ORDER BY committed_id;
 
+-- name: newest_page
+-- As `page`, of one partition and descending.
+WITH ids AS MATERIALIZED (
+    SELECT committed_id FROM unisono.event_partitions
+    WHERE partition = %(partition)b COLLATE "C" AND committed_id <= %(upto)b
+    ORDER BY committed_id DESC LIMIT %(limit)b + 1
+), sized AS (
+    SELECT ids.committed_id, found.id, found.client_id, found.partitions, found.event, found.hash,
+           found.status_updated_at, found.author, (SELECT count(*) FROM ids) AS due, row_number() OVER nearest AS place,
+           sum(octet_length(found.event)) OVER nearest AS reached
+    FROM ids CROSS JOIN LATERAL (
+        SELECT * FROM unisono.events WHERE events.committed_id = ids.committed_id OFFSET 0
+    ) AS found
+    WINDOW nearest AS (ORDER BY ids.committed_id DESC ROWS UNBOUNDED PRECEDING)
+)
+SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author, due
+FROM sized
+WHERE place <= %(limit)b AND (place = 1 OR reached <= %(bytes_max)b)
+ORDER BY committed_id DESC;
+
 -- name: scan
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
 FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b

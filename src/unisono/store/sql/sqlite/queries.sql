@@ -83,6 +83,16 @@ WHERE partition = {number} AND committed_id > ?1 AND committed_id <= ?2
 SELECT ?1, committed_id FROM event_partitions
 WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3 ORDER BY committed_id LIMIT ?4;
 
+-- name: newest_page
+-- ?1: partition, ?2: up to, ?3: limit. Descending; the join order is that of `page`.
+WITH ids (committed_id) AS (
+    SELECT committed_id FROM event_partitions
+    WHERE partition = ?1 AND committed_id <= ?2 ORDER BY committed_id DESC LIMIT ?3
+)
+SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
+       events.status_updated_at, events.author
+FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
+
 -- name: page
 -- No outer ORDER BY: CROSS JOIN fixes the join order, so rows come lazily in the order of the ids, without a sort.
 WITH ids (committed_id) AS ({ids})
