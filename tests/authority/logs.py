@@ -47,8 +47,10 @@ class GatedLog(SqliteLog):
     gate: Gate
 
     @classmethod
-    def open(cls, directory: Path, *, lock_wait_s: float = files.LOCK_WAIT_S) -> Self:
-        log = super().open(directory, lock_wait_s=lock_wait_s)
+    def open(
+        cls, directory: Path, *, lock_wait_s: float = files.LOCK_WAIT_S, for_groups: bool = True
+    ) -> Self:
+        log = super().open(directory, lock_wait_s=lock_wait_s, for_groups=for_groups)
         log.gate = Gate()
         return log
 

@@ -15,10 +15,20 @@ from pyspark.sql import SparkSession
 from tests.pipeline.equality import by_partition, replayed, require_one_state
 from tests.pipeline.outline import HOT, Outlines, make_outlines, outline_model, shipped_outline
 from tests.store.records import make_record as store_record
+from unisono.lake import merge
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
+from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake
-from unisono.lake.merge import EVERY_ID, PartitionSubset, in_file_order, merge_pieces, pieces, scan_subset
+from unisono.lake.merge import (
+    EVERY_ID,
+    NamedPartitions,
+    PartitionSubset,
+    in_file_order,
+    merge_pieces,
+    pieces,
+    scan_subset,
+)
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
 from unisono.model.load import load_model
@@ -30,7 +40,7 @@ from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
-from unisono.pipeline.task_planning import PlannedTask, plan_tasks
+from unisono.pipeline.task_planning import PlannedTask, plan_names, plan_tasks
 from unisono.protocol.canonical import canonical
 from unisono.samples import sample_model
 from unisono.store.port import Record
@@ -138,6 +148,48 @@ def test_however_the_work_is_cut_the_states_are_the_same(
     assert (hot.state, hot.skipped) == replayed(
         model, [record for record in by_partition(records)[HOT] if record.committed_id <= 1_950]
     )
+
+
+def test_many_names_are_folded_in_one_pass(
+    spread: tuple[Storage, list[Record], list[DataFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is opened once, however many partitions are named; one that has no events is named, too."""
+    storage, records, files = spread
+    histories = by_partition(records)
+    some = sorted(histories)[::2]
+    opened: list[str] = []
+
+    def noted(place: Storage, file: DataFile) -> object:
+        opened.append(file.path)
+        return open_checked(place, file)
+
+    monkeypatch.setattr(merge, "open_checked", noted)
+    folded = list(fold_names(work(storage, files, PartitionSubset(BUCKETS), 0, 2_000, *some, "nobody")))
+    model = outline_model()
+    expected = {name: replayed(model, histories[name]) for name in some}
+    assert {one.partition: (one.state, one.skipped) for one in folded if one.events} == expected
+    assert [one.partition for one in folded if not one.events] == ["nobody"]
+    assert len(opened) == len(set(opened)) <= len(files)
+
+
+@given(
+    st.sets(st.text(min_size=1, max_size=2), min_size=1, max_size=6), st.text(max_size=2), st.text(max_size=2)
+)
+def test_named_partitions_are_those_and_no_others(names: set[str], one: str, other: str) -> None:
+    encoded = tuple(sorted(name.encode("utf-8", "replace") for name in names))
+    subset = NamedPartitions(BUCKETS, names=encoded)
+    first, last = sorted((one.encode("utf-8", "replace"), other.encode("utf-8", "replace")))
+    assert subset.holds(first.decode()) == (first in encoded)
+    assert subset.meets(first, last) == any(first <= name <= last for name in encoded)
+
+
+def test_named_partitions_are_planned_each_once() -> None:
+    few = [f"room-{number}" for number in range(5)]
+    assert sorted(name for _, part in plan_names(few, BUCKETS, 2) for name in part) == sorted(few)
+    many = [f"room-{number}" for number in range(task_planning.FEW_EVENTS + 1)]
+    planned = plan_names(many, BUCKETS, 2)
+    assert sorted(name for _, part in planned for name in part) == sorted(many)
+    assert all(bucket_of(name, BUCKETS) == bucket for bucket, part in planned for name in part)
 
 
 def _is_alone(part: PlannedTask) -> bool:

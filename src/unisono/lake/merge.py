@@ -8,6 +8,7 @@ their ids, which never overlap.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -70,6 +71,23 @@ class PartitionSubset(msgspec.Struct, frozen=True):
         names = batch.column("partition").dictionary_encode()
         ours = [self.holds(name) for name in names.dictionary.to_pylist()]
         return batch if all(ours) else batch.filter(pa.array(ours, pa.bool_()).take(names.indices))
+
+
+class NamedPartitions(PartitionSubset, frozen=True, kw_only=True):
+    """The partitions with these names, sorted by their UTF-8 bytes."""
+
+    names: tuple[bytes, ...]
+
+    def holds(self, name: str) -> bool:
+        wanted = name.encode()
+        return self.meets(wanted, wanted)
+
+    def meets(self, first: bytes, last: bytes) -> bool:
+        place = bisect_left(self.names, first)
+        return place < len(self.names) and self.names[place] <= last
+
+    def holds_range(self, first: bytes, last: bytes) -> bool:
+        return first == last and self.meets(first, last)
 
 
 def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:

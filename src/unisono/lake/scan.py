@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -130,17 +131,31 @@ def open_files_needed(files: Iterable[DataFile]) -> int:
     return fresh + max(counts.values(), default=0)
 
 
+class NameIndex:
+    """Names of partitions, sorted and by bucket, to find out which of them a file can have."""
+
+    def __init__(self, names: Iterable[str], buckets: int) -> None:
+        self._by_bucket: dict[int | None, list[bytes]] = {
+            UNBUCKETED: sorted({name.encode() for name in names})
+        }
+        for name in self._by_bucket[UNBUCKETED]:
+            self._by_bucket.setdefault(bucket_of(name.decode(), buckets), []).append(name)
+
+    def in_file(self, file: DataFile) -> list[bytes]:
+        """The names that a file of `by_partition` or `snapshots` can have, sorted by their UTF-8 bytes."""
+        assert file.first_partition is not None
+        assert file.last_partition is not None
+        own = self._by_bucket.get(file.bucket, [])
+        first = bisect_left(own, file.first_partition.encode())
+        return own[first : bisect_right(own, file.last_partition.encode(), lo=first)]
+
+
 def files_with(
     files: Iterable[DataFile], buckets: int, names: Sequence[str], since: int, upto: int
 ) -> list[DataFile]:
     """The files of `by_partition` that may have rows of `names` in `(since, upto]`."""
-    return [
-        file
-        for file in files
-        if file.last_id > since
-        and file.first_id <= upto
-        and any(file_may_contain(file, name, buckets) for name in names)
-    ]
+    index = NameIndex(names, buckets)
+    return [file for file in files if file.last_id > since and file.first_id <= upto and index.in_file(file)]
 
 
 def file_may_contain(file: DataFile, name: str, buckets: int) -> bool:

@@ -28,6 +28,7 @@ from unisono.lake.columns import bucket_of
 from unisono.lake.digests import Digest
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import (
+    NamedPartitions,
     PartitionSubset,
     Piece,
     batch_rows_for,
@@ -157,14 +158,25 @@ def fold_subset(task: FoldTask, *, unchanged: bool = False) -> Iterator[Partitio
 
 
 def fold_names(task: FoldTask) -> Iterator[PartitionFold]:
-    """The named partitions, sorted by name, each from its own snapshot on."""
+    """The named partitions, sorted by name, each from its own snapshot on; from one pass over the files."""
+    names = tuple(sorted({name.encode() for name in task.names}))
+    subset = NamedPartitions(task.subset.buckets_in_all, names=names)
     with gc_paused(), Snapshots.opened(task.storage, task.snapshots, task.upto) as snapshots:
         folder = Folder(task.model.load())
-        for name in sorted({name.encode() for name in task.names}):
-            base = snapshots.latest(name)
-            since = 0 if base is None else base.committed_id
-            subset = single_partition(name.decode(), task.subset.buckets_in_all)
-            yield folder.fold(name, base, history_of(task.storage, task.events, subset, since, task.upto))
+        since = _all_folded_to(snapshots, subset)
+        found: Iterator[History]
+        if len(names) == 1:  # file after file: one open file, however many there are
+            found = iter([(names[0], history_of(task.storage, task.events, subset, since, task.upto))])
+        else:
+            found = with_names(histories(task.storage, task.events, subset, since, task.upto), iter(names))
+        for name, history in found:
+            yield folder.fold(name, snapshots.latest(name), history)
+
+
+def _all_folded_to(snapshots: Snapshots, subset: NamedPartitions) -> int:
+    """The id up to which every one of these partitions has a snapshot."""
+    reached = [ids[-1] for _, ids in snapshots.found(subset)]
+    return min(reached) if len(reached) == len(subset.names) else 0
 
 
 def normalise_names(partitions: Sequence[str]) -> tuple[str, ...]:

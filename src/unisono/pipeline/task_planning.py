@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import open_checked
 from unisono.lake.merge import PartitionSubset
 from unisono.lake.row_groups import Footer
@@ -24,6 +25,9 @@ TASK_EVENTS_MIN: Final = 2_000
 TASK_ROWS_MIN: Final = 50_000
 TASK_ROWS_MAX: Final = 2_000_000
 """Rows per subset: enough to be worth a task, few enough that a lost worker costs a minute at most."""
+
+TASK_NAMES_MAX: Final = 50_000
+"""Named partitions per task, of one bucket."""
 
 TASKS_PER_CORE: Final = 4
 """Keeps cores busy to the end although subsets differ in size."""
@@ -62,6 +66,21 @@ def plan_tasks(
         for part in _of_bucket(storage, files, buckets, bucket, count, size)
     ]
     return sorted(planned, key=lambda part: -part.rows)
+
+
+def plan_names(names: Sequence[str], buckets: int, cores: int) -> list[tuple[int, Sequence[str]]]:
+    """Named partitions in disjoint parts, with the bucket of each part's output files."""
+    if len(names) <= FEW_EVENTS:
+        parts = [names[number::cores] for number in range(cores)]
+        return [(UNBUCKETED, part) for part in parts if part]
+    by_bucket: dict[int, list[str]] = {}
+    for name in sorted(names, key=str.encode):
+        by_bucket.setdefault(bucket_of(name, buckets), []).append(name)
+    return [
+        (bucket, own[start : start + TASK_NAMES_MAX])
+        for bucket, own in sorted(by_bucket.items())
+        for start in range(0, len(own), TASK_NAMES_MAX)
+    ]
 
 
 def _of_bucket(

@@ -191,7 +191,8 @@ class EmbeddedLogMaintainer:
         while True:
             try:
                 try:
-                    with closing(SqliteLog.open(self._directory, lock_wait_s=0)) as log:
+                    opened = SqliteLog.open(self._directory, lock_wait_s=0, for_groups=False)
+                    with closing(opened) as log:
                         return direct(log) or {}
                 except LogInUse as in_use:
                     try:
@@ -241,9 +242,9 @@ def _erase(log: SqliteLog, request: EraseRequest) -> Answer:
 def _reclaim(log: SqliteLog) -> Answer:
     """Nobody else has the log open, so a file that cannot shrink or has traces of erased text is written again."""
     until = time.monotonic() + STEP_S
-    while not (result := log.reclaim()).done and time.monotonic() < until:
+    while not (result := log.reclaim()).done and not result.unclean and time.monotonic() < until:
         pass
-    if result.done and (result.unclean or result.free_pages):
+    if result.unclean or (result.done and result.free_pages):
         log.rewrite()
         result = ReclaimProgress(True, 0)
     answer: Answer = msgspec.to_builtins(result)

@@ -55,12 +55,17 @@ class SqliteLog(SqliteReader):
     """
 
     def __init__(
-        self, connection: apsw.Connection, lock: files.DirectoryLock, checkpointer: WalCheckpointer
+        self,
+        connection: apsw.Connection,
+        lock: files.DirectoryLock,
+        checkpointer: WalCheckpointer,
+        *,
+        for_groups: bool = True,
     ) -> None:
         super().__init__(connection)
         self._lock = lock
         self._checkpointer = checkpointer
-        self._ids = EventIdWriter(connection)
+        self._ids = EventIdWriter(connection) if for_groups else None
         self._keys: dict[str, int] = {}
         self._known: Mapping[str, RememberedId] = {}
         """Of the open group: the keys of its ids, and the ids that are in the log."""
@@ -69,15 +74,21 @@ class SqliteLog(SqliteReader):
         self._closed = False
 
     @classmethod
-    def open(cls, directory: Path, *, lock_wait_s: float = files.LOCK_WAIT_S) -> Self:
-        """Open the log in `directory` for writing, making it if there is none; raises StoreUnusable."""
+    def open(
+        cls, directory: Path, *, lock_wait_s: float = files.LOCK_WAIT_S, for_groups: bool = True
+    ) -> Self:
+        """Open the log in `directory` for writing, making it if there is none; raises StoreUnusable.
+
+        `for_groups`: read the newest ids now, which takes up to a second. Otherwise the first group waits for it.
+        """
         try:
             files.prepare_directory(directory)
             lock = files.DirectoryLock(directory, lock_wait_s)
             try:
                 connection = files.connect_writer(directory)
                 try:
-                    return cls(connection, lock, WalCheckpointer(connection, directory))
+                    checkpointer = WalCheckpointer(connection, directory)
+                    return cls(connection, lock, checkpointer, for_groups=for_groups)
                 except BaseException:
                     connection.close()
                     raise
@@ -86,6 +97,11 @@ class SqliteLog(SqliteReader):
                 raise
         except (apsw.Error, OSError) as error:
             raise unusable(directory, error) from error
+
+    def _event_ids(self) -> EventIdWriter:
+        if self._ids is None:
+            self._ids = EventIdWriter(self._connection)
+        return self._ids
 
     def last_status_updated_at(self) -> int:
         self._check()
@@ -108,7 +124,7 @@ class SqliteLog(SqliteReader):
             )
             keys = id_keys(ids)
             self._keys = dict(zip(ids, keys, strict=True))
-            known = dict(self._ids.find(ids, keys))
+            known = dict(self._event_ids().find(ids, keys))
             if pruned_to:
                 asked = msgspec.json.encode(ids).decode()
                 known.update(
@@ -147,7 +163,7 @@ class SqliteLog(SqliteReader):
             places = sorted((numbers[name], r.committed_id) for r in records for name in r.partitions)
             self._connection.executemany(_SQL["insert_event"], rows)
             self._connection.executemany(_SQL["insert_event_partition"], places)
-            indexed_to = self._ids.write_some(head, len(records))
+            indexed_to = self._event_ids().write_some(head, len(records))
             self._connection.execute(
                 _SQL["advance_head"],
                 (records[-1].committed_id, records[-1].status_updated_at, indexed_to),
@@ -155,7 +171,7 @@ class SqliteLog(SqliteReader):
             self._connection.execute("COMMIT")
         except Exception as error:
             self._fail("committing a group", error)
-        self._ids.add(zip(keys, (record.committed_id for record in records), strict=True))
+        self._event_ids().add(zip(keys, (record.committed_id for record in records), strict=True))
         self._group_head = None
 
     def abandon(self) -> None:
@@ -232,7 +248,8 @@ class SqliteLog(SqliteReader):
         deleted = self._change(
             "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
         )
-        self._ids.forget(self.extent().pruned_to)
+        if self._ids is not None:
+            self._ids.forget(self.extent().pruned_to)
         return deleted
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
@@ -312,7 +329,7 @@ class SqliteLog(SqliteReader):
         unasked = [id for id in ids if id not in self._keys]
         if unasked:
             self._keys.update(zip(unasked, id_keys(unasked), strict=True))
-            self._known = {**self._known, **dict(self._ids.find(unasked))}
+            self._known = {**self._known, **dict(self._event_ids().find(unasked))}
         if len(set(ids)) < len(ids) or not self._known.keys().isdisjoint(ids):
             raise StorageError("an id of this group is in the log or comes twice")
         return [self._keys[id] for id in ids]

@@ -33,7 +33,7 @@ from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtur
 from unisono.lake.attempt_files import removed_unless_committed
 from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
-from unisono.lake.storage import LOG
+from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
@@ -110,6 +110,47 @@ def test_by_partition_and_by_id(tmp_path: Path) -> None:
         assert list(reader.scan(0, reader.head(), limit=10_000)) == tombstones
     with pytest.raises(NothingFound, match="no event has the id 'nobody': nothing was erased"):
         plan(HERE, sqlite_uri(data), lake, Selector("id", (one.id, "nobody")))
+
+
+def test_files_are_opened_once_however_many_partitions_are_concerned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny partitions, one event each: ten times as many of them erased need no more reads of files."""
+    reads = [0]
+    read = Storage.read
+
+    def counted(storage: Storage, table: str, path: str) -> object:
+        reads[0] += 1
+        return read(storage, table, path)
+
+    monkeypatch.setattr(Storage, "read", counted)
+
+    def reads_for(erased: int) -> int:
+        data, lake = tmp_path / f"data-{erased}", Lake.at(str(tmp_path / f"lake-{erased}"))
+        lake.make(buckets=2)
+        with closing(SqliteLog.open(data)) as log:
+            log.begin([])
+            log.commit([_tiny(number, number <= erased) for number in range(1, 1_001)])
+        export(HERE, sqlite_uri(data), lake)
+        snapshot(HERE, lake, ShippedModel.open())
+        with closing(open_maintainer(sqlite_uri(data))) as maintainer:
+            maintainer.put_snapshots(states(lake))
+        reads[0] = 0
+        done = run(HERE, data, lake)
+        assert (done.events, done.partitions, done.proof.holds) == (erased, erased, True)
+        with closing(SqliteReader.open(data)) as reader:
+            assert len(reader.watermarks(0)) == 1_000
+        return reads[0]
+
+    assert reads_for(600) <= reads_for(60) + 10
+
+
+def _tiny(number: int, by_culprit: bool) -> Record:
+    body = canonical({"type": "set", "payload": {"target": "title", "value": canary(number)}})
+    names = (f"tiny-{number:05d}",)
+    digest = content_hash(body, canonical(list(names)))
+    client = CULPRIT if by_culprit else "other"
+    return Record(number, f"id-{number}", client, names, body, digest, START_MS + number)
 
 
 def path_of(lake: Lake, file: DataFile) -> Path:

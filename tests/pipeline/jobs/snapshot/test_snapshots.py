@@ -35,7 +35,8 @@ from unisono.pipeline.jobs.compact.snapshot_compaction import AGE_BASE, states_t
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at, states_at
 from unisono.pipeline.jobs.snapshot import job as snapshots
-from unisono.pipeline.jobs.snapshot.job import drop_snapshots, latest, snapshot
+from unisono.pipeline.jobs.snapshot.drop import drop_snapshots
+from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -149,10 +150,13 @@ def test_partitions_whose_history_changed_are_folded_anew(
         export(HERE, store, lake, to=upto)
         snapshot(HERE, lake, model)
     gone = ["room-00002", "room-00005", "nobody"]
-    assert drop_snapshots(lake, gone) == 4
-    assert drop_snapshots(lake, gone) == 0
+    assert drop_snapshots(HERE, lake, gone) == 4
+    assert drop_snapshots(HERE, lake, gone) == 0
     left = {row.partition for row in latest(lake, model.version)}
     assert len(left) == 23
+    named = {file.path for file in lake.table(SNAPSHOTS).files()}
+    assert drop_snapshots(HERE, lake, ["room-00002"]) == 0
+    assert {file.path for file in lake.table(SNAPSHOTS).files()} == named, "a file without such rows stays"
     assert not left & set(gone)
     assert snapshot(HERE, lake, model).partitions == 2
     require_replay(lake, model, records[:800])

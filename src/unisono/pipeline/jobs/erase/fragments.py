@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -39,6 +40,8 @@ _SLOT_BITS: Final = 22
 
 _DIGEST_BYTES: Final = 12
 _WORD: Final = np.dtype("<u8")
+_TWO_WORDS: Final = struct.Struct("<QQ")
+_WORD_MAX: Final = (1 << 64) - 1
 _SHIFT: Final = np.uint64(64 - _SLOT_BITS)
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
@@ -62,10 +65,10 @@ def pieces_of(event: bytes) -> Iterator[bytes]:
 
 def token(piece: bytes, salt: bytes) -> bytes:
     """The token of a piece: the hash that is searched for, and a digest to confirm it."""
-    first, second = np.frombuffer(piece, _WORD)
-    with np.errstate(over="ignore"):
-        key: bytes = _mixed(first, second, _factors(salt)).tobytes()
-    return key + _digest(piece, salt)
+    first, second = _TWO_WORDS.unpack(piece)
+    one, other = _factors(salt)
+    mixed: int = (first * int(one) & _WORD_MAX) ^ (second * int(other) & _WORD_MAX)
+    return mixed.to_bytes(_WORD.itemsize, "little") + _digest(piece, salt)
 
 
 def sample(texts: Sequence[bytes], most: int, salt: bytes) -> list[bytes]:
@@ -125,7 +128,8 @@ class FragmentSearch:
             keys = _mixed(words[:-1], words[1:], self._factors)
             for place in self._places(keys):
                 start = shift + place * size
-                found = token(bytes(data[start : start + PIECE_BYTES]), self._pieces.salt)
+                piece = bytes(data[start : start + PIECE_BYTES])
+                found = keys[place].tobytes() + _digest(piece, self._pieces.salt)
                 if found in self._pieces.tokens:
                     self.found.add(found)
         if len(self.found) > before:
@@ -134,12 +138,9 @@ class FragmentSearch:
     def _places(self, keys: Any) -> list[int]:
         """One offset of each hash that occurs."""
         places = np.flatnonzero(self._slots[keys >> _SHIFT])
-        candidates = keys[places]
+        candidates, first = np.unique(keys[places], return_index=True)
         numbers = np.minimum(np.searchsorted(self._keys, candidates), len(self._keys) - 1)
-        right = self._keys[numbers] == candidates
-        one = np.full(len(self._keys), -1, np.int64)
-        one[numbers[right]] = places[right]
-        found: list[int] = one[one >= 0].tolist()
+        found: list[int] = places[first[self._keys[numbers] == candidates]].tolist()
         return found
 
     def _forget_found(self) -> None:

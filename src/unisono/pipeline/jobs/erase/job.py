@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ from unisono.pipeline.jobs.erase.select import (
     merge_selections,
     select,
 )
-from unisono.pipeline.jobs.erase.snapshots import drop_states, fold_again, states_of
+from unisono.pipeline.jobs.erase.snapshots import drop_states, fold_again, folded_states
 from unisono.pipeline.jobs.erase.unproved import (
     UnprovedErasure,
     clear_unproved,
@@ -217,7 +217,7 @@ def _begin(
 def _refold(spark: SparkSession, lake: Lake, model: ShippedModel | None, names: Sequence[str]) -> int:
     """Replace the snapshots; returns the time, in milliseconds, since when a snapshot is clean."""
     before = 0 if model is None else folded_to(lake, model)
-    drop_states(lake, names)
+    drop_states(spark, lake, names)
     folded_ms = now_ms()
     if model is not None:
         fold_again(spark, lake, model, names, before)
@@ -232,12 +232,18 @@ def _erase_in_log(
     times: Mapping[int, int],
 ) -> Iterator[int]:
     """Erase events in batches, each followed by new snapshots, which a pruned log needs."""
-    for start in range(0, len(events), ERASE_EVENTS_MAX):
-        some = events[start : start + ERASE_EVENTS_MAX]
-        names = sorted({name for event in some for name in event.partitions})
-        yield maintainer.erase(
-            [(event.committed_id, tombstone(times[event.committed_id])) for event in some], names
-        )
+    # By partition, so that the snapshots of a batch are next to each other in the lake's files.
+    ordered = sorted(events, key=lambda event: (event.partitions[0].encode(), event.committed_id))
+    everything = sorted({name for event in events for name in event.partitions})
+    with ExitStack() as stack:
+        states = None
         if model is not None:
-            for snapshots in states_of(lake, model.version, names):
+            states = stack.enter_context(folded_states(lake, model.version, everything))
+        for start in range(0, len(ordered), ERASE_EVENTS_MAX):
+            some = ordered[start : start + ERASE_EVENTS_MAX]
+            names = sorted({name for event in some for name in event.partitions})
+            yield maintainer.erase(
+                [(event.committed_id, tombstone(times[event.committed_id])) for event in some], names
+            )
+            for snapshots in () if states is None else states(names):
                 maintainer.put_snapshots(snapshots)

@@ -21,7 +21,7 @@ from unisono.lake.digests import Digest, digest, total
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake
 from unisono.lake.row_groups import Footer
-from unisono.lake.scan import file_may_contain
+from unisono.lake.scan import NameIndex
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile, FileWriter
@@ -89,12 +89,13 @@ def rewrite(
     """
     changed = 0
     clean: set[str] = set()
+    index = NameIndex(partitions, lake.table(name).description().buckets)
 
     def rewrite_all() -> None:
         nonlocal changed
         while True:
             table = lake.table(name)
-            jobs = [job for job in _jobs(table, erased, partitions) if job.file.path not in clean]
+            jobs = [job for job in _jobs(table, erased, index) if job.file.path not in clean]
             if not jobs:
                 return
             with job_attempt(lake.storage) as storage:
@@ -107,14 +108,11 @@ def rewrite(
     return changed
 
 
-def _jobs(table: Table, erased: TombstoneTimes, partitions: Mapping[str, int]) -> list[RewriteTask]:
-    buckets = table.description().buckets
+def _jobs(table: Table, erased: TombstoneTimes, index: NameIndex) -> list[RewriteTask]:
     jobs = []
     for file in table.files():
         mine = erased.within(file.first_id, file.last_id)
-        if len(mine) and (
-            table.name == LOG or any(file_may_contain(file, name, buckets) for name in partitions)
-        ):
+        if len(mine) and (table.name == LOG or index.in_file(file)):
             jobs.append(RewriteTask(table.storage, file, mine))
     return jobs
 

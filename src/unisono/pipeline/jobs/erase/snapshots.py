@@ -6,7 +6,8 @@ version. Those of the model in force are folded again from the lake, which has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from unisono.lake.commit_retry import retry_on_conflict
@@ -16,17 +17,20 @@ from unisono.lake.scan import files_with
 from unisono.lake.snapshots import Snapshots, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.job_model import ShippedModel, stored_digest
-from unisono.pipeline.jobs.snapshot.job import drop_snapshots, snapshot
+from unisono.pipeline.jobs.snapshot.drop import drop_snapshots
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUBLISHED_AT_ONCE: Final = 64
-"""Snapshots per call to the log."""
+PUBLISHED_AT_ONCE: Final = 1_000
+PUBLISHED_BYTES: Final = 16 << 20
+"""Snapshots per call to the log, which splits them into short transactions."""
 
 
-def drop_states(lake: Lake, names: Sequence[str]) -> int:
+def drop_states(spark: SparkSession, lake: Lake, names: Sequence[str]) -> int:
     """Remove the lake's snapshots of these partitions; returns their number.
 
     A concurrent snapshot run may have read erased content. There is always a commit, so that its own fails.
@@ -36,7 +40,7 @@ def drop_states(lake: Lake, names: Sequence[str]) -> int:
         table = lake.find(SNAPSHOTS)
         if table is None:
             return 0
-        gone = drop_snapshots(lake, names)
+        gone = drop_snapshots(spark, lake, names)
         if not gone:
             table.put_snapshots([], {}, {"forgotten": 0})
         return gone
@@ -54,24 +58,36 @@ def fold_again(
         table.put_snapshots([], {model.version: reached}, {"folded again": len(names)})
 
 
-def states_of(lake: Lake, model_version: int, names: Sequence[str]) -> Iterator[list[Snapshot]]:
-    """The newest snapshots of these partitions as the log stores them, in batches."""
+@contextmanager
+def folded_states(
+    lake: Lake, model_version: int, names: Sequence[str]
+) -> Iterator[Callable[[Iterable[str]], Iterator[list[Snapshot]]]]:
+    """Opens the newest snapshots of these partitions, for a function from some of the names to their snapshots.
+
+    It gives them as the log stores them, in batches; fastest when it is called for ascending names.
+    """
     table = lake.find(SNAPSHOTS)
-    if table is None:
-        return
-    buckets = table.description().buckets
-    own = files_with(files_of(table.files(), model_version), buckets, names, -1, EVERY_ID.upto)
-    batch: list[Snapshot] = []
+    own = [] if table is None else files_of(table.files(), model_version)
+    if table is not None:
+        own = files_with(own, table.description().buckets, names, -1, EVERY_ID.upto)
     with Snapshots.opened(lake.storage, own) as snapshots:
-        for name in sorted(set(names), key=str.encode):
-            row = snapshots.latest(name.encode())
-            if row is not None:
-                digest = stored_digest(row.model_digest)
-                batch.append(
-                    Snapshot(name, row.committed_id, model_version, row.state, row.created_at, digest)
-                )
-            if len(batch) == PUBLISHED_AT_ONCE:
-                yield batch
-                batch = []
-    if batch:
-        yield batch
+
+        def stored(some: Iterable[str]) -> Iterator[list[Snapshot]]:
+            encoded = sorted({name.encode() for name in some})
+            rows = (row for name in encoded if (row := snapshots.latest(name)) is not None)
+            for batch in in_batches(
+                rows, lambda row: len(row.state), count_max=PUBLISHED_AT_ONCE, bytes_max=PUBLISHED_BYTES
+            ):
+                yield [
+                    Snapshot(
+                        row.partition,
+                        row.committed_id,
+                        model_version,
+                        row.state,
+                        row.created_at,
+                        stored_digest(row.model_digest),
+                    )
+                    for row in batch
+                ]
+
+        yield stored

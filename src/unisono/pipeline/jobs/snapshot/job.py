@@ -23,7 +23,7 @@ from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import PartitionSubset
 from unisono.lake.scan import files_with, open_files_needed
-from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow, files_of
+from unisono.lake.snapshots import Snapshots, StateRow, files_of
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile
@@ -35,7 +35,7 @@ from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
 from unisono.pipeline.jobs.export.job import require_present
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import plan_names, plan_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,37 +130,6 @@ def by_bucket(table: Table, model_version: int) -> Iterator[tuple[PartitionSubse
             yield PartitionSubset(buckets, (bucket,)), own
 
 
-def drop_snapshots(lake: Lake, names: Sequence[str]) -> int:
-    """Remove all snapshots of these partitions, of any model version, because their history changed.
-
-    The next run folds them from their first event. Returns the number of rows removed.
-    """
-    table = lake.find(SNAPSHOTS)
-    if table is None or not names:
-        return 0
-    buckets, dropped_names = table.description().buckets, {name.encode() for name in names}
-    old_files = files_with(table.files(), buckets, names, -1, 1 << 53)
-    rewritten: list[DataFile] = []
-    dropped = 0
-    for file in old_files:
-        assert file.bucket is not None
-        assert file.model_version is not None
-        writer = SnapshotWriter(lake.storage, file.bucket, file.model_version, file.model_digest or "")
-        with Snapshots.opened(lake.storage, [file]) as snapshots:
-            for name, ids in snapshots.found():
-                if name in dropped_names:
-                    dropped += len(ids)
-                    continue
-                for committed_id in ids:
-                    writer.add(snapshots.at(name, committed_id))
-        rewritten += writer.close()
-    if dropped:
-        folded = {file.model_version: 0 for file in old_files if file.model_version is not None}
-        with removed_unless_committed(lake.storage, rewritten):
-            table.put_snapshots(rewritten, folded, {"forgotten": dropped}, old=old_files)
-    return dropped
-
-
 def _remove(lake: Lake, model_version: int) -> None:
     table = lake.find(SNAPSHOTS)
     if table is not None and (own := _own(table, model_version)):
@@ -228,8 +197,10 @@ def _plan(
 ) -> list[FoldTask]:
     cores, now = parallelism(spark), now_ms()
     if partitions is not None:
-        groups = [partitions[number::cores] for number in range(cores)]
-        return [_task_for_names(view, model, own, names, now) for names in groups if names]
+        return [
+            _task_for_names(view, model, own, names, bucket, now)
+            for bucket, names in plan_names(partitions, view.buckets, cores)
+        ]
     if since == view.head:
         return []
     new = [file for file in view.partition_files if file.last_id > since]
@@ -251,7 +222,7 @@ def _plan(
 
 
 def _task_for_names(
-    view: View, model: ShippedModel, own: Sequence[DataFile], names: Sequence[str], now: int
+    view: View, model: ShippedModel, own: Sequence[DataFile], names: Sequence[str], bucket: int, now: int
 ) -> FoldTask:
     return FoldTask(
         view.storage,
@@ -261,7 +232,7 @@ def _task_for_names(
         view.head,
         tuple(files_with(view.partition_files, view.buckets, names, 0, view.head)),
         tuple(files_with(own, view.buckets, names, -1, view.head)),
-        bucket=UNBUCKETED,
+        bucket=bucket,
         created_at=now,
         names=tuple(names),
     )
