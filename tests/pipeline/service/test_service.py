@@ -6,21 +6,25 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
+from tests.lake.lakes import HERE
 from tests.pipeline.beside import run_beside
 from tests.pipeline.history import make_store
 from tests.pipeline.processes import wait_until
 from unisono.ipc.files import read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.retain.job import RetentionPolicy
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.service import run as services
 from unisono.pipeline.service.lease import Lease
 from unisono.pipeline.service.run import FAILED_IN_A_ROW_MAX, Service, ServiceStage, StageResult
+from unisono.pipeline.service.stages import ServiceOptions, stages
 from unisono.store.sqlite.log import SqliteLog
 
 
@@ -90,6 +94,20 @@ def test_a_cycle_does_every_stage_in_order(bench: Bench) -> None:
         2,
         2,
     )
+
+
+def test_a_cycle_with_nothing_new_needs_no_spark(tmp_path: Path) -> None:
+    """All stages of a cycle, with a session on which nothing can be run once the lake has everything."""
+    make_store(tmp_path / "data", 300)
+    bench = Bench(tmp_path)
+    options = ServiceOptions(RetentionPolicy(events=100, newest=100), compact_every_s=None)
+    first = bench.service(*stages(HERE, bench.store, bench.lake, options))
+    assert first.run(threading.Event(), cycles=1)
+    assert (first.status.lake_head, first.status.log_pruned_to) == (300, 200)
+    no_spark: Any = object()
+    idle = bench.service(*stages(no_spark, bench.store, bench.lake, options))
+    assert idle.run(threading.Event(), cycles=2), bench.said
+    assert all(stage.items == 0 for stage in idle.status.stages.values())
 
 
 def test_what_is_done_now_and_then_is_remembered(bench: Bench) -> None:

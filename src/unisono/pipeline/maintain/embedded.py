@@ -77,6 +77,10 @@ class LogMaintainer(Protocol):
         """partition → committed_id of its snapshot of that model; the digest is empty without a model."""
         ...
 
+    def erasures(self) -> int:
+        """How many erasures the log had when this was opened, and by this."""
+        ...
+
     def model_in_force(self) -> ModelBundle | None:
         """The model in force; None where it has no version (its snapshots then have version 0)."""
         ...
@@ -139,6 +143,9 @@ class EmbeddedLogMaintainer:
 
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
         return self._read(lambda reader: reader.watermarks(model_version, model_digest))
+
+    def erasures(self) -> int:
+        return self._erasures
 
     def model_in_force(self) -> ModelBundle | None:
         return self._read(lambda reader: reader.model_in_force())

@@ -38,6 +38,9 @@ class SharedLogMaintainer:
     def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
         return self._read(lambda reader: reader.watermarks(model_version, model_digest))
 
+    def erasures(self) -> int:
+        return self._erasures
+
     def model_in_force(self) -> ModelBundle | None:
         return self._read(lambda reader: reader.model_in_force())
 

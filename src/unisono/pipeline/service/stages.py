@@ -15,7 +15,7 @@ from unisono.pipeline.jobs.compact.job import compact, needs_compaction, vacuum
 from unisono.pipeline.jobs.export.job import export, plan
 from unisono.pipeline.jobs.retain.job import RetentionPolicy, retain
 from unisono.pipeline.jobs.snapshot.job import folded_to, snapshot
-from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.jobs.snapshot.publish import PublishedFiles, publish
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.service.run import ServiceStage, StageResult
 
@@ -63,6 +63,7 @@ class _StageWork:
         self._spark = spark
         self._store = store
         self._lake = lake
+        self._published: PublishedFiles | None = None
         self.options = options
 
     def export(self) -> StageResult:
@@ -81,7 +82,8 @@ class _StageWork:
         )
 
     def publish(self) -> StageResult:
-        done = publish(self._lake, self._store, in_force(self._store).version)
+        done = publish(self._lake, self._store, in_force(self._store).version, before=self._published)
+        self._published = done.published
         return StageResult(done.snapshots, f"{done.snapshots} snapshots into the store")
 
     def retain(self) -> StageResult:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outl
 from tests.pipeline.processes import run
 from unisono.authority.states.resident import States
 from unisono.lake.lake import Lake
+from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.pipeline.errors import Mismatch, ModelContentChanged
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import publish as publishing
@@ -84,6 +86,42 @@ def test_what_is_newer_goes_into_the_store(
         assert written.state == replayed(model.load(), by_partition(records)["room-00001"])[0]
     finally:
         log.close()
+
+
+def test_a_process_that_publishes_again_reads_only_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = make_outlines(tmp_path / "data", 600, 30)
+    store, lake, model = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make(buckets=4)
+    export(HERE, store, lake, to=590)
+    snapshot(HERE, lake, model)
+    reads: list[str] = []
+    read = Storage.read
+
+    def noted(storage: Storage, table: str, path: str) -> object:
+        if table == SNAPSHOTS:
+            reads.append(path)
+        return read(storage, table, path)
+
+    first = publish(lake, store, VERSION)
+    assert first.snapshots == 30
+    monkeypatch.setattr(Storage, "read", noted)
+    again = publish(lake, store, VERSION, before=first.published)
+    assert (again.snapshots, reads) == (0, [])
+    export(HERE, store, lake)
+    snapshot(HERE, lake, model)
+    reads.clear()
+    third = publish(lake, store, VERSION, before=again.published)
+    assert third.snapshots == len({name for record in records[590:] for name in record.partitions})
+    assert not set(reads) & first.published.files
+    require_published(store, records)
+
+    with closing(open_maintainer(store)) as maintainer:
+        maintainer.erase([], ["room-00001"])
+    assert "room-00001" not in watermarks(store)
+    assert publish(lake, store, VERSION, before=third.published).snapshots == 1
+    require_published(store, records)
 
 
 def snapped(spark: SparkSession, folder: Path) -> tuple[str, Lake]:

@@ -2,12 +2,16 @@
 
 The driver streams them: it reads all keys, and the states it needs, with one transaction's worth in memory. After a
 kill the store has some of them, each valid by itself; publishing again adds the others.
+
+A process that publishes again and again passes what it published last: then only files that are new since are read,
+and without any, neither the store's snapshots nor the lake's are looked at.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Final
 
 import msgspec
@@ -15,13 +19,16 @@ import msgspec
 from unisono.lake.lake import Lake
 from unisono.lake.snapshots import Snapshots, StateRow, files_of
 from unisono.lake.storage import SNAPSHOTS
+from unisono.lake.table import Table
 from unisono.pipeline.errors import ModelContentChanged
 from unisono.pipeline.job_model import in_force, stored_digest
 from unisono.pipeline.jobs.export.job import plan
 from unisono.pipeline.jobs.snapshot.job import by_bucket
 from unisono.pipeline.maintain.embedded import open_maintainer
+from unisono.pipeline.open_log import open_reader
 from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
+from unisono.vocabulary import LogIdentity
 
 PORTION_BYTES: Final = 16 << 20
 PORTION_ROWS: Final = 5_000
@@ -31,25 +38,63 @@ Progress = Callable[[int], None]
 """Called with the snapshots published so far."""
 
 
+class PublishedFiles(msgspec.Struct, frozen=True):
+    """Files of the lake whose snapshots the store has: of one model, in one log, since the last erasure in it."""
+
+    model_version: int
+    model_digest: str
+    log: LogIdentity
+    erasures: int
+    files: frozenset[str]
+
+    def still_in(self, now: PublishedFiles) -> frozenset[str]:
+        """Those that need not be read again; none when the model or the log changed, or something was erased."""
+        same = msgspec.structs.replace(now, files=self.files) == self
+        return self.files if same else frozenset()
+
+
 class PublishResult(msgspec.Struct, frozen=True):
     """The snapshots stored."""
 
     snapshots: int
     bytes: int
     seconds: float
+    published: PublishedFiles
 
 
-def publish(lake: Lake, store: str, model_version: int, progress: Progress | None = None) -> PublishResult:
-    """Store each partition's newest snapshot, unless the store has one as new."""
+def publish(
+    lake: Lake,
+    store: str,
+    model_version: int,
+    progress: Progress | None = None,
+    before: PublishedFiles | None = None,
+) -> PublishResult:
+    """Store each partition's newest snapshot, unless the store has one as new.
+
+    `before`: what an earlier call of this process published.
+    """
     began, count, size = time.monotonic(), 0, 0
     plan(store, lake)  # refuses the lake of another log
-    digests = _digests(lake, model_version)
+    table = lake.find(SNAPSHOTS)
+    files = [] if table is None else files_of(table.files(), model_version)
+    digests = {file.model_digest for file in files}
     require_publishable(store, model_version, digests)
+    # All files of one version have one digest: a snapshot run refuses others.
+    digest = stored_digest(next(iter(digests), None) or "")
     maintainer = open_maintainer(store)
     try:
-        # All files of one version have one digest: a snapshot run refuses others.
-        marks = maintainer.watermarks(model_version, stored_digest(next(iter(digests), None) or ""))
-        newer = _newer(lake, model_version, marks)
+        now = PublishedFiles(
+            model_version,
+            digest,
+            _identity(store),
+            maintainer.erasures(),
+            frozenset(file.path for file in files),
+        )
+        known = frozenset() if before is None else before.still_in(now)
+        if now.files <= known:
+            return PublishResult(0, 0, time.monotonic() - began, now)
+        assert table is not None
+        newer = _newer(lake, table, model_version, known, maintainer.watermarks(model_version, digest))
         for batch in in_batches(
             newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
         ):
@@ -60,7 +105,12 @@ def publish(lake: Lake, store: str, model_version: int, progress: Progress | Non
                 progress(count)
     finally:
         maintainer.close()
-    return PublishResult(count, size, time.monotonic() - began)
+    return PublishResult(count, size, time.monotonic() - began, now)
+
+
+def _identity(store: str) -> LogIdentity:
+    with closing(open_reader(store)) as reader:
+        return reader.identity()
 
 
 def require_publishable(store: str, model_version: int, digests: Iterable[str | None]) -> None:
@@ -80,20 +130,14 @@ def require_publishable(store: str, model_version: int, digests: Iterable[str | 
         )
 
 
-def _digests(lake: Lake, model_version: int) -> set[str | None]:
-    table = lake.find(SNAPSHOTS)
-    return (
-        {file.model_digest for file in files_of(table.files(), model_version)} if table is not None else set()
-    )
-
-
-def _newer(lake: Lake, model_version: int, marks: dict[str, int]) -> Iterator[StateRow]:
-    table = lake.find(SNAPSHOTS)
-    if table is None:
-        return
+def _newer(
+    lake: Lake, table: Table, model_version: int, known: frozenset[str], marks: dict[str, int]
+) -> Iterator[StateRow]:
+    """The newest snapshots in files that are not known, where the store's are older."""
     head = lake.head()
     for subset, files in by_bucket(table, model_version):
-        with Snapshots.opened(lake.storage, files, head) as snapshots:
+        fresh = [file for file in files if file.path not in known]
+        with Snapshots.opened(lake.storage, fresh, head) as snapshots:
             for name, ids in snapshots.found(subset):
                 if ids[-1] > marks.get(name.decode(), -1):
                     row = snapshots.at(name, ids[-1])
