@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 JS := clients/js
 
-.PHONY: setup setup-dev setup-js run test check lint bench soak clean
+.PHONY: setup setup-dev setup-js run test check lint bench soak dist clean
 
 setup: $(VENV)/.server
 setup-dev: $(VENV)/.dev $(VENV)/.spark setup-js
@@ -71,6 +71,16 @@ soak: setup-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 soak
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=1 -m soak tests
 
+# A wheel, and the source archive that it is built from. The tool for it has an environment of its own.
+dist: .venv-dist/.build
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt .venv-dist/bin/python -m build --outdir dist .
+
+.venv-dist/.build: constraints.txt
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt build
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist
+	rm -rf $(VENV) .venv-dist .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,11 +22,18 @@ SERVE = ("--access-default", "allow")
 
 
 def back_up(data: Path, backup: Path) -> None:
-    """As the documentation says, beside a running server."""
+    """Beside a running server: by the command, and as a plain file."""
+    done = unisono("backup", str(backup.with_name("target")), "--data", str(data))
+    assert done.exit_code == 0, done.output
     backup.mkdir()
     connection = apsw.Connection(str(data / "log.db"), flags=apsw.SQLITE_OPEN_READONLY)
     connection.execute("VACUUM INTO ?", (str(backup / "log.db"),))
     connection.close()
+
+
+def by_backups(backup: Path, data: Path) -> None:
+    done = unisono("restore", "--from", str(backup.with_name("target")), "--data", str(data))
+    assert done.exit_code == 0, done.output
 
 
 def by_command(backup: Path, data: Path) -> None:
@@ -72,7 +79,7 @@ async def expect_as_fresh(server: Server, one: SyncClient, part: str) -> None:
 
 
 @pytest.mark.req("DUR-08", "CLIENT-11")
-@pytest.mark.parametrize("restore", [by_command, by_hand, behind_our_back])
+@pytest.mark.parametrize("restore", [by_backups, by_command, by_hand, behind_our_back])
 @asynchronous
 async def test_a_client_starts_over_after_a_restore(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, restore: Callable[[Path, Path], None]

@@ -6,6 +6,7 @@ rest every option, variable, port, name and path is looked up where it is define
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,15 +20,20 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.ports import free_port
+from tests.waiting import until
+from unisono.cli.backup import backup
 from unisono.cli.db import db
 from unisono.cli.lake import lake
 from unisono.cli.serve import serve
 from unisono.cli.settings import load
+from unisono.cli.store_option import EXIT_UNUSABLE
 from unisono.config import FIELDS, Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
+COMPOSE_FILES = ("compose.yaml", "compose.embedded.yaml")
 
 API_VERSIONS = {
     "ConfigMap": "v1",
@@ -86,12 +92,68 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert f"127.0.0.1:{settings.admin_port}/readyz" in text
 
 
+def test_the_build_is_sent_what_the_image_copies() -> None:
+    _, text = image()
+    copied = {
+        name
+        for names in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+        for name in names.split()
+    }
+    listed = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert listed[0] == "*"
+    assert {name.removeprefix("!") for name in listed if name.startswith("!")} == copied
+
+
+def test_the_images_command_starts_a_server_that_its_health_check_finds(tmp_path: Path) -> None:
+    """The container without its walls: the variables, the command of the embedded compose file, the health check."""
+    variables, text = image()
+    ports = {"UNISONO_PORT": str(free_port()), "UNISONO_ADMIN_PORT": str(free_port())}
+    environment = (
+        os.environ | variables | ports | {"UNISONO_DATA": str(tmp_path / "data"), "PATH": os.environ["PATH"]}
+    )
+    (tmp_path / "secret").write_text("a secret of at least thirty-two bytes")
+    service = compose("compose.embedded.yaml")["services"]["server"]
+    command = [
+        word.replace("/run/secrets/jwt-secret", str(tmp_path / "secret")) for word in service["command"]
+    ]
+    check = re.search(r"^HEALTHCHECK .* CMD (\[.+\])$", text, re.MULTILINE)
+    assert check is not None
+    _, *arguments = json.loads(check[1].replace("8041", ports["UNISONO_ADMIN_PORT"]))
+    asked = [sys.executable, *arguments]
+    assert subprocess.run(asked, capture_output=True).returncode != 0, "nobody listens yet"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "unisono", *command], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("unisono ready ws://0.0.0.0:")
+        until(lambda: subprocess.run(asked, capture_output=True).returncode == 0, "the check finds no server")
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    assert server.returncode == 0
+
+
 # Compose
 
 
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+def compose(name: str = "compose.yaml") -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
     return loaded
+
+
+def test_the_embedded_compose_file_starts_one_server_that_keeps_its_log() -> None:
+    loaded = compose("compose.embedded.yaml")
+    (service,) = loaded["services"].values()
+    settings = settings_of(service["command"], image()[0])
+    assert settings.store is None
+    assert settings.jwt_secret_file == "/run/secrets/jwt-secret"
+    assert service["volumes"] == [f"data:{settings.data}"]
+    assert service["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
+    assert (
+        int(service["stop_grace_period"].removesuffix("s"))
+        > 2 * settings.drain_timeout_s + settings.close_grace_s
+    )
 
 
 def test_compose_starts_two_nodes_of_one_log() -> None:
@@ -110,8 +172,9 @@ def test_compose_starts_two_nodes_of_one_log() -> None:
     assert services["postgres"]["environment"]["POSTGRES_USER"] == "unisono_owner"
 
 
-def test_compose_names_only_what_it_defines() -> None:
-    loaded = compose()
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_compose_names_only_what_it_defines(file: str) -> None:
+    loaded = compose(file)
     for service in loaded["services"].values():
         for name in service.get("depends_on", ()):
             assert name in loaded["services"]
@@ -121,18 +184,22 @@ def test_compose_names_only_what_it_defines() -> None:
             assert (DEPLOY / source).is_file() if source.startswith("./") else source in loaded["volumes"]
         if "build" in service:
             assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
-    assert "NODE_PASSWORD" in loaded["services"]["postgres"]["environment"]
+
+
+def test_the_cluster_makes_the_role_of_its_nodes() -> None:
+    assert "NODE_PASSWORD" in compose()["services"]["postgres"]["environment"]
     assert subprocess.run(["sh", "-n", DEPLOY / "roles.sh"]).returncode == 0
 
 
-def test_docker_reads_the_compose_file() -> None:
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_docker_reads_the_compose_file(file: str) -> None:
     if (
         shutil.which("docker") is None
         or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
     ):
         return  # the checks above stand alone; docker compose adds its own opinion where it is installed
     environment = os.environ | {"OWNER_PASSWORD": "x", "NODE_PASSWORD": "y"}
-    command = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    command = ["docker", "compose", "-f", str(DEPLOY / file), "config", "--quiet"]
     outcome = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert outcome.returncode == 0, outcome.stderr
 
@@ -289,7 +356,7 @@ def test_kubectl_reads_the_manifests() -> None:
 # systemd
 
 
-UNITS = ("unisono.service", "unisono-pipeline.service")
+UNITS = ("unisono.service", "unisono-pipeline.service", "unisono-backup.service")
 
 
 def unit(name: str) -> dict[str, list[str]]:
@@ -312,10 +379,12 @@ def test_the_unit_starts_a_server_with_its_file() -> None:
     assert settings.data == f"/var/lib/{found['StateDirectory'][0]}"
     worst_s = 2 * settings.drain_timeout_s + settings.close_grace_s
     assert int(found["TimeoutStopSec"][0].removesuffix("s")) > worst_s
+    assert found["Restart"] == ["on-failure"]
+    assert found["RestartPreventExitStatus"] == [str(EXIT_UNUSABLE)]
 
 
 def test_the_pipelines_unit_works_on_the_servers_log() -> None:
-    server, found = (unit(name) for name in UNITS)
+    server, found = unit("unisono.service"), unit("unisono-pipeline.service")
     program, group, *command = shlex.split(found["ExecStart"][0])
     assert (program, group) == (shlex.split(server["ExecStart"][0])[0], "lake")
     context = lake.make_context("lake", command)
@@ -327,6 +396,16 @@ def test_the_pipelines_unit_works_on_the_servers_log() -> None:
     assert [str(asked["data"]), asked["lake"]] == directories
     assert server["StateDirectory"][0] in found["StateDirectory"][0].split()
     assert (found["User"], found["KillMode"]) == (server["User"], ["mixed"])
+
+
+def test_the_backup_unit_backs_up_the_servers_log() -> None:
+    server, found = unit("unisono.service"), unit("unisono-backup.service")
+    program, name, *arguments = shlex.split(found["ExecStart"][0])
+    assert (program, name) == (shlex.split(server["ExecStart"][0])[0], "backup")
+    asked = backup.make_context(name, arguments).params
+    directories = [f"/var/lib/{directory}" for directory in found["StateDirectory"][0].split()]
+    assert [str(asked["data"]), str(asked["target"])] == directories
+    assert found["User"] == server["User"]
 
 
 @pytest.mark.parametrize("name", UNITS)

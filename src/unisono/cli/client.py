@@ -19,6 +19,7 @@ import click
 from unisono.cli.token_option import given_token, read_token, token_option
 from unisono.cli.wire import NO_CLIENT_ID
 from unisono.client import ClientError, Options, StoreInUse, SyncClient
+from unisono.extras import install_command
 from unisono.protocol.identities import client_id_of
 from unisono.protocol.partitions import normalise
 
@@ -61,7 +62,7 @@ def client(
     source = _token_source(token)
     who = _who(source if isinstance(source, str) else source(), client_id)
     if find_spec("textual") is None:
-        raise click.ClickException("this needs the package textual: pip install 'unisono[terminal]'")
+        raise click.ClickException(f"this needs the package textual: {install_command('terminal')}")
     try:
         made = SyncClient(
             url,

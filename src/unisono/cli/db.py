@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from unisono.cli.progress_bars import progress_bars
 from unisono.cli.store_option import needing_driver, store_option, telling
 from unisono.cli.suggestions import SuggestingGroup
 from unisono.display import megabytes
@@ -137,22 +138,27 @@ def new_epoch(store: str | None, data: Path | None) -> None:
     "source",
     required=True,
     type=click.Path(path_type=Path, exists=True),
-    help="The backup: a directory with log.db in it, or that file. Only read.",
+    help="The target of `unisono backup`, a directory with log.db in it, or that file. Only read.",
+)
+@click.option(
+    "--at",
+    metavar="NAME",
+    help="Which backup of `unisono backup`; its --list has them. [default: the newest]",
 )
 @click.option(
     "--data", required=True, type=click.Path(path_type=Path), help="The new data directory; missing or empty."
 )
-def restore(source: Path, data: Path) -> None:
+def restore(source: Path, at: str | None, data: Path) -> None:
     """Make a data directory from a backup of an embedded log, as a log of its own.
 
     Clients know the log by its log_id. The restored one has a new one, so that those who have seen more than the
     backup holds start over from 0 and keep their drafts, instead of going on in a past that is no longer there.
 
     \b
-      unisono restore --from /backups/monday --data /var/lib/unisono
+      unisono restore --from /backups/unisono --data /var/lib/unisono
     """
     with telling():
-        done = restore_log(source, data)
+        done = restore_log(source, data, at)
     click.echo(f"restored {done.events} events up to {done.head} into {data}: {_named(done.identity)}")
 
 
@@ -186,35 +192,9 @@ def copy(source: str, target: str, restoring: bool, quiet: bool) -> None:
             raise click.UsageError(f"{place!r} is no store: give sqlite:DIR or postgresql://…")
         if place.startswith("postgres"):
             _schema()
-    with telling(), _bars(quiet) as progress:
+    with telling(), progress_bars(quiet, DOING) as progress:
         done = copy_log(source, target, progress, restoring=restoring)
     click.echo(_outcome(done))
-
-
-@contextmanager
-def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar for each step, one below the other."""
-    bars: dict[str, Any] = {}
-
-    def progress(what: str, done: int, total: int) -> None:
-        if what not in bars:
-            finish()
-            bars[what] = click.progressbar(
-                length=total, label=f"{DOING[what]:<10}", file=sys.stderr, hidden=quiet
-            )
-            bars[what].__enter__()
-        bars[what].update(done - bars[what].pos)
-
-    def finish() -> None:
-        for bar in bars.values():
-            if not bar.finished:
-                bar.finish()
-                bar.render_finish()
-
-    try:
-        yield progress
-    finally:
-        finish()
 
 
 def _outcome(done: CopyResult) -> str:

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "snapshot": "model:snapshot",
     "db": "db:db",
     "copy": "db:copy",
+    "backup": "backup:backup",
     "restore": "db:restore",
     "verify-history": "verify_history:verify_history",
     "lake": "lake:lake",

@@ -18,8 +18,9 @@ import msgspec
 
 from unisono.cli import logs
 from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load, secrets_of
+from unisono.cli.store_option import EXIT_UNUSABLE, needing_driver
 from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
-from unisono.demo.site import DemoSite
+from unisono.demo.site import DemoSite, reachable_url
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.keys import KeySourceError, read_secret
 from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKey, SharedSecret
@@ -36,6 +37,12 @@ DEV_SECRET_FILE = "dev-secret"  # noqa: S105
 DEV_TOKEN_TTL_S = 30 * 86_400
 DEV_CLIENTS = ("alice", "bob")
 DEV_PARTITION = "welcome"
+
+
+class CannotStart(click.ClickException):
+    """Another start with the same settings ends the same way; for supervisors, which then do not try one."""
+
+    exit_code = EXIT_UNUSABLE
 
 
 class ServeCommand(click.Command):
@@ -108,6 +115,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
       unisono serve --dev
 
     SIGTERM and SIGINT: finish what is queued, close with 1001, end. SIGHUP: load the model and the ACL again.
+    Exit codes: 0 stopped on request, 1 failed and may be started again, 2 not before something is changed.
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:
@@ -116,6 +124,8 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
             settings = _with_dev_secret(settings)
         logs.set_up(settings.log_format, settings.log_level, secrets_of(settings))
         keys = _keys(settings)
+        if settings.store is not None:
+            _try_driver()
         # Tried here, so that a wrong key or algorithm is an error now and not at the first client.
         asyncio.run(_try_keys(settings, keys))
         access = Access(Acl.load(settings.acl) if settings.acl else None, settings.access_default)
@@ -126,7 +136,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
     except RenamedSetting as error:
         raise click.UsageError(str(error)) from None
     except (ConfigError, KeySourceError, AclError, ModelError) as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotStart(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"cannot listen: {error.strerror}") from None
     sys.exit(code)
@@ -163,9 +173,19 @@ def _verifier(settings: Settings, keys: KeySource) -> Verifier:
 async def _try_keys(settings: Settings, keys: KeySource) -> None:
     try:
         _verifier(settings, keys)
-        await keys.prepare(time.time())
+        try:
+            await keys.prepare(time.time())
+        except KeySourceError as error:
+            if isinstance(keys, JwksUrl):
+                raise click.ClickException(str(error)) from None
+            raise
     finally:
         await keys.close()
+
+
+def _try_driver() -> None:
+    with needing_driver():
+        import psycopg  # noqa: F401
 
 
 def _model(settings: Settings) -> Model:
@@ -231,7 +251,7 @@ def _announce_dev(settings: Settings) -> Callable[[str], None]:
         if settings.jwt_secret_file is None:
             return
         secret = read_secret(settings.jwt_secret_file)
-        url = line.split()[2]
+        url, admin = (reachable_url(line.split()[place]) for place in (2, 4))
         program = _program()
         tokens = {
             client: sign_token(secret, client, ttl_s=DEV_TOKEN_TTL_S, now_s=time.time())
@@ -243,7 +263,7 @@ def _announce_dev(settings: Settings) -> Callable[[str], None]:
         print(
             f"\nA development server: everybody with a token below may touch everything.\n"
             f"Data: {settings.data}   Model: {settings.model}\n\n"
-            f"In a browser, a shared outline and a board: {line.split()[4]}/demo/\n\n"
+            f"In a browser, a shared outline and a board: {admin}/demo/\n\n"
             f"In a second terminal, watch a partition as {first}:\n\n"
             f"  {program} tail {where} --token {tokens[first]}\n\n"
             f"In a third, put something into it as {second}:\n\n"

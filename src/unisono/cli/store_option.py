@@ -9,10 +9,17 @@ from typing import Any
 
 import click
 
+from unisono.extras import install_command
 from unisono.store.copy import CopyRefused
 from unisono.store.port import StorageError, StoreUnusable
 
 EXIT_UNUSABLE = 2
+
+
+class DriverMissing(click.ClickException):
+    """The package for PostgreSQL is not installed."""
+
+    exit_code = EXIT_UNUSABLE
 
 
 @contextmanager
@@ -21,8 +28,8 @@ def needing_driver() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise click.ClickException(
-            f"this needs the PostgreSQL driver: pip install 'unisono[postgres]' ({error})"
+        raise DriverMissing(
+            f"this needs the PostgreSQL driver: {install_command('postgres')} ({error})"
         ) from None
 
 

@@ -30,6 +30,15 @@ _POLICY: Final = (
 )
 
 
+def reachable_url(url: str, host: str = "127.0.0.1") -> str:
+    """The address for clients of this machine: a server that listens on all addresses (0.0.0.0) has none itself."""
+    parts = urlsplit(url)
+    if parts.hostname not in ("0.0.0.0", "::"):  # noqa: S104
+        return url
+    named = f"[{host}]" if ":" in host else host
+    return parts._replace(netloc=f"{named}:{parts.port}").geturl()
+
+
 class DemoSite:
     """The routes of the demo, for the admin port of a development server."""
 
@@ -58,12 +67,14 @@ class DemoSite:
     def _session(self, ws_url: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def session(request: web.Request) -> web.Response:
             """A token for a client_id; only for pages of this site, whatever name a foreign one gave this machine."""
-            if urlsplit(f"//{request.host}").hostname not in ("localhost", "127.0.0.1", "::1"):
+            host = urlsplit(f"//{request.host}").hostname
+            if host not in ("localhost", "127.0.0.1", "::1"):
                 raise web.HTTPForbidden(text="open the demo by the address that the server printed\n")
             client_id = request.query.get("client_id", "")
             if not _CLIENT_ID.fullmatch(client_id):
                 raise web.HTTPBadRequest(text="client_id has letters, digits, - and _, 64 at most\n")
             token = sign_token(self._secret, client_id, ttl_s=TOKEN_TTL_S, now_s=time.time())
-            return web.json_response({"url": ws_url, "token": token, "partition": PARTITION})
+            url = reachable_url(ws_url, host)
+            return web.json_response({"url": url, "token": token, "partition": PARTITION})
 
         return session

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from unisono.display import hide_credentials
+from unisono.extras import install_command
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
 from unisono.store.port import LogExtent, LogReader, Pruned, Record, StoreUnusable
 from unisono.store.sqlite.files import LOG_FILE
@@ -84,7 +85,7 @@ def _open_postgres(uri: str) -> LogReader:
         from unisono.store.postgres.log import PostgresReader
     except ImportError as error:
         raise NoSuchStore(
-            f"a PostgreSQL log needs the driver: pip install 'unisono[postgres]' ({error})"
+            f"a PostgreSQL log needs the driver: {install_command('postgres')} ({error})"
         ) from error
     reader: LogReader = PostgresReader.open(uri)
     return reader

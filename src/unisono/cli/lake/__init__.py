@@ -29,6 +29,6 @@ COMMANDS: Final = {
 def lake() -> None:
     """Copy the log into a lake of Delta tables, and work on the history there.
 
-    Needs the pipeline's packages (pip install 'unisono[pipeline]') and Java 17. Exit codes of all commands: 0 done,
+    Needs the extra `pipeline` (docs/install.md) and Java 17. Exit codes of all commands: 0 done,
     1 started but not completed, 2 cannot be done with these options or in this environment.
     """

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from unisono.extras import install_command
+
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
 
@@ -190,7 +192,7 @@ def _as_one_line() -> Iterator[None]:
         from unisono.lake.errors import CommitConflict, LakeError
         from unisono.pipeline.errors import Mismatch, PipelineError, brief
     except ImportError as error:
-        _fail(f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT)
+        _fail(_missing(error), EXIT_CANNOT)
     try:
         yield
     except (click.ClickException, click.Abort):
@@ -203,14 +205,16 @@ def _as_one_line() -> Iterator[None]:
                 EXIT_NOT_DONE,
             )
         if isinstance(error, ImportError):
-            _fail(
-                f"the pipeline's packages are missing ({error}): pip install 'unisono[pipeline]'", EXIT_CANNOT
-            )
+            _fail(_missing(error), EXIT_CANNOT)
         expected = isinstance(error, PipelineError | LakeError)
         if not expected and os.environ.get("UNISONO_TRACEBACK"):
             raise
         cannot = expected and not isinstance(error, Mismatch | CommitConflict)
         _fail(brief(error), EXIT_CANNOT if cannot else EXIT_NOT_DONE)
+
+
+def _missing(error: ImportError) -> str:
+    return f"the pipeline's packages are missing ({error}): {install_command('pipeline')}"
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from unisono.extras import install_command
 from unisono.store.encoded_pages import EncodedPages
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
@@ -115,7 +116,7 @@ class Archive:
             except ImportError as error:
                 raise ArchiveFailed(
                     f"events up to {extent.pruned_to} have left the log, and reading them at {location} needs "
-                    f"more packages ({error}): pip install 'unisono[archive]'"
+                    f"more packages ({error}): {install_command('archive')}"
                 ) from error
             try:
                 if self._pages is None or location != self._location:

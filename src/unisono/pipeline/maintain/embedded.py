@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from unisono.extras import install_command
 from unisono.pipeline.errors import NoSuchStore, PipelineError
 from unisono.pipeline.maintain.admin_http import AdminPort, AdminRefused, Unreachable
 from unisono.pipeline.open_log import normal_uri, sqlite_directory
@@ -124,7 +125,7 @@ def _open_postgres(uri: str) -> LogMaintainer:
         from unisono.pipeline.maintain.postgres import SharedLogMaintainer
     except ImportError as error:
         raise NoSuchStore(
-            f"a PostgreSQL log needs the driver: pip install 'unisono[postgres]' ({error})"
+            f"a PostgreSQL log needs the driver: {install_command('postgres')} ({error})"
         ) from error
     return SharedLogMaintainer(uri)
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from unisono.extras import install_command
 from unisono.pipeline.errors import PipelineError, brief
 from unisono.pipeline.spark import jvm, private
 from unisono.pipeline.spark.executors import parallelism
@@ -133,7 +134,7 @@ def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:
         _ship(spark, server)
     except ImportError as error:
         raise PipelineError(
-            f"Spark Connect needs more packages ({error}): pip install 'unisono[pipeline]'"
+            f"Spark Connect needs more packages ({error}): {install_command('pipeline')}"
         ) from error
     except Exception as error:
         raise PipelineError(f"no session on the Spark Connect server {server}: {brief(error)}") from error
