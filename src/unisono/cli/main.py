@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "connections": "access:connections",
     "kick": "access:kick",
     "check": "check:check",
+    "doctor": "doctor:doctor",
     "model": "model:model",
     "snapshot": "model:snapshot",
     "db": "db:db",
