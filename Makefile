@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 JS := clients/js
 
-.PHONY: setup setup-dev setup-js run test check lint bench soak dist clean
+.PHONY: setup setup-dev setup-js run test check lint bench soak dist docs clean
 
 setup: $(VENV)/.server
 setup-dev: $(VENV)/.dev $(VENV)/.spark setup-js
@@ -81,6 +81,16 @@ dist: .venv-dist/.build
 	.venv-dist/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt build
 	@touch $@
 
+# The documentation site, in site/: open site/index.html. Warnings and broken links are errors.
+docs: .venv-docs/.site
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@echo "open site/index.html"
+
+.venv-docs/.site: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .venv-dist .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist
+	rm -rf $(VENV) .venv-docs .venv-dist .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from unisono.cli.model_export import export
+from unisono.cli.model_new import new
 from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import needing_driver, telling
 from unisono.cli.suggestions import SuggestingGroup
@@ -38,9 +39,10 @@ _DATA = click.option(
 
 @click.group(cls=SuggestingGroup)
 def model() -> None:
-    """Check a model, hand a new one to a running server, or export it for clients."""
+    """Begin or check a model, hand a new one to a running server, or export it for clients."""
 
 
+model.add_command(new)
 model.add_command(export)
 
 
