@@ -137,6 +137,49 @@ def test_five_tabs_have_one_connection_and_survive_their_leader(
     assert owner.server.metric("unisono_connections") == before + 1
 
 
+def _others(page: Page) -> Any:
+    return page.evaluate(
+        "Object.fromEntries(window.client.presence().others.map(o => [o.clientId, o.value]))"
+    )
+
+
+def _say(page: Page, value: str) -> None:
+    page.evaluate("value => window.client.presence().set(value)", value)
+
+
+@pytest.mark.req("EXT-05", "EXT-06")
+def test_what_a_tab_says_ends_with_the_tab(
+    browser: Browser, context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str]
+) -> None:
+    owner, part = control[0], f"here-{next(_names)}"
+    ann, ben = f"ann-{next(_names)}", f"ben-{next(_names)}"
+    other = browser.new_context()
+    watcher = tab(other, ben, part)
+    _say(watcher, "ben")
+    before = owner.server.metric("unisono_connections")
+    tabs = [tab(context, ann, part) for _ in range(4)]
+    leader, second, third, fourth = tabs
+    assert [_status(page, "leader") for page in tabs] == [True, False, False, False]
+    for page in tabs:  # also those that came later
+        until(lambda page=page: _others(page) == {ben: "ben"}, "a tab does not see who is there")
+    for page, value in ((leader, "first"), (second, "second"), (third, "third"), (fourth, "fourth")):
+        _say(page, value)
+        until(lambda value=value: _others(watcher) == {ann: value}, f"{value} is not seen")
+    fourth.evaluate("window.client.stop()")
+    until(lambda: _others(watcher) == {ann: "third"}, "what a stopped tab said is still there")
+    _kill(third)
+    until(lambda: _others(watcher) == {ann: "second"}, "what a killed tab said is still there")
+    _kill(leader)
+    until(lambda: _status(second, "leader"), "nobody leads")
+    until(lambda: _others(watcher) == {ann: "second"}, "the tab that leads now does not say what it said")
+    until(lambda: _others(second) == {ben: "ben"}, "the tab that leads now does not see who is there")
+    assert owner.server.metric("unisono_connections") == before + 1
+    second.evaluate("window.client.presence().clear()")
+    until(lambda: _others(watcher) == {}, "what was taken back is still there")
+    other.close()
+    until(lambda: _others(second) == {}, "a closed window is still there")
+
+
 @pytest.mark.req("CLIENT-13")
 def test_two_windows_converge_through_an_offline_spell_and_a_killed_server(
     browser: Browser, tab: Tab, control: tuple[ControlledServer, str]
@@ -250,3 +293,22 @@ def test_react_hooks_show_what_the_client_shows(
         page.evaluate("window.client.discard(window.client.rejected()[0].id)")
         page.wait_for_function("document.querySelector('#rejected').textContent === ''")
     assert errors == []
+
+
+@pytest.mark.req("EXT-06")
+def test_the_presence_hook_says_its_value_while_it_is_mounted(
+    browser: Browser, context: BrowserContext, tab: Tab, control: tuple[ControlledServer, str], address: str
+) -> None:
+    owner, part, who = control[0], f"react-{next(_names)}", f"ann-{next(_names)}"
+    elsewhere = browser.new_context()
+    watcher = tab(elsewhere, f"ben-{next(_names)}", part)
+    page = opened(context.new_page(), f"{address}react.html")
+    _start(page, owner, who, part)
+    until(lambda: _others(watcher) == {who: {"place": 0}}, "the first value is not seen")
+    watcher.evaluate('window.client.presence().set({ place: "top" })')
+    page.wait_for_function("document.querySelector('#others').textContent === 'top'")
+    page.click("#again")
+    until(lambda: _others(watcher) == {who: {"place": 1}}, "the second value is not seen")
+    page.click("#again")  # the component is there no more
+    until(lambda: _others(watcher) == {}, "the value is seen after the component")
+    elsewhere.close()

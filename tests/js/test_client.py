@@ -21,6 +21,11 @@ def test_against_a_real_server(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/client.test.mjs")
 
 
+@pytest.mark.req("EXT-05", "EXT-06", "EXT-07")
+def test_presence(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/presence.test.mjs")
+
+
 @pytest.mark.req("CLIENT-01", "CLIENT-05", "CLIENT-12")
 def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")

@@ -91,6 +91,42 @@ def test_two_windows_converge_and_a_refusal_explains_itself(browser: Browser, de
         page.context.close()
 
 
+@pytest.mark.req("EXT-05")
+def test_others_are_seen_where_they_are(browser: Browser, dev: DevServer) -> None:
+    ann, bob = window(browser, dev), window(browser, dev, width=360)
+    ann.get_by_label("Your name").fill("Ann")
+    bob.locator("#people").get_by_text("Ann", exact=True).wait_for()
+    add(ann, "Strawberries")
+    field = ann.get_by_label("Title of Strawberries")
+    field.focus()
+    mark = bob.locator(".row", has=bob.get_by_label("Title of Strawberries")).get_by_text("Ann", exact=True)
+    mark.wait_for()
+    assert bob.locator("main .person").count() == 1
+    # What is being typed stays while others change things, and is saved when the field is left.
+    field.press("End")
+    field.press("!")
+    add(bob, "Rhubarb")
+    ann.get_by_label("Title of Rhubarb").wait_for()
+    assert field.input_value() == "Strawberries!"
+    assert ann.evaluate("document.activeElement.selectionStart") == len("Strawberries!")
+    field.press("Tab")
+    bob.get_by_label("Title of Strawberries!").wait_for()
+    mark.wait_for(state="detached")
+    # A title that another one changes while the field has the focus is not changed back.
+    ann.get_by_label("Title of Rhubarb").focus()
+    theirs = bob.get_by_label("Title of Rhubarb")
+    theirs.fill("Red rhubarb")
+    theirs.press("Enter")
+    ann.get_by_label("Title of Red rhubarb").wait_for()
+    ann.get_by_label("New item").focus()
+    bob.evaluate("client.caughtUp()")
+    ann.evaluate("client.caughtUp()")
+    assert ann.get_by_label("Title of Red rhubarb").count() == 1
+    ann.context.close()
+    bob.locator("#people").get_by_text("Ann", exact=True).wait_for(state="detached")
+    bob.context.close()
+
+
 def test_a_second_window_is_another_person(browser: Browser, dev: DevServer) -> None:
     page = window(browser, dev)
     with page.expect_popup() as opening:

@@ -37,6 +37,11 @@ PARTS: Final[tuple[type[msgspec.Struct], ...]] = (
     client_codec.SubmitResultItem,
     client_codec.ServerSnapshot,
 )
+EXTENSIONS: Final[tuple[type[msgspec.Struct], ...]] = (
+    client_codec.PresenceEntry,
+    client_codec.PresenceUpdate,
+)
+"""Checked by the extension that receives them, so that a client without it does not load their shapes."""
 HEAD: Final = """\
 // Written by `python -m tests.js.wire_types` from the message definitions in Python. Do not edit.
 
@@ -64,7 +69,7 @@ def text() -> str:
         f"// Why a server closes a WebSocket.\n{closes}",
         f"/** The codes of an `error`. */\nexport type ErrorCode = {errors};\n",
         _interface(FieldError),
-        *(_interface(kind, received=True) for kind in server.values()),
+        *(_interface(kind, received=True) for kind in (*server.values(), *EXTENSIONS)),
         *(_interface(kind) for kind in client.values()),
         f"/** What a client sends, by type. */\nexport interface ClientMessages {{\n{sent}}}\n",
         f"/** The shape of each message of the server. */\nexport const SERVER_MESSAGES = {{\n{types}}} as const;\n",

@@ -44,6 +44,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_message_bytes: int | None = None
     max_in_flight_drafts: int | None = None
     max_subscriptions: int = ENTRIES_MAX
+    max_presence_bytes: int | None = None
     presence_ttl_ms: int | float | None = None
 
 

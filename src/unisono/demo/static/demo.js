@@ -1,6 +1,6 @@
 // A shared outline and a board on the JavaScript client: everything here is what any program can do with it.
 
-import { createIndexedDbStore, createSyncClient, treeModel } from "./client.js";
+import { createIndexedDbStore, createSyncClient, presence, treeModel } from "./client.js";
 
 const OUTLINE = "outline"; // a tree of items with a title
 const BOARD = "explorer"; // a tree of lists, whose children are cards
@@ -32,6 +32,7 @@ const client = createSyncClient({
   model: treeModel(),
   store: createIndexedDbStore({ name: "demo" }),
   partitions: [partition],
+  extensions: [presence()],
 });
 window.client = client; // to try things in the console
 
@@ -58,11 +59,18 @@ function draftIds() {
   );
 }
 
-/** An item's title as a field that is saved when it is left. */
+/** An item's title as a field that is saved when it is left, or by Enter. */
 function titleField(target, id, title) {
-  const field = element("input", { value: title, maxLength: 200, name: id });
+  const field = element("input", { defaultValue: title, maxLength: 200, name: id });
   field.setAttribute("aria-label", `Title of ${title || "an untitled item"}`);
-  field.onchange = () => field.value.trim() && attempt(client.tree(target).update(id, { title: field.value.trim() }));
+  const save = () => {
+    const text = field.value.trim();
+    if (text && text !== title && field.isConnected) attempt(client.tree(target).update(id, { title: text }));
+  };
+  field.onblur = save;
+  field.onkeydown = (event) => {
+    if (event.key === "Enter") save();
+  };
   return field;
 }
 
@@ -127,11 +135,11 @@ function rejection(draft) {
   );
 }
 
-/** Draw everything anew, and give the focus back to the field that had it. */
+/** Draw everything anew; the field that has the focus keeps it, with what is being typed. */
 function draw() {
   const view = client.view(partition);
   const drafts = draftIds();
-  const focused = document.activeElement?.name ? { name: document.activeElement.name, value: document.activeElement.value } : null;
+  const { name, value, defaultValue, selectionStart, selectionEnd } = document.activeElement ?? {};
   const none = (text) => element("p", { className: "empty", textContent: text });
   const outline = view[OUTLINE] ?? { items: {}, tree: [] };
   $("outline").replaceChildren(...outline.tree.map((node) => outlineItem(outline, node, drafts)));
@@ -141,10 +149,53 @@ function draw() {
   if (!board.tree.length) $("board").append(none("No list yet."));
   $("rejected").replaceChildren(...client.rejected().map(rejection));
   $("rejections").hidden = !client.rejected().length;
-  const field = focused && document.getElementsByName(focused.name)[0];
+  const field = name && document.getElementsByName(name)[0];
   if (field) {
-    field.value = focused.value;
+    if (value !== defaultValue) field.value = value;
     field.focus();
+    field.setSelectionRange(selectionStart, selectionEnd);
+  }
+  drawPeople();
+}
+
+// -- who is here ----------------------------------------------------------------------------------------------
+
+const PEOPLE = ["Ada", "Blaise", "Carl", "Emmy", "Grace", "Hedy", "Ida", "Kurt", "Leo", "Maria", "Niels", "Rosa"];
+const nameKey = `${key}-name`;
+$("name").value = localStorage.getItem(nameKey) ?? PEOPLE[crypto.getRandomValues(new Uint8Array(1))[0] % PEOPLE.length];
+
+/** Tell the others this person's name, and the item whose title has the focus. */
+let lastSaid = "";
+function sayWhere() {
+  localStorage.setItem(nameKey, $("name").value);
+  const at = document.activeElement?.closest(".row") ? document.activeElement.name : null;
+  const said = { name: $("name").value, at: at || null };
+  if (JSON.stringify(said) === lastSaid) return;
+  lastSaid = JSON.stringify(said);
+  client.presence(partition).set(said);
+}
+
+/** Somebody else's name, in a colour of their own. What others say is theirs: nothing of it is trusted. */
+function person({ clientId, value }) {
+  const name = typeof value?.name === "string" && value.name.trim() ? value.name.slice(0, 20) : "Somebody";
+  const made = element("span", { className: "person", textContent: name });
+  const number = [...clientId].reduce((sum, letter) => sum + letter.codePointAt(0), 0) % 6;
+  made.style.setProperty("--person", `var(--person${number})`);
+  return made;
+}
+
+/** Others are shown in the list of people, and at the item they are at; the fields stay as they are. */
+function drawPeople() {
+  const { others } = client.presence(partition);
+  $("people").replaceChildren(...others.map((each) => element("li", {}, person(each))));
+  for (const marks of document.querySelectorAll(".marks")) marks.remove();
+  for (const each of others) {
+    const field = typeof each.value?.at === "string" && document.getElementsByName(each.value.at)[0];
+    if (!field) continue;
+    const mark = person(each);
+    mark.title = `${mark.textContent} is here`;
+    if (!field.nextSibling?.matches?.(".marks")) field.after(element("span", { className: "marks" }));
+    field.nextSibling.append(mark);
   }
 }
 
@@ -172,6 +223,7 @@ function attempt(doing) {
 let waiting = false;
 client.subscribe((event) => {
   if (event.type === "status") drawStatus();
+  else if (event.type === "presence") drawPeople();
   else if (!waiting) {
     waiting = true;
     requestAnimationFrame(() => {
@@ -193,6 +245,8 @@ function adding(form, input, target) {
 
 adding("outline-form", "outline-text", OUTLINE);
 adding("board-form", "board-text", BOARD);
+for (const moved of ["focusin", "focusout"]) document.addEventListener(moved, () => setTimeout(sayWhere, 0));
+$("name").oninput = sayWhere;
 $("offline").onchange = () => ($("offline").checked ? client.pause() : client.resume());
 $("second").onclick = () => {
   const width = Math.max(360, Math.floor(screen.availWidth / 2));
@@ -201,4 +255,5 @@ $("second").onclick = () => {
 
 await client.start();
 draw();
+sayWhere();
 drawStatus();

@@ -1,18 +1,13 @@
 /** The client a program uses. */
 
 import { Actions } from "./actions.js";
-import {
-  configure,
-  type Config,
-  type Rejected,
-  type Status,
-  type SyncClientOptions,
-} from "./config.js";
+import { configure, type ClientEvent, type Config, type Rejected, type Status, type SyncClientOptions } from "./config.js";
 import { Core } from "./core.js";
 import { ClientClosed, ClientError, ClientStopped, UnknownDraft } from "./errors.js";
 import { partitionName } from "./partitions.js";
+import type { PartitionPresence, Presence } from "./presence.js";
 import { isOver } from "./problems.js";
-import { alike, leaderStatus, OFFLINE, OTHER_MODEL, whatIsMissing, within, type LeaderStatus } from "./status.js";
+import { alike, leaderStatus, OFFLINE, OTHER_MODEL, untilCaughtUp, within, type LeaderStatus } from "./status.js";
 import { parseEvent } from "./store/apply.js";
 import { openLog, type EventLog } from "./store/log.js";
 import type { Change, DraftRecord } from "./store/types.js";
@@ -48,9 +43,9 @@ export class SyncClient extends Actions<Promise<Draft>> {
   /** Open the store, show what it has, and connect; resolves when the views can be read, online or not. */
   async start(): Promise<void> {
     if (this.#log !== null) throw new ClientError("the client is started already");
-    const { model, options, partitions } = this.#config;
+    const { clientId, extensions, model, options, partitions } = this.#config;
     const label = modelLabel(model);
-    const log = await openLog(this.#config.store, this.#config.clientId, (error) => {
+    const log = await openLog(this.#config.store, clientId, (error) => {
       const message = `the browser stores nothing (${String(error)}): drafts live as long as this page`;
       this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
     });
@@ -72,12 +67,15 @@ export class SyncClient extends Actions<Promise<Draft>> {
       await replica.open(name);
     }
     const alone = this.#config.tabs === false || store.shared === null;
-    this.#tabs = joinTabs(alone ? null : store.shared, (message) => this.#onMessage(message));
+    const tabs = await joinTabs(alone ? null : store.shared, (message) => this.#onMessage(message));
+    this.#tabs = tabs;
     await replica.reload();
-    this.#tabs.send({ type: "hello", leader: false });
-    this.#tabs.send({ type: "follow", partitions: replica.partitions });
+    const host = { clientId, tabs, emit: (event: ClientEvent) => this.emit(event) };
+    for (const each of extensions ?? []) each.open?.(host);
+    tabs.send({ type: "hello", leader: false });
+    tabs.send({ type: "follow", partitions: replica.partitions });
     this.#publish();
-    this.#leading = this.#lead(log, replica, label, this.#tabs).catch((error: unknown) => this.#onFailed(error));
+    this.#leading = this.#lead(log, replica, label, tabs).catch((error: unknown) => this.#onFailed(error));
     // Without other tabs nobody else leads: be ready when this resolves.
     if (alone) await this.#leading;
   }
@@ -110,6 +108,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
     if (log === null || replica === null) return;
     this.#log = null;
     this.#submission?.close();
+    for (const each of this.#config.extensions ?? []) each.close?.();
     await core?.close();
     this.#core = null;
     await replica.close();
@@ -240,6 +239,13 @@ export class SyncClient extends Actions<Promise<Draft>> {
     return this.#replica.dump(partitionName(this.#meant(partition)));
   }
 
+  /** Who is in a partition now, and what this tab says of itself there; needs `extensions: [presence()]`. */
+  presence(partition?: string): PartitionPresence {
+    const found = this.#config.extensions?.find((each) => each.name === "presence") as Presence | undefined;
+    if (!found) throw new TypeError("there is no presence without extensions: [presence()]");
+    return found.in(partitionName(this.#meant(partition)));
+  }
+
   getStatus(): Status {
     return this.#status;
   }
@@ -250,19 +256,8 @@ export class SyncClient extends Actions<Promise<Draft>> {
    * set aside. ClientStopped when no connection is tried any more.
    */
   caughtUp(options: { timeoutMs?: number } = {}): Promise<void> {
-    let end: () => void = () => undefined;
-    const done = new Promise<void>((resolve, reject) => {
-      const check = () => {
-        const verdict = this.#log === null ? new ClientClosed("the client is not started") : whatIsMissing(this.#status);
-        if (verdict === "waiting") return;
-        if (verdict === null) resolve();
-        else reject(verdict);
-        end();
-      };
-      end = this.on("status", check);
-      check();
-    });
-    return within(done, options.timeoutMs, "the client has not caught up", () => this.#status).finally(() => end());
+    const done = untilCaughtUp(this, () => this.#log !== null);
+    return within(done, options.timeoutMs, "the client has not caught up", () => this.#status);
   }
 
   /** Follow a partition: its history is fetched without disturbing the others. */
@@ -333,6 +328,9 @@ export class SyncClient extends Actions<Promise<Draft>> {
       case "resume":
         this.#paused = message.type === "pause";
         core?.connection[message.type]();
+        break;
+      case "extension":
+        this.#config.extensions?.find((each) => each.name === message.name)?.heard?.(message.data);
         break;
       default:
         message satisfies never;

@@ -2,12 +2,13 @@
 
 import { isWellFormed } from "./canonical.js";
 import { byteLength } from "./codec.js";
+import type { Extension } from "./extension.js";
 import { CLIENT_ID_BYTES_MAX } from "./limits.js";
 import type { Model } from "./model/model.js";
 import { DEFAULTS, type Options } from "./options.js";
 import { partitionName } from "./partitions.js";
 import type { Store } from "./store/types.js";
-import type { Connected, Json, JsonObject } from "./wire.js";
+import type { JsonObject } from "./wire.js";
 
 /** A token, or what gives one; it is asked again when the server refuses the last. */
 export type Token = string | (() => string | Promise<string>);
@@ -25,21 +26,6 @@ export interface Socket {
 
 export type SocketConstructor = new (url: string) => Socket;
 
-/** What adds messages of its own to a connection: presence, for example.
- *
- * `connect` gives fields for the `connect` message. `connected` is called on each connection that was accepted, with the
- * whole payload of `connected` and a way to send; `message` gets each message of the types it names; `lost` says that the
- * connection is gone.
- */
-export interface Extension {
-  readonly name: string;
-  readonly types: readonly string[];
-  connect?(): JsonObject;
-  connected?(payload: Connected, send: (type: string, payload: Json) => void): void;
-  message?(type: string, payload: JsonObject): void;
-  lost?(): void;
-}
-
 export interface SyncClientOptions {
   /** Such as `wss://example.com/sync`. */
   readonly url: string;
@@ -55,6 +41,7 @@ export interface SyncClientOptions {
   readonly options?: Partial<Options>;
   /** The WebSocket to use where there is no global one, as of the package `ws`. */
   readonly WebSocket?: SocketConstructor;
+  /** What adds messages of its own to the connection, such as `presence()`. */
   readonly extensions?: readonly Extension[];
   /** Share one connection among the tabs of a browser; true unless it is switched off. */
   readonly tabs?: boolean;
@@ -119,6 +106,8 @@ export type ClientEvent =
   | { readonly type: "drafts" }
   | { readonly type: "committed"; readonly outcome: Committed }
   | { readonly type: "rejected"; readonly draft: Rejected }
+  /** Somebody came to a partition, left it or says something else. */
+  | { readonly type: "presence"; readonly partition: string }
   | ({ readonly type: "problem" } & Problem);
 
 export interface Config extends Omit<SyncClientOptions, "options" | "partitions"> {

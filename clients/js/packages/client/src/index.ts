@@ -3,7 +3,6 @@ export type { Draft, EventInput } from "./submission.js";
 export type {
   ClientEvent,
   Committed,
-  Extension,
   Problem,
   Rejected,
   Socket,
@@ -13,11 +12,13 @@ export type {
   Token,
 } from "./config.js";
 export * from "./errors.js";
+export type { Extension, ExtensionHost } from "./extension.js";
 export { newId } from "./ids.js";
 export { eventModel, type EventModelOptions, type Reducers } from "./model/declared.js";
 export type { Model, ModelState } from "./model/model.js";
 export { treeModel } from "./model/tree.js";
 export { DEFAULTS, type Options } from "./options.js";
+export { presence, type PartitionPresence, type Presence, type Present } from "./presence.js";
 export { createIndexedDbStore, type IndexedDbStoreOptions } from "./store/indexeddb.js";
 export { createMemoryStore } from "./store/memory.js";
 export type { Store } from "./store/types.js";

@@ -2,7 +2,8 @@
 
 import type { Problem, Status } from "./config.js";
 import type { Core } from "./core.js";
-import { ClientStopped, NotCaughtUp, TimedOut, type ClientError } from "./errors.js";
+import type { Emitter } from "./emitter.js";
+import { ClientClosed, ClientStopped, NotCaughtUp, TimedOut, type ClientError } from "./errors.js";
 
 /** The part of the status that the leader knows. */
 export type LeaderStatus = Omit<Status, "pending" | "rejected" | "durable" | "leader">;
@@ -56,8 +57,24 @@ export function within<R>(done: Promise<R>, timeoutMs: number | undefined, what:
   return Promise.race([done, late]).finally(() => clearTimeout(timer));
 }
 
+/** Resolves when a client has caught up; rejects when it never will. `open`: whether it is started. */
+export function untilCaughtUp(client: Emitter & { getStatus(): Status }, open: () => boolean): Promise<void> {
+  let end: () => void = () => undefined;
+  return new Promise<void>((resolve, reject) => {
+    const check = () => {
+      const verdict = open() ? whatIsMissing(client.getStatus()) : new ClientClosed("the client is not started");
+      if (verdict === "waiting") return;
+      if (verdict === null) resolve();
+      else reject(verdict);
+      end();
+    };
+    end = client.on("status", check);
+    check();
+  });
+}
+
 /** What keeps a client from having caught up for good; null when it has, "waiting" when it will. */
-export function whatIsMissing(status: Status): ClientError | "waiting" | null {
+function whatIsMissing(status: Status): ClientError | "waiting" | null {
   const { setAside, draftsSetAside } = status;
   if (status.stopped !== null) return new ClientStopped(status.stopped);
   if (status.phase !== "live" || status.pending > Object.keys(draftsSetAside).length) return "waiting";

@@ -50,6 +50,7 @@ export interface Limits {
   max_message_bytes: number | null;
   max_in_flight_drafts: number | null;
   max_subscriptions: number;
+  max_presence_bytes: number | null;
   presence_ttl_ms: number | null;
 }
 
@@ -131,6 +132,21 @@ export interface ErrorMessage {
   message: string;
   details: Json;
   retry_after_ms: number | null;
+}
+
+/** One client that is in a partition. */
+export interface PresenceEntry {
+  client_id: string;
+  value: Json;
+  user_id: string | null;
+}
+
+/** `presence_update`: who is there, or with `complete: false` who says something else, and who is gone. */
+export interface PresenceUpdate {
+  partition: string;
+  present: PresenceEntry[];
+  gone: string[];
+  complete: boolean;
 }
 
 /** One submitted event. `partition` is the legacy field of PART-05. */
@@ -216,7 +232,7 @@ export const SERVER_MESSAGES = {
 /** The fields of what a server sends. */
 export const SHAPES = {
   Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null], extensions: ["[]s", []] },
-  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64], presence_ttl_ms: ["n?", null] },
+  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64], max_presence_bytes: ["i?", null], presence_ttl_ms: ["n?", null] },
   SubmitResultItem: { id: ["s"], status: ["s"], committed_id: ["i?", null], reason: ["s?", null], errors: ["*", null], status_updated_at: ["n", 0] },
   ServerSnapshot: { partition: ["s"], committed_id: ["i"], state: ["*"], model_version: ["i?", null], model_digest: ["s?", null] },
   Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], user_id: ["s?", null], claims: ["*?", null] },

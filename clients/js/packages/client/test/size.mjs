@@ -12,6 +12,7 @@ const BUNDLES = {
   storage: `export { createSyncClient, createIndexedDbStore } from "./index.js"`,
   tree: `export { createSyncClient, createIndexedDbStore, treeModel } from "./index.js"`,
   event: `export { createSyncClient, createIndexedDbStore, eventModel } from "./index.js"`,
+  presence: `export { createSyncClient, createIndexedDbStore, presence } from "./index.js"`,
 };
 
 const sizes = {};

@@ -1,7 +1,15 @@
 /** React hooks for a client: each gives what the client shows now and renders again when that changes. */
 
-import type { Draft, Json, Rejected, Status, SyncClient } from "@unisono/client";
-import { createContext, createElement, useCallback, useContext, useSyncExternalStore, type ReactNode } from "react";
+import type { Draft, Json, Present, Rejected, Status, SyncClient } from "@unisono/client";
+import {
+  createContext,
+  createElement,
+  useCallback,
+  useContext,
+  useEffect,
+  useSyncExternalStore,
+  type ReactNode,
+} from "react";
 
 const Context = createContext<SyncClient | null>(null);
 
@@ -25,7 +33,7 @@ function useClient<T>(types: readonly string[], read: (client: SyncClient) => T,
     (changed: () => void) =>
       client.subscribe((event) => {
         if (!key.split(",").includes(event.type)) return;
-        if (event.type !== "change" || partition === undefined || event.partition === partition) changed();
+        if (partition === undefined || !("partition" in event) || event.partition === partition) changed();
       }),
     [client, key, partition],
   );
@@ -51,3 +59,19 @@ export const useRejected = (): readonly Rejected[] => useClient(["drafts", "stat
 
 /** Where the client stands. */
 export const useStatus = (): Status => useClient(["status"], status);
+
+/** Everybody else who is in a partition now; needs a client with `extensions: [presence()]`.
+ *
+ * With a `value`, such as a name and a cursor, the others see it as long as the component is mounted.
+ */
+export function usePresence(partition: string, value?: Json): readonly Present[] {
+  const client = useSyncClient();
+  const name = partition.normalize("NFC");
+  const text = value === undefined ? null : JSON.stringify(value);
+  useEffect(() => {
+    if (text !== null) client.presence(name).set(JSON.parse(text) as Json);
+  }, [client, name, text]);
+  const says = text !== null;
+  useEffect(() => (says ? () => client.presence(name).clear() : undefined), [client, name, says]);
+  return useClient(["presence"], (each) => each.presence(name).others, name);
+}

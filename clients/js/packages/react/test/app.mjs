@@ -1,9 +1,14 @@
 // A page that shows what the hooks give, as text.
 
-import { createIndexedDbStore, createSyncClient, treeModel } from "@unisono/client";
-import { SyncProvider, usePending, useRejected, useStatus, useView } from "@unisono/react";
+import { createIndexedDbStore, createSyncClient, presence, treeModel } from "@unisono/client";
+import { SyncProvider, usePending, usePresence, useRejected, useStatus, useView } from "@unisono/react";
 import { createElement as h, useState } from "react";
 import { createRoot } from "react-dom/client";
+
+function Cursor({ partition, place }) {
+  const others = usePresence(partition, { place });
+  return h("p", { id: "others" }, others.map(({ value }) => value.place).join());
+}
 
 function App({ partition }) {
   const [renders, setRenders] = useState(0);
@@ -14,6 +19,7 @@ function App({ partition }) {
     line("pending", usePending().map((draft) => draft.event.type).join()),
     line("rejected", useRejected().map((draft) => draft.reason).join()),
     line("phase", useStatus().phase),
+    renders < 2 && h(Cursor, { key: "cursor", partition, place: renders }),
     h("button", { id: "again", key: "again", onClick: () => setRenders(renders + 1) }, String(renders)),
   ]);
 }
@@ -26,6 +32,7 @@ window.open_client = async ({ url, clientId, token, partition }) => {
     model: treeModel(),
     store: createIndexedDbStore(),
     partitions: [partition],
+    extensions: [presence()],
   });
   window.client = client;
   const root = document.body.appendChild(document.createElement("div"));
