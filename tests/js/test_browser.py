@@ -143,6 +143,10 @@ def _others(page: Page) -> Any:
     )
 
 
+def _until_others(page: Page, expected: Any, what: str) -> None:
+    until(lambda: _others(page) == expected, what)
+
+
 def _say(page: Page, value: str) -> None:
     page.evaluate("value => window.client.presence().set(value)", value)
 
@@ -161,23 +165,23 @@ def test_what_a_tab_says_ends_with_the_tab(
     leader, second, third, fourth = tabs
     assert [_status(page, "leader") for page in tabs] == [True, False, False, False]
     for page in tabs:  # also those that came later
-        until(lambda page=page: _others(page) == {ben: "ben"}, "a tab does not see who is there")
+        _until_others(page, {ben: "ben"}, "a tab does not see who is there")
     for page, value in ((leader, "first"), (second, "second"), (third, "third"), (fourth, "fourth")):
         _say(page, value)
-        until(lambda value=value: _others(watcher) == {ann: value}, f"{value} is not seen")
+        _until_others(watcher, {ann: value}, f"{value} is not seen")
     fourth.evaluate("window.client.stop()")
-    until(lambda: _others(watcher) == {ann: "third"}, "what a stopped tab said is still there")
+    _until_others(watcher, {ann: "third"}, "what a stopped tab said is still there")
     _kill(third)
-    until(lambda: _others(watcher) == {ann: "second"}, "what a killed tab said is still there")
+    _until_others(watcher, {ann: "second"}, "what a killed tab said is still there")
     _kill(leader)
     until(lambda: _status(second, "leader"), "nobody leads")
-    until(lambda: _others(watcher) == {ann: "second"}, "the tab that leads now does not say what it said")
-    until(lambda: _others(second) == {ben: "ben"}, "the tab that leads now does not see who is there")
+    _until_others(watcher, {ann: "second"}, "the tab that leads now does not say what it said")
+    _until_others(second, {ben: "ben"}, "the tab that leads now does not see who is there")
     assert owner.server.metric("unisono_connections") == before + 1
     second.evaluate("window.client.presence().clear()")
-    until(lambda: _others(watcher) == {}, "what was taken back is still there")
+    _until_others(watcher, {}, "what was taken back is still there")
     other.close()
-    until(lambda: _others(second) == {}, "a closed window is still there")
+    _until_others(second, {}, "a closed window is still there")
 
 
 @pytest.mark.req("CLIENT-13")
@@ -304,11 +308,11 @@ def test_the_presence_hook_says_its_value_while_it_is_mounted(
     watcher = tab(elsewhere, f"ben-{next(_names)}", part)
     page = opened(context.new_page(), f"{address}react.html")
     _start(page, owner, who, part)
-    until(lambda: _others(watcher) == {who: {"place": 0}}, "the first value is not seen")
+    _until_others(watcher, {who: {"place": 0}}, "the first value is not seen")
     watcher.evaluate('window.client.presence().set({ place: "top" })')
     page.wait_for_function("document.querySelector('#others').textContent === 'top'")
     page.click("#again")
-    until(lambda: _others(watcher) == {who: {"place": 1}}, "the second value is not seen")
+    _until_others(watcher, {who: {"place": 1}}, "the second value is not seen")
     page.click("#again")  # the component is there no more
-    until(lambda: _others(watcher) == {}, "the value is seen after the component")
+    _until_others(watcher, {}, "the value is seen after the component")
     elsewhere.close()

@@ -26,6 +26,11 @@ def test_presence(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/presence.test.mjs")
 
 
+@pytest.mark.req("CLIENT-08", "CLIENT-16", "AUTH-04", "CONN-05")
+def test_renewal(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/renewal.test.mjs")
+
+
 @pytest.mark.req("CLIENT-01", "CLIENT-05", "CLIENT-12")
 def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")

@@ -8,7 +8,7 @@ const [url, annToken, bobToken, partition = "garden"] = process.argv.slice(2);
 const ann = createSyncClient({
   url,
   clientId: "ann",
-  token: async () => annToken, // asked again when the server refuses the last one
+  token: async () => annToken, // asked again before the last one ends
   model: treeModel(), // tree actions; eventModel({ reducers }) for the events of a model
   store: createFileStore("ann.store"), // in a browser: createIndexedDbStore()
   partitions: [partition],

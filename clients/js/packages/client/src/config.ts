@@ -10,7 +10,7 @@ import { partitionName } from "./partitions.js";
 import type { Store } from "./store/types.js";
 import type { JsonObject } from "./wire.js";
 
-/** A token, or what gives one; it is asked again when the server refuses the last. */
+/** A token, or what gives one; it is asked again before the last one ends, and when the server refuses it. */
 export type Token = string | (() => string | Promise<string>);
 
 /** The part of a WebSocket that a client uses. */

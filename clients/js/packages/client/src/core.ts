@@ -115,7 +115,8 @@ export class Core {
       const following = inputs[index + 1];
       const more = isBroadcast(input) && following !== undefined && isBroadcast(following);
       this.#step(more ? { ...(input as Extract<Input, { kind: "Received" }>), more } : input);
-      if (!more) await this.#flush();
+      // Where one connection takes over from another, nobody sees the client between the two.
+      if (!more && (input.kind === "Received" || following === undefined)) await this.#flush();
     }
     this.hooks.published();
   }

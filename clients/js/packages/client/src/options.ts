@@ -9,6 +9,9 @@ export interface Options {
   readonly connectTimeoutMs: number;
   /** A request unanswered for so long ends the connection: a server may fold a long history before it answers. */
   readonly answerTimeoutMs: number;
+  /** So long before a token ends a new one is asked for, and a connection made with it takes over. A token that lives less
+   * than three times as long serves for two thirds of its life. 0: when the old one has ended. */
+  readonly renewBeforeMs: number;
   /** The first wait is chosen below this, each further one below twice the one before. */
   readonly backoffBaseMs: number;
   /** No wait is longer: a server that is back is found within half a minute. */
@@ -38,6 +41,7 @@ export const DEFAULTS: Options = {
   deadAfterMs: 25_000,
   connectTimeoutMs: 10_000,
   answerTimeoutMs: 60_000,
+  renewBeforeMs: 30_000,
   backoffBaseMs: 500,
   backoffCapMs: 30_000,
   stableAfterMs: 10_000,

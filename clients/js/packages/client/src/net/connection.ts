@@ -1,7 +1,7 @@
 /** The socket: dial, wait, dial again; heartbeats; a token when one is needed (CLIENT-08, -09).
  *
  * The core decides what is sent and when. A connection feeds it what came in, and performs its effects: send, drop the
- * socket, retry, stop. At most one socket is open; each try feeds the core `Dialing`, perhaps `Opened`, then `Lost`.
+ * socket, retry, stop. At most one socket serves; each try feeds the core `Dialing`, perhaps `Opened`, then `Lost`.
  */
 
 import { BadMessage, decode, encode, type ServerMessage } from "../codec.js";
@@ -9,7 +9,8 @@ import type { Config, Socket, SocketConstructor } from "../config.js";
 import type { Options } from "../options.js";
 import type { Input } from "../sync/inputs-effects.js";
 import { COMPATIBILITY } from "../sync/state.js";
-import type { Connect, JsonObject } from "../wire.js";
+import { CLOSE_REPLACED, type Connect, type JsonObject } from "../wire.js";
+import { renewInMs, succeed, TokenRenewal, type Successor } from "./renewal.js";
 import { startTicker, type Ticker } from "./ticker.js";
 
 /** What has come in and waits for the store; a WebSocket cannot be told to wait, so past this it is closed. */
@@ -34,6 +35,10 @@ export class ServerConnection {
   readonly #options: Options;
   readonly #Socket: SocketConstructor;
   #socket: Socket | null = null;
+  /** One that takes over, until the core is told. */
+  #adopting: Socket | null = null;
+  #connectArguments: [number, boolean] = [0, false];
+  readonly #renewal: TokenRenewal;
   #numbers = 0;
   #token: string | null = null;
   #lastToken = "";
@@ -65,14 +70,32 @@ export class ServerConnection {
     const found = config.WebSocket ?? (globalThis.WebSocket as unknown as SocketConstructor | undefined);
     if (!found) throw new TypeError("there is no global WebSocket: give one, as of the package ws");
     this.#Socket = found;
+    this.#renewal = new TokenRenewal(
+      async () => {
+        const token = await this.#newToken();
+        return token === this.#token ? null : token;
+      },
+      (token) => succeed(new found(config.url), token, this.#connectPayload(token), this.#options.connectTimeoutMs),
+      () => this.dropConnection(),
+      (error) => owner.report("token_failed", `the connection with a new token: ${this.#withoutToken(error)}`),
+    );
   }
 
   // -- effects of the core ------------------------------------------------------------------------------------
 
   connect(lastCommittedId: number, snapshots: boolean): void {
+    this.#connectArguments = [lastCommittedId, snapshots];
+    if (this.#adopting) {
+      this.#socket = this.#adopting; // it has connected already
+      this.#adopting = null;
+    } else this.send("connect", this.#connectPayload(this.#lastToken));
+  }
+
+  #connectPayload(token: string): string {
     const { clientId, model, extensions } = this.config;
+    const [lastCommittedId, snapshots] = this.#connectArguments;
     const body: Connect = {
-      token: this.#lastToken,
+      token,
       client_id: clientId,
       last_committed_id: lastCommittedId,
       supported_profiles: [model.profile],
@@ -82,7 +105,7 @@ export class ServerConnection {
       ...(extensions?.length && { extensions: extensions.map((each) => each.name) }),
     };
     for (const extension of extensions ?? []) Object.assign(body, extension.connect?.());
-    this.send("connect", JSON.stringify(body));
+    return JSON.stringify(body);
   }
 
   send(type: string, payload: string): void {
@@ -179,7 +202,16 @@ export class ServerConnection {
       }
       this.#hurry = false;
       await this.owner.feed({ kind: "Dialing" });
-      const [lastedMs, code] = await this.#once();
+      let [lastedMs, code] = await this.#once(null);
+      for (;;) {
+        const making = this.#renewal.take(!this.#closed && !this.#paused);
+        const next = await this.#taken(making);
+        // The server let go of the old connection for the new one, which then failed: nobody else took its place.
+        if (!next && making && code === CLOSE_REPLACED) code = null;
+        if (!next) break;
+        this.owner.lost();
+        [lastedMs, code] = await this.#once(next);
+      }
       this.#tries = lastedMs >= this.#options.stableAfterMs ? 0 : this.#tries + 1;
       this.owner.lost();
       await this.owner.feed({ kind: "Lost", code });
@@ -202,8 +234,17 @@ export class ServerConnection {
     });
   }
 
-  /** Run one socket from its opening to its end; gives how long it was open, and its close code. */
-  async #once(): Promise<[number, number | null]> {
+  /** The connection that takes over, when it is made, unless the program has paused or ended meanwhile. */
+  async #taken(making: Promise<Successor | null> | null): Promise<Successor | null> {
+    const successor = (await Promise.race([making, this.#ending])) ?? null;
+    if (!this.#closed && !this.#paused) return successor;
+    void making?.then((late) => late?.socket.close(1000));
+    return null;
+  }
+
+  /** Run one socket from its opening, or its taking over, to its end; gives how long it was open, and its close code. */
+  async #once(successor: Successor | null): Promise<[number, number | null]> {
+    if (successor) return this.#serve(successor.socket, successor);
     const patienceMs = this.#options.connectTimeoutMs;
     const slow = setTimeout(() => {
       this.owner.report("token_failed", `the token function has not answered for ${patienceMs} ms`);
@@ -217,21 +258,21 @@ export class ServerConnection {
       clearTimeout(slow);
     }
     if (this.#closed || this.#paused) return [0, null];
+    try {
+      return await this.#serve(new this.#Socket(this.config.url), null);
+    } catch (error) {
+      this.owner.report("unreachable", this.#withoutToken(error));
+      return [0, null];
+    }
+  }
+
+  #serve(socket: Socket, successor: Successor | null): Promise<[number, number | null]> {
     return new Promise((resolve) => {
-      let socket: Socket;
-      try {
-        socket = new this.#Socket(this.config.url);
-      } catch (error) {
-        this.owner.report("unreachable", this.#withoutToken(error));
-        resolve([0, null]);
-        return;
-      }
       let openedAt: number | null = null;
       let ticker: Ticker | null = null;
       const ended = (code: number | null) => {
         if (this.#abandon !== abandon) return;
-        this.#abandon = null;
-        this.#socket = null;
+        this.#abandon = this.#socket = this.#adopting = null;
         ticker?.stop();
         clearTimeout(timeout);
         socket.onopen = socket.onmessage = socket.onclose = null;
@@ -248,23 +289,39 @@ export class ServerConnection {
         this.owner.report("unreachable", `the server did not answer within ${this.#options.connectTimeoutMs} ms`);
         abandon();
       }, this.#options.connectTimeoutMs);
-      socket.onerror = () => undefined; // a close follows
-      socket.onclose = (event: { code?: number; reason?: string }) => {
-        if (openedAt === null) this.owner.report("unreachable", `${this.config.url} cannot be connected to`);
-        ended(event.code ?? null);
-      };
-      socket.onopen = () => {
+      const opened = () => {
         clearTimeout(timeout);
         openedAt = this.#tickedAt = this.now();
-        this.#socket = socket;
         this.#numbers = 0;
         this.#queuedChars = 0;
         this.#received = [];
         this.#unansweredSince = null;
         ticker = startTicker(this.#options.heartbeatIntervalMs, () => this.#beat());
-        void this.owner.feed({ kind: "Opened" });
+        const { renewBeforeMs } = this.#options;
+        const renewMs = renewInMs(this.#lastToken, renewBeforeMs, Date.now());
+        if (renewBeforeMs > 0 && renewMs < Infinity && typeof this.config.token !== "string") this.#renewal.start(renewMs);
+      };
+      socket.onerror = () => undefined; // a close follows
+      socket.onclose = (event: { code?: number; reason?: string }) => {
+        if (openedAt === null) this.owner.report("unreachable", `${this.config.url} cannot be connected to`);
+        ended(event.code ?? null);
       };
       socket.onmessage = (event: { data: unknown }) => this.#read(event.data);
+      socket.onopen = () => {
+        opened();
+        this.#socket = socket;
+        void this.owner.feed({ kind: "Opened" });
+      };
+      if (successor) {
+        const { token, connected: message, received } = successor;
+        this.#token = this.#lastToken = token;
+        this.#adopting = socket;
+        opened();
+        const taken = [{ kind: "Lost", code: null }, { kind: "Dialing" }, { kind: "Opened" }, { kind: "Received", message }];
+        void this.owner.feed(...(taken as Input[]));
+        for (const data of received) this.#read(data);
+        if (socket.readyState !== OPEN) abandon();
+      }
     });
   }
 
@@ -272,12 +329,14 @@ export class ServerConnection {
     const { token } = this.config;
     if (typeof token === "string") return token;
     this.#tokenIsNew = this.#token === null;
-    if (this.#token === null) {
-      const given = await token();
-      if (typeof given !== "string" || !given) throw new TypeError("a token is a non-empty string");
-      this.#token = given;
-    }
+    this.#token ??= await this.#newToken();
     return this.#token;
+  }
+
+  async #newToken(): Promise<string> {
+    const given = await (this.config.token as () => string | Promise<string>)();
+    if (typeof given !== "string" || !given) throw new TypeError("a token is a non-empty string");
+    return given;
   }
 
   /** No message holds a token (AUTH-08). */
@@ -322,6 +381,7 @@ export class ServerConnection {
 
   /** Send a heartbeat. A server is dead when it answered none for a while, not when this page stood still. */
   #beat(): void {
+    this.#renewal.check();
     const now = this.now();
     const late = now - this.#tickedAt > 2 * this.#options.heartbeatIntervalMs;
     this.#tickedAt = now;
