@@ -31,6 +31,11 @@ def test_renewal(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/renewal.test.mjs")
 
 
+@pytest.mark.req("CLIENT-17", "EXT-10")
+def test_transactions(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/transaction.test.mjs")
+
+
 @pytest.mark.req("CLIENT-01", "CLIENT-05", "CLIENT-12")
 def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")

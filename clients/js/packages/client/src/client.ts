@@ -4,12 +4,13 @@ import { Actions } from "./actions.js";
 import { configure, type ClientEvent, type Config, type Rejected, type Status, type SyncClientOptions } from "./config.js";
 import { Core } from "./core.js";
 import { ClientClosed, ClientError, ClientStopped, UnknownDraft } from "./errors.js";
+import { checkTransaction, transactionOf } from "./outgoing.js";
 import { partitionName } from "./partitions.js";
 import type { PartitionPresence, Presence } from "./presence.js";
 import { isOver } from "./problems.js";
 import { alike, leaderStatus, OFFLINE, OTHER_MODEL, untilCaughtUp, within, type LeaderStatus } from "./status.js";
 import { parseEvent } from "./store/apply.js";
-import { openLog, type EventLog } from "./store/log.js";
+import { openLog, type EventLog, type NewDraft } from "./store/log.js";
 import type { Change, DraftRecord } from "./store/types.js";
 import { checkForm, committed, rejection, Submission, type Draft, type EventInput } from "./submission.js";
 import { modelLabel } from "./sync/bootstrap.js";
@@ -161,12 +162,30 @@ export class SyncClient extends Actions<Promise<Draft>> {
    * `again` names rejected drafts that are submitted again.
    */
   async submitEvents(inputs: readonly EventInput[], again: readonly string[] = []): Promise<Draft[]> {
+    return this.#submit(this.#checked(inputs), again);
+  }
+
+  /** Several events that the server commits as a whole or not at all, and that are shown together or not at all.
+   *
+   * TransactionRefused, with nothing stored, when the server is known not to take it; it is never sent in parts.
+   */
+  async transaction(inputs: readonly EventInput[], again: readonly string[] = []): Promise<Draft[]> {
+    const drafts = this.#checked(inputs);
+    checkTransaction(drafts, this.#core?.state);
+    const together = drafts[0]?.id ?? "";
+    return this.#submit(drafts.map((draft) => ({ ...draft, together })), again);
+  }
+
+  #checked(inputs: readonly EventInput[]): NewDraft[] {
     this.#open();
     const bytesMax = this.#core?.state.limits.max_message_bytes ?? null;
-    const drafts = inputs.map((input) => {
+    return inputs.map((input) => {
       const partitions = input.partitions ?? [this.#meant(input.partition)];
       return checkForm({ ...input, partitions }, this.#config.model, bytesMax);
     });
+  }
+
+  async #submit(drafts: readonly NewDraft[], again: readonly string[]): Promise<Draft[]> {
     const records = await (this.#submission as Submission).submit(drafts, again);
     return records.map((record) => this.#draft(record));
   }
@@ -198,7 +217,10 @@ export class SyncClient extends Actions<Promise<Draft>> {
     return this.#rejectedList;
   }
 
-  /** Try a rejected draft again, behind everything that is pending now, or one that is set aside at once. */
+  /** Try a rejected draft again, behind everything that is pending now, or one that is set aside at once.
+   *
+   * Those of its transaction go with it.
+   */
   async retry(id: string): Promise<Draft> {
     this.#open();
     const replica = this.#replica as Replica;
@@ -210,14 +232,20 @@ export class SyncClient extends Actions<Promise<Draft>> {
     }
     const record = replica.rejected.get(id);
     if (!record) throw new UnknownDraft(id);
-    const { partitions } = record;
-    const [again] = await this.submitEvents([{ id, partitions, event: parseEvent(record.event) }], [id]);
-    return again as Draft;
+    const records = transactionOf(record, replica.rejected.values());
+    const inputs = records.map(({ id, partitions, event }) => ({ id, partitions, event: parseEvent(event) }));
+    const ids = records.map((each) => each.id);
+    const drafts = await (record.batch === undefined ? this.submitEvents(inputs, ids) : this.transaction(inputs, ids));
+    return drafts.find((draft) => draft.id === id) as Draft;
   }
 
-  /** Forget a rejected draft. */
+  /** Forget a rejected draft, with those of its transaction. */
   async discard(id: string): Promise<void> {
-    await this.#changed(await this.#open().discard(id));
+    const log = this.#open();
+    const rejected = (this.#replica as Replica).rejected;
+    const record = rejected.get(id);
+    const ids = record ? transactionOf(record, rejected.values()).map((each) => each.id) : [id];
+    await this.#changed(await log.discard(ids));
   }
 
   /** The partition that is meant when none is named. */

@@ -66,6 +66,8 @@ export interface Rejected {
   readonly errors: readonly { readonly field: string; readonly message: string }[];
   readonly createdAt: number;
   readonly statusUpdatedAt: number | null;
+  /** The same for the drafts of one transaction, which are rejected, retried and discarded together. */
+  readonly transaction: number | null;
 }
 
 /** Something that went wrong, last; `code` is an error code of the wire or one of this library's. */

@@ -4,10 +4,10 @@
  * first, then messages are sent, then the program hears of it.
  */
 
-import { byteLength, ENVELOPE_BYTES, itemPayload } from "./codec.js";
 import type { Config, Problem } from "./config.js";
 import { StoreContradiction } from "./errors.js";
 import { ServerConnection } from "./net/connection.js";
+import { nextSubmit } from "./outgoing.js";
 import type { EventLog } from "./store/log.js";
 import type { Change, DraftRecord, NotesRow, PartitionRow } from "./store/types.js";
 import { advance } from "./sync/advance.js";
@@ -207,27 +207,9 @@ export class Core {
   }
 
   #submitNext(effect: SubmitNext): Submitted {
-    const pending = this.hooks.pending();
-    const { only } = effect;
-    if (only !== undefined && !pending.has(only)) return { kind: "Submitted", ids: [], gone: only };
-    const drafts = only === undefined ? pending.values() : [pending.get(only) as DraftRecord];
-    const items: string[] = [];
-    const ids: string[] = [];
-    let size = ENVELOPE_BYTES;
-    for (const draft of drafts) {
-      if (items.length >= effect.itemsMax) break;
-      if (only === undefined && effect.without.has(draft.id)) continue;
-      const item = itemPayload(draft.id, draft.partitions, draft.event);
-      size += byteLength(item) + 1;
-      if (effect.bytesMax !== null && size > effect.bytesMax) {
-        if (!items.length) return { kind: "Submitted", ids: [], tooLarge: draft.id };
-        break;
-      }
-      items.push(item);
-      ids.push(draft.id);
-    }
-    if (items.length) this.#messages.push(["submit_events", `{"events":[${items.join(",")}]}`]);
-    return { kind: "Submitted", ids };
+    const [submitted, payload] = nextSubmit(this.hooks.pending(), effect);
+    if (payload) this.#messages.push(["submit_events", payload]);
+    return submitted;
   }
 
   /** Keep a problem as the last one and show it. */

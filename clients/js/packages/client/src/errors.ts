@@ -15,6 +15,9 @@ export class InvalidEvent extends ClientError {
   }
 }
 
+/** The server cannot take this transaction as a whole; nothing was stored, and it is never sent in parts. */
+export class TransactionRefused extends ClientError {}
+
 /** The client does not follow this partition. */
 export class UnknownPartition extends ClientError {
   constructor(readonly partition: string) {

@@ -179,4 +179,5 @@ export const rejection = (record: DraftRecord): Rejected => ({
   errors: record.errors,
   createdAt: record.createdAt,
   statusUpdatedAt: record.statusUpdatedAt,
+  transaction: record.batch ?? null,
 });

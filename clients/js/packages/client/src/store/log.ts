@@ -23,7 +23,8 @@ import type {
 /** Events read at a time. */
 const SLICE = 1000;
 
-export type NewDraft = Pick<DraftRecord, "id" | "partitions" | "event" | "createdAt">;
+/** `together`: the same text for the drafts of one transaction. */
+export type NewDraft = Pick<DraftRecord, "id" | "partitions" | "event" | "createdAt"> & { readonly together?: string };
 
 export class EventLog {
   constructor(
@@ -82,7 +83,8 @@ export class EventLog {
         if (!(await transaction.get("drafts", id))?.reason) throw new UnknownDraft(id);
       }
       const taken = new Set<string>();
-      for (const draft of drafts) {
+      const batches = new Map<string, number>();
+      for (const { together, ...draft } of drafts) {
         const { id } = draft;
         const known =
           (!again.includes(id) && (await transaction.get("drafts", id))) || (await transaction.eventById(id));
@@ -91,7 +93,9 @@ export class EventLog {
         }
         taken.add(id);
         notes.clock += 1;
-        const record = { ...draft, draftClock: notes.clock, reason: null, errors: [], statusUpdatedAt: null };
+        if (together !== undefined && !batches.has(together)) batches.set(together, notes.clock);
+        const batch = together === undefined ? {} : { batch: batches.get(together) as number };
+        const record = { ...draft, draftClock: notes.clock, reason: null, errors: [], statusUpdatedAt: null, ...batch };
         transaction.put("drafts", record);
         change.drafts.push(record);
       }
@@ -99,12 +103,14 @@ export class EventLog {
     }, true);
   }
 
-  /** Forget a rejected draft. */
-  discard(id: string): Promise<Change> {
+  /** Forget rejected drafts. */
+  discard(ids: readonly string[]): Promise<Change> {
     return this.#write(async (transaction, _notes, change) => {
-      if (!(await transaction.get("drafts", id))?.reason) throw new UnknownDraft(id);
-      transaction.delete("drafts", id);
-      change.gone.push(id);
+      for (const id of ids) {
+        if (!(await transaction.get("drafts", id))?.reason) throw new UnknownDraft(id);
+        transaction.delete("drafts", id);
+        change.gone.push(id);
+      }
     }, false);
   }
 

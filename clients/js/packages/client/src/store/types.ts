@@ -22,7 +22,10 @@ export interface PartitionRow {
   readonly floor: number;
 }
 
-/** One stored draft; `event` is canonical JSON. `reason` is null until it is rejected. */
+/** One stored draft; `event` is canonical JSON. `reason` is null until it is rejected.
+ *
+ * `batch` is the same for the drafts of one transaction: the draftClock of its first. Others have none.
+ */
 export interface DraftRecord {
   readonly id: string;
   readonly draftClock: number;
@@ -32,6 +35,7 @@ export interface DraftRecord {
   readonly reason: string | null;
   readonly errors: readonly FieldError[];
   readonly statusUpdatedAt: number | null;
+  readonly batch?: number;
 }
 
 /** A committed event; `places` are the followed partitions it is in, each with its committed_id. */

@@ -7,7 +7,8 @@
  * Committed entries that can no longer be preceded by anything (at or below `known`) are settled into the base by the
  * hundred, because settling forgets every mark and the entries above must be applied again.
  *
- * A draft that does not fit the state it meets is left out of the view and stays pending: the server decides.
+ * A draft that does not fit the state it meets is left out of the view and stays pending: the server decides. The
+ * drafts of one transaction are shown together: where one does not fit, in this partition or another, none is shown.
  */
 
 import { byCodePoints } from "../partitions.js";
@@ -28,20 +29,31 @@ export const draftKey = (draftClock: number, id: string): Key => [1, draftClock,
 
 const compare = (a: Key, b: Key): number => a[0] - b[0] || a[1] - b[1] || byCodePoints(a[2], b[2]);
 
+/** `batch`: of the drafts of one transaction, which stand next to each other. */
 export interface Entry {
   key: Key;
   readonly event: JsonObject;
+  batch: number | undefined;
   mark: number;
   shown: boolean;
 }
 
-export const entry = (key: Key, event: JsonObject): Entry => ({ key, event, mark: 0, shown: false });
+export const entry = (key: Key, event: JsonObject, batch?: number): Entry => ({
+  key,
+  event,
+  batch,
+  mark: 0,
+  shown: false,
+});
 
 export class PartitionView {
   #state: ModelState;
   #entries: Entry[] = [];
   #folding = 0;
+  #hidden: ReadonlySet<number> = new Set();
   sinceSnapshot = 0;
+  /** The transactions with a draft that does not fit here. */
+  readonly unfit = new Set<number>();
 
   /** `folded`: the base holds exactly the committed events up to it. */
   constructor(
@@ -72,7 +84,7 @@ export class PartitionView {
     const removed = gone.filter((key) => !promoted.some((other) => compare(key, other) === 0) && this.#find(key)[1]);
     if (added.length || removed.length) {
       const places = [...added.map(({ key }) => key), ...removed].map((key) => this.#find(key)[0]);
-      const start = Math.min(...places);
+      const start = this.#whole(Math.min(...places));
       const above = this.#entries.slice(start).filter(({ key }) => !removed.some((other) => compare(key, other) === 0));
       above.push(...added);
       above.sort((a, b) => compare(a.key, b.key));
@@ -81,6 +93,33 @@ export class PartitionView {
     }
     this.#settle(known);
     return true;
+  }
+
+  /** The transactions that do not fit in another partition. */
+  get hidden(): ReadonlySet<number> {
+    return this.#hidden;
+  }
+
+  /** Show the drafts of these transactions no more, and those that were hidden before again. */
+  hide(batches: ReadonlySet<number>): void {
+    const before = this.#hidden;
+    this.#hidden = batches;
+    const start = this.#entries.findIndex(
+      ({ batch }) => batch !== undefined && before.has(batch) !== batches.has(batch),
+    );
+    if (start >= 0) {
+      const above = this.#entries.slice(start);
+      this.#undo(start);
+      this.#apply(above);
+    }
+  }
+
+  /** The place of the first draft of the transaction that the entry at `start` belongs to. */
+  #whole(start: number): number {
+    const batch = this.#entries[start]?.batch;
+    let first = start;
+    while (batch !== undefined && this.#entries[first - 1]?.batch === batch) first -= 1;
+    return first;
   }
 
   /** Turn the oldest drafts into the events they became, where no order changes: the state stays the same. */
@@ -94,6 +133,7 @@ export class PartitionView {
       const draft = this.#entries[first + index];
       if (!draft || compare(draft.key, place) !== 0 || !draft.shown || compare(becomes, last) <= 0) break;
       draft.key = last = becomes;
+      draft.batch = undefined;
       promoted.push(place);
     }
     return promoted;
@@ -117,15 +157,33 @@ export class PartitionView {
     const first = this.#entries[start];
     if (first) {
       this.#state.rollback(first.mark);
-      this.#entries.length = start;
+      for (const { batch } of this.#entries.splice(start)) if (batch !== undefined) this.unfit.delete(batch);
     }
   }
 
   #apply(entries: readonly Entry[]): void {
     for (const each of entries) {
       each.mark = this.#state.mark();
-      each.shown = each.key[0] === 0 ? this.model.replay(this.#state, each.event) : this.#show(each.event);
+      each.shown = each.key[0] === 0 ? this.model.replay(this.#state, each.event) : this.#showDraft(each);
       this.#entries.push(each);
+      const { batch } = each;
+      if (batch !== undefined && !each.shown && !this.#hidden.has(batch)) this.#leaveOut(batch);
+    }
+  }
+
+  #showDraft({ batch, event }: Entry): boolean {
+    if (batch !== undefined && (this.unfit.has(batch) || this.#hidden.has(batch))) return false;
+    return this.#show(event);
+  }
+
+  /** The last entry does not fit: undo the others of its transaction. */
+  #leaveOut(batch: number): void {
+    this.unfit.add(batch);
+    const first = this.#whole(this.#entries.length - 1);
+    this.#state.rollback((this.#entries[first] as Entry).mark);
+    for (const each of this.#entries.slice(first)) {
+      each.shown = false;
+      each.mark = this.#state.mark();
     }
   }
 

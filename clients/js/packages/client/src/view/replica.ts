@@ -10,7 +10,7 @@ import { parseEvent } from "../store/apply.js";
 import type { EventLog } from "../store/log.js";
 import type { Change, DraftRecord } from "../store/types.js";
 import type { FieldError, Json, JsonObject } from "../wire.js";
-import { committedKey, draftKey, entry, PartitionView, type Key } from "./partition-view.js";
+import { committedKey, draftKey, entry, PartitionView, type Entry, type Key } from "./partition-view.js";
 
 /** How long a missing change is waited for. */
 const GAP_MS = 250;
@@ -33,6 +33,9 @@ interface OpenView {
   /** The length of the last state that was stored. */
   snapshotChars: number;
 }
+
+const draftEntry = (draft: DraftRecord): Entry =>
+  entry(draftKey(draft.draftClock, draft.id), parseEvent(draft.event), draft.batch);
 
 export class Replica {
   readonly pending = new Map<string, DraftRecord>();
@@ -88,6 +91,7 @@ export class Replica {
 
   drop(name: string): void {
     this.#views.delete(name);
+    this.#showTransactionsWhole();
   }
 
   async #open(name: string): Promise<void> {
@@ -118,10 +122,11 @@ export class Replica {
     const drafts = [...this.pending.values()].filter((draft) => draft.partitions.includes(name));
     view.amend(known, [
       ...above.map(({ committedId, event }) => entry(committedKey(committedId), event)),
-      ...drafts.map((draft) => entry(draftKey(draft.draftClock, draft.id), parseEvent(draft.event))),
+      ...drafts.map(draftEntry),
     ]);
     const revision = (this.#views.get(name)?.revision ?? 0) + 1;
     this.#views.set(name, { view, known, revision, dump: null, snapshotChars });
+    this.#showTransactionsWhole();
   }
 
   // -- changes ------------------------------------------------------------------------------------------------
@@ -190,12 +195,42 @@ export class Replica {
         else if (row) open.view.amend(open.known, []);
       }
     }
+    partitions.push(...this.#showTransactionsWhole().filter((name) => !partitions.includes(name)));
     for (const name of partitions) {
       const open = this.#views.get(name) as OpenView;
       await this.#snapshot(name, open, Math.max(this.snapshotEvery, open.snapshotChars / 500));
     }
     const drafts = change.drafts.length + change.gone.length + change.rejected.length > 0;
     this.applied({ partitions, settled: change.settled, rejected: change.rejected, drafts });
+  }
+
+  /** Hide the transactions that do not fit in one of their partitions in all of them; the views that changed.
+   *
+   * In the order of their drafts: whether one fits depends on those before it alone.
+   */
+  #showTransactionsWhole(): string[] {
+    const changed = new Set<string>();
+    const hide = (name: string, open: OpenView, batches: ReadonlySet<number>): void => {
+      open.view.hide(batches);
+      open.revision += 1;
+      changed.add(name);
+    };
+    for (const [name, open] of this.#views) if (open.view.hidden.size) hide(name, open, new Set());
+    const spanning = new Map<number, Set<string>>();
+    for (const { batch, partitions } of this.pending.values()) {
+      if (batch === undefined) continue;
+      const names = spanning.get(batch) ?? new Set<string>();
+      for (const name of partitions) if (this.#views.has(name)) names.add(name);
+      spanning.set(batch, names);
+    }
+    for (const [batch, names] of spanning) {
+      const views = [...names].map((name) => [name, this.#views.get(name) as OpenView] as const);
+      if (!views.some(([, open]) => open.view.unfit.has(batch))) continue;
+      for (const [name, open] of views) {
+        if (!open.view.unfit.has(batch)) hide(name, open, new Set([...open.view.hidden, batch]));
+      }
+    }
+    return [...changed];
   }
 
   /** Bring one view up to date: it is the same when the change is not about it, or must be rebuilt. */
@@ -222,7 +257,7 @@ export class Replica {
       }
     }
     for (const draft of change.drafts.filter(mine)) {
-      added.push(entry(draftKey(draft.draftClock, draft.id), parseEvent(draft.event)));
+      added.push(draftEntry(draft));
     }
     if (!added.length && !gone.length) return "same";
     if (!open.view.amend(open.known, added, gone, became)) return "rebuild";
