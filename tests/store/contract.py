@@ -14,6 +14,7 @@ import pytest
 
 from tests.store.records import append, append_many, make_record
 from unisono.protocol.codec import encode_event
+from unisono.store.browse import PartitionSize
 from unisono.store.port import CommitLog, LogReader, Page, Record, Snapshot, StorageError, WirePage
 
 NO_LIMIT: dict[str, Any] = {"limit": 1_000_000, "bytes_max": 1 << 40}
@@ -47,6 +48,25 @@ class LogContract:
     @pytest.fixture
     def place(self) -> Place:
         raise NotImplementedError
+
+    def test_partitions_are_listed_by_prefix_with_their_newest_events(self, place: Place) -> None:
+        log = place.writer()
+        reader: Any = place.reader()
+        assert reader.names_from("", "", 10) == []
+        assert reader.partition_size("a", 10) == PartitionSize(0, 0, 0)
+        names = ["a", "a\x00", "a\x01", "ab", "b", "\U0001d518"]
+        append(log, [[name] for name in names] + [["ab", "b"]] * 4)
+        assert sorted(reader.names_from("", "", 10)) == sorted(names)
+        assert sorted(reader.names_from("a", "", 10)) == ["a", "a\x00", "a\x01", "ab"]
+        assert reader.names_from("c", "", 10) == []
+        walked: list[str] = []
+        while some := reader.names_from("a", walked[-1] if walked else "", 1):
+            walked += some
+        assert sorted(walked) == ["a", "a\x00", "a\x01", "ab"]
+        assert reader.partition_size("ab", 100) == PartitionSize(5, 4, 10)
+        assert reader.partition_size("ab", 2) == PartitionSize(2, 9, 10)
+        assert reader.newest_ids("ab", 9, 3) == [9, 8, 7]
+        assert reader.newest_ids("unknown", 9, 3) == []
 
     def test_every_partition_is_named_once(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         log = place.writer()

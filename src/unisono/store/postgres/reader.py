@@ -8,6 +8,7 @@ from typing import Final, NoReturn, Self
 import msgspec
 import psycopg
 
+from unisono.store.browse import PartitionSize
 from unisono.store.cluster import ModelBundle, StoreLost
 from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
@@ -288,6 +289,22 @@ class PostgresReader(EncodedPages):
             if len(rows) < NAMES_READ_MAX:
                 return
             after = rows[-1][0]
+
+    def names_from(self, prefix: str, after: str, limit: int) -> Sequence[str]:
+        """See BrowsableLog."""
+        asked = {"first": escape(prefix), "after": escape(after), "limit": limit}
+        names = [unescape(name) for (name,) in self.list("names_from", asked)]
+        return [name for name in names if name.startswith(prefix)]
+
+    def partition_size(self, partition: str, limit: int) -> PartitionSize:
+        """See BrowsableLog."""
+        events, first, last = self.ask("partition_size", {"partition": escape(partition), "limit": limit})
+        return PartitionSize(events, first or 0, last or 0)
+
+    def newest_ids(self, partition: str, upto: int, limit: int) -> Sequence[int]:
+        """See BrowsableLog."""
+        asked = {"partition": escape(partition), "upto": upto, "limit": limit}
+        return [committed_id for (committed_id,) in self.list("newest_ids", asked)]
 
     def model_in_force(self) -> ModelBundle | None:
         """The model that nodes judge by; None when none was published."""

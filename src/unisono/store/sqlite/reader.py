@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import apsw
 import msgspec
 
+from unisono.store.browse import PartitionSize
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import (
     LogExtent,
@@ -175,6 +176,32 @@ class SqliteReader(SqlitePages):
             if len(rows) < NAMES_READ_MAX:
                 return
             after = rows[-1][0]
+
+    def names_from(self, prefix: str, after: str, limit: int) -> list[str]:
+        """See BrowsableLog."""
+        self._check()
+        try:
+            rows = list(self._rows("names_from", prefix, after, limit))
+        except READ_ERRORS as error:
+            self._fail("reading the partitions", error)
+        return [name for (name,) in rows if name.startswith(prefix)]
+
+    def partition_size(self, partition: str, limit: int) -> PartitionSize:
+        """See BrowsableLog."""
+        self._check()
+        try:
+            ((events, first, last),) = self._rows("partition_size", partition, limit)
+        except (*READ_ERRORS, ValueError) as error:
+            self._fail("reading the size of a partition", error)
+        return PartitionSize(events, first or 0, last or 0)
+
+    def newest_ids(self, partition: str, upto: int, limit: int) -> list[int]:
+        """See BrowsableLog."""
+        self._check()
+        try:
+            return [committed_id for (committed_id,) in self._rows("newest_ids", partition, upto, limit)]
+        except READ_ERRORS as error:
+            self._fail("reading the newest ids", error)
 
     def model_in_force(self) -> ModelBundle | None:
         """The recorded model that the server judges by; None when it has no version, or none was recorded yet."""

@@ -298,6 +298,34 @@ WITH RECURSIVE present AS (
 )
 SELECT partition FROM some_present UNION SELECT partition FROM some_pruned ORDER BY partition LIMIT %(limit)b;
 
+-- name: names_from
+-- As `partition_names`, of names from `first` on.
+WITH RECURSIVE present AS (
+    (SELECT partition FROM unisono.event_partitions
+     WHERE partition > %(after)b AND partition >= %(first)b ORDER BY partition LIMIT 1)
+    UNION ALL
+    SELECT (SELECT following.partition FROM unisono.event_partitions AS following
+            WHERE following.partition > present.partition ORDER BY following.partition LIMIT 1)
+    FROM present WHERE present.partition IS NOT NULL
+), some_present AS (
+    SELECT partition FROM present WHERE partition IS NOT NULL LIMIT %(limit)b
+), some_pruned AS (
+    SELECT partition FROM unisono.pruned_partitions
+    WHERE partition > %(after)b AND partition >= %(first)b ORDER BY partition LIMIT %(limit)b
+)
+SELECT partition FROM some_present UNION SELECT partition FROM some_pruned ORDER BY partition LIMIT %(limit)b;
+
+-- name: partition_size
+-- Of the newest events, `limit` at most.
+SELECT count(*), min(committed_id), max(committed_id) FROM (
+    SELECT committed_id FROM unisono.event_partitions
+    WHERE partition = %(partition)b ORDER BY committed_id DESC LIMIT %(limit)b
+) AS newest;
+
+-- name: newest_ids
+SELECT committed_id FROM unisono.event_partitions
+WHERE partition = %(partition)b AND committed_id <= %(upto)b ORDER BY committed_id DESC LIMIT %(limit)b;
+
 -- Maintenance, by the owner of the log.
 
 -- name: lock_maintenance

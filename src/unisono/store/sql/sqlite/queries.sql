@@ -189,6 +189,23 @@ ORDER BY snapshots.partition LIMIT ?4;
 -- name: partition_names
 SELECT number, name FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
 
+-- name: names_from
+-- ?1: the first name allowed, ?2: after this name, ?3: limit.
+SELECT name FROM partitions WHERE name >= ?1 AND name > ?2 ORDER BY name LIMIT ?3;
+
+-- name: partition_size
+-- ?1: name, ?2: events counted at most; the newest are counted.
+SELECT count(*), min(committed_id), max(committed_id) FROM (
+    SELECT committed_id FROM event_partitions
+    WHERE partition = (SELECT number FROM partitions WHERE name = ?1) ORDER BY committed_id DESC LIMIT ?2
+);
+
+-- name: newest_ids
+-- ?1: name, ?2: up to, ?3: limit.
+SELECT committed_id FROM event_partitions
+WHERE partition = (SELECT number FROM partitions WHERE name = ?1) AND committed_id <= ?2
+ORDER BY committed_id DESC LIMIT ?3;
+
 -- name: model_in_force
 SELECT models.version, models.digest, models.files
 FROM keeping CROSS JOIN models ON models.version = keeping.model_version;
