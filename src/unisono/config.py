@@ -81,8 +81,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     host: Annotated[str, about("Server", "Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, about("Server", "WebSocket port, path /sync; 0 takes a free one.")] = 8040
     admin_port: Annotated[
-        Port, about("Server", "Port of health, metrics and admin commands; 0 takes a free one.")
+        Port, about("Server", "Port of health, metrics, admin commands and the console; 0 takes a free one.")
     ] = 8041
+    console: Annotated[
+        bool, about("Server", "Serve the console for operators on the admin port, at `/`.")
+    ] = True
     fronts: Annotated[
         Count, about("Server", "Processes that talk to clients; one per spare core is plenty.")
     ] = 1

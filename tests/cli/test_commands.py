@@ -57,8 +57,8 @@ LAKE = (
 def test_there_is_one_command_for_each_thing_to_do() -> None:
     assert [" ".join(path) for path, _ in commands(main)] == [
         "serve", "token", "tail", "submit", "bench", "client", "access", "access list", "access reload",
-        "access revoke", "connections", "kick", "check", "model", "model check", "model export", "model reload",
-        "snapshot",
+        "access revoke", "connections", "kick", "console", "check", "model", "model check", "model export",
+        "model reload", "snapshot",
         "db", "db init", "db migrate", "db new-epoch", "db status", "copy", "restore", "verify-history", "lake",
         *(f"lake {name}" for name in LAKE),
     ]  # fmt: skip

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
 from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, PRUNE_S
+from unisono.authority.recent_activity import GROUPS_KEPT, REFUSALS_KEPT
 from unisono.authority.shared_presence import MAX_WAITING
 from unisono.authority.states.load import FOLD_BUDGET_EVENTS
 from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
 from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
+from unisono.console import api, log_views, metric_history, partition_history, replay_client, sessions, site
 from unisono.front import backpressure, catchup, history_requests
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEEWAY_S
@@ -108,9 +110,25 @@ FIXED: Final = (
 )
 """The starts of the rows of the table of fixed bounds in docs/operations.md, each up to its last number."""
 
+CONSOLE: Final = (
+    f"| requests being answered | {site.REQUESTS_MAX} |",
+    f"| reads of the log that wait | {log_views.READS_WAITING_MAX} |",
+    f"| replays that wait | {replay_client.WAITING_MAX} |",
+    f"| one replay | {partition_history.EVENTS_MAX:,} events, {size(partition_history.BYTES_MAX)} of them,"
+    f" {replay_client.ANSWER_S:g} s |",
+    f"| one list | {log_views.ROWS_MAX} events, {log_views.PARTITIONS_MAX} partitions,"
+    f" {api.CONNECTIONS_MAX:,} connections |",
+    f"| sessions | {sessions.SESSIONS_MAX}, {sessions.SESSION_S / 3600:g} hours each |",
+    f"| figures of the last hour | one sample every {metric_history.SAMPLE_S:g} s |",
+    f"kinds of refusals, kept by the authority | {GROUPS_KEPT:,}, {REFUSALS_KEPT} |",
+    f"one question to each process every {metric_history.SAMPLE_S:g} s.",
+    f"ends after {replay_client.IDLE_S / 60:g} minutes without one.",
+)
+
 SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "docs/operations.md": (
         *FIXED,
+        *CONSOLE,
         f"with another try every {size(RETRY_FRAMES * PAGE_BYTES)} |",
         f"with {size(catchup.MAX_WAITING_SYNC_BYTES)} of names together |"
         f" `rate_limited`, retry after {catchup.RETRY_MS} ms |",
@@ -122,6 +140,10 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         f"when one does not reply within {STATS_TIMEOUT_S:g} s,",
         f"is named in the log with its event {GRACE_S:g} s later",
         f"The log says every {SAY_EVERY_S:g} s which rule",
+    ),
+    "docs/howto/console.md": (
+        f"with more than {partition_history.EVENTS_MAX:,} events or {size(partition_history.BYTES_MAX)}, states",
+        f"session lasts {sessions.SESSION_S / 3600:g} hours",
     ),
     "docs/operations-postgres.md": (f"looks every {POLL_S:g} s", f"a look every {POLL_S:g} s finds it"),
     "docs/protocol/messages.md": (

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "access": "access:access",
     "connections": "access:connections",
     "kick": "access:kick",
+    "console": "console:console",
     "check": "check:check",
     "doctor": "doctor:doctor",
     "model": "model:model",

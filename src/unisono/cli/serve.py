@@ -15,11 +15,14 @@ from typing import Any
 
 import click
 import msgspec
+from aiohttp.web import Application
 
 from unisono.cli import logs
 from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load, secrets_of
 from unisono.cli.store_option import EXIT_UNUSABLE, needing_driver
 from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
+from unisono.console.links import console_link
+from unisono.console.site import ConsoleSite
 from unisono.demo.site import DemoSite, reachable_url
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.keys import KeySourceError, read_secret
@@ -27,6 +30,7 @@ from unisono.front.auth.sources import JwksFile, JwksUrl, KeySource, PemPublicKe
 from unisono.front.auth.verify import Verifier, sign_token
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model
+from unisono.node.admin import AdminHost
 from unisono.node.supervisor import AdminSite
 from unisono.node.supervisor import serve as run_node
 from unisono.samples import sample_model
@@ -131,7 +135,7 @@ def serve(dev: bool, config: Path | None, **options: Any) -> None:
         access = Access(Acl.load(settings.acl) if settings.acl else None, settings.access_default)
         model = _model(settings)
         announce = _announce_dev(settings) if dev else _announce
-        site = _demo(settings) if dev else None
+        site = _site(settings, dev=dev)
         code = run_node(settings, model, lambda: _verifier(settings, _keys(settings)), access, announce, site)
     except RenamedSetting as error:
         raise click.UsageError(str(error)) from None
@@ -201,6 +205,20 @@ def _model(settings: Settings) -> Model:
     return no_model(accept_init=settings.accept_init)
 
 
+def _site(settings: Settings, *, dev: bool) -> AdminSite:
+    """What the admin port serves for people: the console, and the demo of a development server."""
+    console = ConsoleSite(settings) if settings.console else None
+    demo = _demo(settings) if dev else None
+
+    def add_routes(app: Application, ws_url: str, host: AdminHost) -> None:
+        if console is not None:
+            console.add_routes(app, host)
+        if demo is not None:
+            demo.add_routes(app, ws_url)
+
+    return add_routes
+
+
 def _announce(line: str) -> None:
     print(line, flush=True)
 
@@ -230,11 +248,11 @@ def _dev_secret(data: Path) -> Path:
     return path
 
 
-def _demo(settings: Settings) -> AdminSite | None:
+def _demo(settings: Settings) -> DemoSite | None:
     """The demo signs tokens, so that it needs the secret, and uses the trees of the sample model."""
     if settings.jwt_secret_file is None or "compatibility" not in settings.profiles:
         return None
-    return DemoSite(read_secret(settings.jwt_secret_file)).add_routes
+    return DemoSite(read_secret(settings.jwt_secret_file))
 
 
 def _program() -> str:
@@ -243,6 +261,12 @@ def _program() -> str:
     if command.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m unisono"
     return shlex.quote(os.path.relpath(command) if command.is_absolute() else str(command))
+
+
+def _console_line(settings: Settings) -> str:
+    if not settings.console:
+        return ""
+    return f"The console, already logged in:              {console_link(Path(settings.data))}\n"
 
 
 def _announce_dev(settings: Settings) -> Callable[[str], None]:
@@ -263,7 +287,8 @@ def _announce_dev(settings: Settings) -> Callable[[str], None]:
         print(
             f"\nA development server: everybody with a token below may touch everything.\n"
             f"Data: {settings.data}   Model: {settings.model}\n\n"
-            f"In a browser, a shared outline and a board: {admin}/demo/\n\n"
+            f"In a browser, a shared outline and a board: {admin}/demo/\n"
+            f"{_console_line(settings)}\n"
             f"In a second terminal, watch a partition as {first}:\n\n"
             f"  {program} tail {where} --token {tokens[first]}\n\n"
             f"In a third, put something into it as {second}:\n\n"

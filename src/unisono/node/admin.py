@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -43,6 +43,10 @@ MAX_CONNECTIONS_LISTED: Final = 10_000
 """Connections in one list, about a megabyte."""
 
 
+RELEASE: Final = web.AppKey("release", list[Callable[[], Awaitable[None]]])
+"""Called before the processes of the node end: whoever reads the log closes it, so that its writer is the last."""
+
+
 class AdminHost(Protocol):
     """What the admin port needs from its node."""
 
@@ -61,6 +65,8 @@ class AdminHost(Protocol):
 
     async def connections(self, limit: int) -> list[JsonObject]: ...
 
+    async def subscribers(self, partitions: Sequence[str]) -> list[int]: ...
+
     async def reload(
         self, request: ReloadRequest, on_progress: OnProgress | None = None
     ) -> CommandResult: ...
@@ -72,10 +78,11 @@ class AdminServer:
     def __init__(
         self, host: AdminHost, data: Path, extend: Callable[[web.Application], None] | None = None
     ) -> None:
-        """`extend` adds routes of its own: the demo of a development server."""
+        """`extend` adds routes of its own: the console, and the demo of a development server."""
         self._host = host
         self._status_file = data / STATUS_FILE
         app = web.Application(client_max_size=64 * 1024)
+        self._release = app[RELEASE] = []
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -94,6 +101,11 @@ class AdminServer:
     async def start(self, sock: socket.socket) -> None:
         await self._runner.setup()
         await web.SockSite(self._runner, sock).start()
+
+    async def release(self) -> None:
+        """Let go of the log; requests that need it are refused from now on."""
+        for release in self._release:
+            await release()
 
     async def close(self) -> None:
         await self._runner.cleanup()

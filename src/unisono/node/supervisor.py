@@ -16,7 +16,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
 from multiprocessing import current_process
@@ -36,6 +36,7 @@ from unisono.ipc.messages import (
     AdminCommand,
     AskConnections,
     AskStats,
+    AskSubscribers,
     CommandResult,
     Drain,
     Message,
@@ -45,7 +46,7 @@ from unisono.ipc.messages import (
 )
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
-from unisono.node.admin import AdminServer
+from unisono.node.admin import AdminHost, AdminServer
 from unisono.node.connection_list import merged_connections
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
@@ -97,9 +98,9 @@ def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
 
 
 class AdminSite(Protocol):
-    """Adds routes to the admin port, for pages that connect to the WebSocket address."""
+    """Adds routes to the admin port, for pages that connect to the WebSocket address or ask the node."""
 
-    def __call__(self, app: Application, ws_url: str) -> None: ...
+    def __call__(self, app: Application, ws_url: str, host: AdminHost) -> None: ...
 
 
 class Supervisor:
@@ -140,7 +141,7 @@ class Supervisor:
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        extend = None if site is None else partial(site, ws_url=self._ws_url)
+        extend = None if site is None else partial(site, ws_url=self._ws_url, host=self)
         admin = AdminServer(self, Path(self._settings.data), extend)
         await admin.start(admin_socket)
         self._ready.update(("authority", "reader"))  # they said so before the fronts were started
@@ -155,6 +156,7 @@ class Supervisor:
         watching.cancel()
         # Before the log is released: the next server writes a file of its own.
         (Path(self._settings.data) / ADMIN_FILE).unlink(missing_ok=True)
+        await admin.release()
         await self._end()
         await admin.close()
         return EXIT_FAILED if self._failed else 0
@@ -223,6 +225,15 @@ class Supervisor:
         elsewhere = await self.execute("clients", str(limit))
         return merged_connections(self._settings, found, elsewhere.body)[:limit]
 
+    async def subscribers(self, partitions: Sequence[str]) -> list[int]:
+        """How many connections of this node subscribe to each partition."""
+        counts = [0] * len(partitions)
+        for role in [role for role in self._links if role.startswith("front")]:
+            ask = partial(AskSubscribers, partitions=tuple(partitions))
+            answer = await self._ask(role, ask, STATS_TIMEOUT_S)
+            counts = [a + b for a, b in zip(counts, msgspec.json.decode(answer.body), strict=True)]
+        return counts
+
     async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
         """Review the log under another model, and switch to it unless something speaks against it."""
         return await self._reloader.reload(request, on_progress)
@@ -233,6 +244,8 @@ class Supervisor:
         link = self._links.get(role)
         if link is None:
             raise ConnectionError(f"{role} is gone")
+        if role not in self._ready:
+            raise ConnectionError(f"{role} has not started yet")
         ticket = next(self._tickets)
         future: asyncio.Future[Stats | CommandResult] = asyncio.get_running_loop().create_future()
         self._answers[ticket] = future
@@ -335,7 +348,9 @@ class Supervisor:
         drain_s = settings.drain_timeout_s + settings.close_grace_s + 1
         await self._await_end(fronts - self._given_up, drain_s, drain=not orphaned)
         await self._await_end(self._given_up, settings.close_grace_s + 1, drain=False)
-        await self._await_end({"reader", "authority"}, settings.drain_timeout_s)
+        # The authority last: SQLite removes the write-ahead log when the last connection to close is the writer's.
+        await self._await_end({"reader"}, settings.drain_timeout_s)
+        await self._await_end({"authority"}, settings.drain_timeout_s)
         for child in self._children:
             code = await self._exit_code(child)
             if code != 0:

@@ -1,0 +1,219 @@
+// Events as they are committed, and refused items by their reason.
+
+import { get } from "/console/api.js";
+import { data, facts, h, openDialog, put } from "/console/dom.js";
+import { bytes, clock, count, moment, seconds } from "/console/format.js";
+
+const EVERY_MS = 1000;
+const REFUSALS_EVERY_MS = 3000;
+const ROWS_MAX = 400;
+const PAGE = 100;
+
+export function logPage(root, { every, parameters, signal, setTrouble }) {
+  const filter = { partition: "", client: "", user: "", type: "" };
+  for (const name of Object.keys(filter)) filter[name] = parameters.get(name) ?? "";
+  let paused = false;
+  let next = null; // the id after which new events are asked for
+  let oldest = null;
+  let groups = [];
+  let shownRefusals = "";
+
+  const body = h("tbody", {});
+  const pause = h("button", { type: "button", "aria-pressed": "false", onclick: togglePause }, "Pause");
+  const older = h("button", { type: "button", onclick: () => loadOlder().catch((error) => setTrouble(error.message)) }, "Older events");
+  const note = h("p", { class: "quiet", role: "status" });
+  const refusals = h("div", {});
+  const fields = Object.keys(filter).map((name) => {
+    const input = h("input", { id: `filter-${name}`, value: filter[name], autocomplete: "off", spellcheck: false });
+    return h("div", { class: "field" }, h("label", { htmlFor: `filter-${name}` }, name[0].toUpperCase() + name.slice(1)), input);
+  });
+  const form = h("form", { class: "filters", onsubmit: applyFilter }, fields, h("button", { type: "submit" }, "Filter"), pause);
+  put(
+    root,
+    form,
+    note,
+    h(
+      "div",
+      { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Events" },
+      h(
+        "table",
+        { class: "log" },
+        h("caption", { class: "hidden" }, "Events, the newest first"),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            [["Id", ""], ["Committed", ""], ["Type", ""], ["Partitions", ""], ["Who", ""], ["Judged", "wide"], ["Durable", "wide"], ["Size", "wide"]].map(
+              ([name, kind]) => h("th", { scope: "col", class: kind }, name),
+            ),
+          ),
+        ),
+        body,
+      ),
+    ),
+    h("p", {}, older),
+    h(
+      "p",
+      { class: "quiet" },
+      "Judged and durable are times from when the group of the event was begun; the server keeps them for its own newest groups. ",
+      "When a client sent an event, and when each subscriber got it, the server does not record.",
+    ),
+    h("h2", {}, "Refused"),
+    h("p", { class: "quiet" }, "Since the server started, by reason and field. Refused items are not stored; one of each kind is kept in memory."),
+    refusals,
+  );
+
+  function applyFilter(event) {
+    event.preventDefault();
+    for (const name of Object.keys(filter)) filter[name] = form.querySelector(`#filter-${name}`).value.trim();
+    next = oldest = null;
+    body.replaceChildren();
+    tick();
+  }
+
+  function togglePause() {
+    paused = !paused;
+    pause.textContent = paused ? "Resume" : "Pause";
+    pause.setAttribute("aria-pressed", String(paused));
+    if (!paused) tick();
+  }
+
+  function timesOf(id) {
+    const group = groups.find(([first, last]) => first <= id && id <= last);
+    if (!group) return null;
+    const [, , , begin, judge, commit] = group;
+    return { judged: begin + judge, durable: begin + judge + commit };
+  }
+
+  function row(event) {
+    const open = () => showEvent(event.committed_id, timesOf(event.committed_id), setTrouble);
+    const kind = event.about ? [data(event.type), " ", data(event.about, { class: "quiet" })] : data(event.type);
+    const who = event.user_id ? [data(event.user_id), " ", data(event.client_id, { class: "quiet" })] : data(event.client_id);
+    const times = timesOf(event.committed_id);
+    const more = event.more_partitions ? ` +${event.more_partitions}` : "";
+    const line = h(
+      "tr",
+      {},
+      h("td", {}, h("button", { type: "button", class: "link", onclick: open, "aria-label": `Open event ${event.committed_id}` }, String(event.committed_id))),
+      h("td", {}, clock(event.time)),
+      h("td", {}, kind),
+      h("td", {}, event.partitions.map((name, at) => [at ? ", " : "", h("a", { href: partitionLink(name, event.committed_id) }, data(name))]), more),
+      h("td", {}, who),
+      h("td", { class: "wide number" }, times ? seconds(times.judged) : "–"),
+      h("td", { class: "wide number" }, times ? seconds(times.durable) : "–"),
+      h("td", { class: "wide number" }, bytes(event.bytes)),
+    );
+    line.dataset.id = event.committed_id;
+    return line;
+  }
+
+  async function loadOlder() {
+    const found = await get("events", { ...filter, before: oldest ?? undefined, limit: PAGE }, signal);
+    if (next === null) next = found.head;
+    oldest = found.looked_to;
+    body.append(...found.events.map(row));
+    older.hidden = oldest <= found.pruned_to + 1;
+    describe(found);
+  }
+
+  async function loadNewer() {
+    const found = await get("events", { ...filter, after: next, limit: PAGE }, signal);
+    next = found.looked_to;
+    body.prepend(...found.events.reverse().map(row));
+    while (body.rows.length > ROWS_MAX) body.lastElementChild.remove();
+    if (body.rows.length === ROWS_MAX) oldest = Number(body.lastElementChild.dataset.id);
+    older.hidden = oldest !== null && oldest <= found.pruned_to + 1;
+    describe(found);
+  }
+
+  function describe(found) {
+    const behind = found.head - next;
+    const parts = [`Head ${count(found.head)}`];
+    if (paused) parts.push("paused");
+    else if (behind > 0) parts.push(`${count(behind)} events behind: more arrive than are shown`);
+    if (found.pruned_to) parts.push(`events up to ${count(found.pruned_to)} have left the log for the lake`);
+    note.textContent = parts.join(" · ");
+  }
+
+  const tick = every(EVERY_MS, async () => {
+    const newest = body.rows.length ? Number(body.rows[0].dataset.id) : 0;
+    groups = (await get("times", { after: Math.max(0, newest - ROWS_MAX) }, signal)).groups;
+    if (next === null) await loadOlder();
+    else if (!paused) await loadNewer();
+    else note.textContent = "Paused";
+  });
+  every(REFUSALS_EVERY_MS, async () => showRefusals((await get("refusals", {}, signal)).refusals));
+
+  function showRefusals(found) {
+    const text = JSON.stringify(found);
+    if (text === shownRefusals) return;
+    shownRefusals = text;
+    const open = new Set([...refusals.querySelectorAll("details[open]")].map((each) => each.dataset.key));
+    put(refusals, found.length ? found.map((each) => refusal(each, open)) : h("p", {}, "Nothing was refused."));
+  }
+}
+
+function refusal(each, open) {
+  const { example } = each;
+  const key = `${each.reason} ${each.field} ${each.message}`;
+  const details = h(
+    "details",
+    { class: "refusal", open: open.has(key) },
+    h("summary", {}, h("strong", {}, count(each.count)), " × ", data(each.reason), " ", data(each.field || "(no field)", { class: "code" }), " ", data(each.message)),
+    facts([
+      ["Last", moment(each.last_ms)],
+      ["First", moment(each.first_ms)],
+      ["Example: id", data(example.id)],
+      ["Client", data(example.client_id)],
+      example.author ? ["Author", data(example.author)] : null,
+      ["Profile", data(example.profile)],
+      ["Partitions", data(example.partitions.join(", "))],
+    ]),
+    h("ul", {}, example.errors.map((error) => h("li", {}, data(error.field, { class: "code" }), ": ", data(error.message)))),
+    example.event === null ? h("p", { class: "quiet" }, "Refused before it was judged; its content is not kept.") : h("pre", { class: "data", tabIndex: 0 }, example.event),
+  );
+  details.dataset.key = key;
+  return details;
+}
+
+export function partitionLink(name, at, path) {
+  const query = new URLSearchParams({ name });
+  if (at) query.set("at", String(at));
+  if (path) query.set("path", JSON.stringify(path));
+  return `#/partition?${query}`;
+}
+
+export async function showEvent(committedId, times, setTrouble) {
+  try {
+    const event = await get("event", { committed_id: committedId });
+    let text = event.event;
+    try {
+      if (!event.left_out_bytes) text = JSON.stringify(JSON.parse(event.event), null, 2);
+    } catch {
+      // shown as it is
+    }
+    const inTree = event.about && event.item && String(event.type).startsWith("tree");
+    const path = inTree ? ["tree", ...event.about.split("."), "items", event.item] : null;
+    openDialog(
+      `Event ${event.committed_id}`,
+      facts([
+        ["Committed", moment(event.time)],
+        times ? ["Judged, durable", `${seconds(times.judged)}, ${seconds(times.durable)} after its group was begun`] : null,
+        ["Id", data(event.id)],
+        ["Client", data(event.client_id)],
+        ["User", event.user_id ? data(event.user_id) : "none"],
+        event.author ? ["Author", data(event.author)] : null,
+        ["Hash", data(event.hash, { class: "code" })],
+        ["Size", bytes(event.bytes)],
+        ["Partitions", event.partitions.map((name, at) => [at ? ", " : "", h("a", { href: partitionLink(name, event.committed_id) }, data(name))])],
+        path ? ["Its item", h("a", { href: partitionLink(event.partitions[0], event.committed_id, path) }, "history of ", data(event.item))] : null,
+      ]),
+      h("pre", { class: "data", tabIndex: 0 }, text),
+      event.left_out_bytes ? h("p", {}, `${bytes(event.left_out_bytes)} more are not shown.`) : null,
+    );
+  } catch (error) {
+    setTrouble(error.message);
+  }
+}
