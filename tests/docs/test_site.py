@@ -122,5 +122,5 @@ def test_search_works_without_a_server_and_without_a_network(site: Path) -> None
         loaded = "() => [...document.images].every(image => image.complete && image.naturalWidth > 0)"
         page.wait_for_function(loaded)
         page.goto((site / "reference" / "python-api.html").as_uri())
-        page.get_by_text("caught_up", exact=True).first.wait_for()
+        page.get_by_role("heading", name="caught_up").first.wait_for()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -38,10 +38,10 @@ def kill_and_complete(tmp_path: Path, rows: int, loading: int, seed: int) -> Non
     chance = random.Random(seed)
     planted = write_lines(Legacy(rows, seed=chance.randrange(1_000)), tmp_path / "old.jsonl")
     counts = sorted(chance.sample(range(300, rows // 2, 50), loading))
-    staging, data, report = tmp_path / "staging", tmp_path / "data", tmp_path / "report.json"
+    staging, data, report = tmp_path / "staging", tmp_path / "data", tmp_path / "out" / "import.json"
     command = (
         "import", str(tmp_path / "old.jsonl"), "--data", str(data), "--staging", str(staging),
-        "--report", str(report), "--events-per-group", "25", "--master", "local[2]", "--quiet",
+        "--out", str(report.parent), "--events-per-group", "25", "--master", "local[2]", "--quiet",
     )  # fmt: skip
     kills, reached = 0, 0
     for moment in moments(staging, counts):

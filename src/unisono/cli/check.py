@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from unisono.cli.colours import coloured
 from unisono.cli.store_option import needing_driver, store_option, telling
 from unisono.store.check import CheckReport, check_database, check_directory
 from unisono.store.check_log import Progress
@@ -41,7 +42,8 @@ def check(context: click.Context, directory: Path | None, store: str | None, qui
             bar.update(int(done * 100 / total) - bar.pos if total else 0)
 
         report = _report(directory, store, progress)
-    click.echo(report.text())
+    verdict, *rest = report.text().splitlines()
+    click.echo("\n".join([coloured(verdict, "green" if report.ok else "red"), *rest]))
     sys.exit(0 if report.ok else 1)
 
 

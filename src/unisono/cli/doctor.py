@@ -10,6 +10,7 @@ from typing import Final
 import click
 import msgspec
 
+from unisono.cli.colours import coloured
 from unisono.cli.settings import ConfigError, load
 from unisono.node.doctor import Finding, examine
 
@@ -51,5 +52,5 @@ def doctor(config: Path | None, data: str | None, store: str | None, as_json: bo
 
 
 def _line(finding: Finding) -> str:
-    verdict = click.style(f"{finding.verdict:<8}", fg=_COLOURS[finding.verdict])
+    verdict = coloured(f"{finding.verdict:<8}", _COLOURS[finding.verdict])
     return f"{verdict} {finding.subject:<12} {finding.text}"

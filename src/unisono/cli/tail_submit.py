@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from unisono.cli.colours import coloured
 from unisono.cli.token_option import given_token, read_token, token_option
 from unisono.cli.wire import HEARTBEAT_S, Wire, WireFailed, connect
 from unisono.protocol.client_codec import (
     Broadcast,
     CommittedEvent,
+    Connected,
     SubmitResult,
     SyncResponse,
     field_errors,
@@ -24,6 +28,10 @@ from unisono.protocol.client_codec import (
     sync_payload,
 )
 from unisono.protocol.extensions import IDENTITY
+
+RETRY_MIN_S: Final = 0.2
+RETRY_MAX_S: Final = 10.0
+"""Between two tries to connect again; many who lost one server do not come back at the same moment."""
 
 PAGE_EVENTS: Final = 1000
 BATCH_EVENTS: Final = 100
@@ -47,55 +55,118 @@ def tail(
 ) -> None:
     """Show the history of partitions, then every new event as it is committed.
 
+    A connection that is lost is made again, and goes on after the last event that was shown; a token in a file is
+    read again for it. After a restore of the log everything is shown from the beginning, since its past may differ.
+
     \b
       unisono tail --url ws://127.0.0.1:8040/sync --token alice.jwt --partition welcome
     """
-    signed = read_token(given_token(token))
+    source = given_token(token)
     try:
-        asyncio.run(_tail(url, signed, partitions, since, as_json, once))
+        asyncio.run(EventTail(url, source, partitions, since, as_json, once).run())
     except (WireFailed, UnicodeEncodeError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         return
 
 
-async def _tail(
-    url: str, token: str, partitions: tuple[str, ...], since: int, as_json: bool, once: bool
-) -> None:
-    # Either profile may read any event; a server may offer only one of them.
-    async with connect(url, token, ("compatibility", "canonical"), "tail", (IDENTITY,)) as wire:
-        printed = await _history(wire, partitions, since, as_json)
-        if once:
-            return
-        if not as_json:
-            print(f"-- {printed} events so far; waiting for more (Ctrl-C ends) --", flush=True)
-        await _live(wire, as_json)
+class EventTail:
+    """Prints events in their order, each once, over as many connections as it takes.
 
+    Invariant: everything of the partitions up to `_since` is printed.
+    """
 
-async def _history(wire: Wire, partitions: tuple[str, ...], since: int, as_json: bool) -> int:
-    """Print every event after `since`; the number of them."""
-    printed = 0
-    subscription: tuple[str, ...] | None = partitions
-    while True:
-        await wire.send("sync", sync_payload(partitions, since, PAGE_EVENTS, subscription))
-        page = await wire.answer(SyncResponse)
-        for event in page.events:
-            print_event(event, as_json)
-        printed += len(page.events)
-        if not page.has_more:
-            return printed
-        since, subscription = page.next_since_committed_id, None
+    def __init__(
+        self,
+        url: str,
+        token: str | Path,
+        partitions: tuple[str, ...],
+        since: int,
+        as_json: bool,
+        once: bool,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._partitions = partitions
+        self._since = since
+        self._as_json = as_json
+        self._once = once
+        self._log: tuple[str | None, int | None] | None = None
+        """The log of the last connection; None before the first one."""
+        self._wait_s = RETRY_MIN_S
 
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._connection()
+            except WireFailed as error:
+                if error.final or self._once or self._log is None:
+                    raise
+                self._note(f"Error: {error}")
+            else:
+                return
+            await asyncio.sleep(self._wait_s * random.uniform(0.5, 1))  # noqa: S311
+            self._wait_s = min(RETRY_MAX_S, self._wait_s * 2)
 
-async def _live(wire: Wire, as_json: bool) -> None:
-    beat_at = time.monotonic() + HEARTBEAT_S
-    while True:
-        message = await wire.receive(max(0.0, beat_at - time.monotonic()))
-        if message is None:
-            await wire.send("heartbeat")
-            beat_at = time.monotonic() + HEARTBEAT_S
-        elif isinstance(message, Broadcast):
-            print_event(message.event, as_json)
+    async def _connection(self) -> None:
+        token = read_token(self._token)
+        # Either profile may read any event; a server may offer only one of them.
+        async with connect(self._url, token, ("compatibility", "canonical"), "tail", (IDENTITY,)) as wire:
+            again = self._log is not None
+            if again:
+                self._note("-- connected again --")
+            self._follow_log(wire.connected)
+            self._wait_s = RETRY_MIN_S
+            printed = await self._history(wire)
+            if self._once:
+                return
+            if not self._as_json and not again:
+                print(f"-- {printed} events so far; waiting for more (Ctrl-C ends) --", flush=True)
+            await self._live(wire)
+
+    def _follow_log(self, connected: Connected) -> None:
+        log = (connected.log_id, connected.log_epoch)
+        if self._log not in (None, log) and log != (None, None):
+            self._note("-- the log was restored: from the beginning --")
+            self._since = 0
+        self._log = log
+
+    async def _history(self, wire: Wire) -> int:
+        """Print every event after `_since`; the number of them."""
+        printed = 0
+        subscription: tuple[str, ...] | None = self._partitions
+        while True:
+            await wire.send("sync", sync_payload(self._partitions, self._since, PAGE_EVENTS, subscription))
+            page = await wire.answer(SyncResponse)
+            for event in page.events:
+                self._show(event)
+            printed += len(page.events)
+            self._since = max(self._since, page.next_since_committed_id)
+            if not page.has_more:
+                break
+            subscription = None
+        for message in wire.take_early():
+            if isinstance(message, Broadcast):
+                self._show(message.event)
+                printed += 1
+        return printed
+
+    async def _live(self, wire: Wire) -> None:
+        beat_at = time.monotonic() + HEARTBEAT_S
+        while True:
+            message = await wire.receive(max(0.0, beat_at - time.monotonic()))
+            if message is None:
+                await wire.send("heartbeat")
+                beat_at = time.monotonic() + HEARTBEAT_S
+            elif isinstance(message, Broadcast):
+                self._show(message.event)
+
+    def _show(self, event: CommittedEvent) -> None:
+        print_event(event, self._as_json)
+        self._since = max(self._since, event.committed_id)
+
+    def _note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_event(committed: CommittedEvent, as_json: bool, time_format: str = "%H:%M:%S") -> None:
@@ -119,10 +190,8 @@ def print_event(committed: CommittedEvent, as_json: bool, time_format: str = "%H
     at = time.strftime(time_format, time.localtime(committed.status_updated_at / 1000))
     body = json.dumps(event["payload"], ensure_ascii=False)
     where = ",".join(committed.partitions)
-    print(
-        f"{committed.committed_id:>8}  {at}  {_who(committed)}  [{where}]  {event['type']}  {body}",
-        flush=True,
-    )
+    number, who = coloured(f"{committed.committed_id:>8}", "green"), coloured(_who(committed), "cyan")
+    click.echo(f"{number}  {at}  {who}  [{where}]  {coloured(event['type'], 'yellow')}  {body}")
 
 
 def _who(committed: CommittedEvent) -> str:
@@ -218,10 +287,10 @@ async def _submit(url: str, token: str, profile: str, items: list[bytes]) -> int
             await wire.send("submit_events", submit_payload(items[start : start + BATCH_EVENTS]))
             for result in (await wire.answer(SubmitResult)).results:
                 if result.status == "committed":
-                    print(f"committed {result.committed_id}  {result.id}", flush=True)
+                    click.echo(f"{coloured('committed', 'green')} {result.committed_id}  {result.id}")
                     continue
                 rejected += 1
-                print(f"rejected  {result.reason}  {result.id}", flush=True)
+                click.echo(f"{coloured('rejected', 'red')}  {result.reason}  {result.id}")
                 for error in field_errors(result.errors):
                     print(f"          {error.field}: {error.message}", flush=True)
     return rejected

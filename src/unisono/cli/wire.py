@@ -21,6 +21,7 @@ from unisono.protocol.client_codec import (
     decode,
     plain_connect_payload,
 )
+from unisono.protocol.errors import CloseCode
 from unisono.protocol.identities import DERIVED_CLAIM, client_id_of, unverified_claims
 
 HEARTBEAT_S: Final = 10.0
@@ -28,13 +29,26 @@ HEARTBEAT_S: Final = 10.0
 
 ANSWER_S: Final = 30.0
 
+EARLY_MAX: Final = 100_000
+"""Broadcasts kept while history is read; a busier server is asked again from where it stopped."""
+
+FINAL_CLOSES: Final = (CloseCode.AUTH_FAILED, CloseCode.UNSUPPORTED, CloseCode.REPLACED)
+PASSING_ERRORS: Final = ("server_error", "rate_limited")
+
 NO_CLIENT_ID: Final = "this is not a token with a client_id claim"
 
 M = TypeVar("M")
 
 
 class WireFailed(Exception):
-    """The server refused or closed the connection; the text says which."""
+    """The server refused or closed the connection; the text says which.
+
+    `final`: another try ends the same way, because of the token, the request, or a newer connection of the client.
+    """
+
+    def __init__(self, text: str, *, final: bool = True) -> None:
+        super().__init__(text)
+        self.final = final
 
 
 class Wire:
@@ -43,12 +57,22 @@ class Wire:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._writer = MessageWriter()
-        self.extensions: tuple[str, ...] = ()
+        self.connected = Connected()
+        """The server's answer to `connect`."""
+        self._early: list[ServerMessage] = []
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
         """Those the server has granted."""
+        granted = self.connected.capabilities
+        return () if granted is None else tuple(granted.extensions)
 
     async def send(self, kind: str, payload: bytes = b"{}") -> None:
         message = self._writer.encode(kind, payload, time.time_ns() // 1_000_000)
-        await self._socket.send_str(message.decode())
+        try:
+            await self._socket.send_str(message.decode())
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise WireFailed(f"the connection is lost: {error}", final=False) from None
 
     async def receive(self, timeout_s: float) -> ServerMessage | None:
         """The next message of a known type; None when none came in time. WireFailed for an error or the end."""
@@ -59,24 +83,34 @@ class Wire:
             except TimeoutError:
                 return None
             if frame.type is not aiohttp.WSMsgType.TEXT:
-                raise WireFailed(f"the server closed the connection ({self._socket.close_code})")
+                code = self._socket.close_code
+                raise WireFailed(f"the server closed the connection ({code})", final=code in FINAL_CLOSES)
             try:
                 message = decode(frame.data)
             except BadMessage as error:
                 raise WireFailed(str(error)) from None
             if isinstance(message, ErrorMessage):
-                raise WireFailed(f"{message.code}: {message.message}")
+                final = message.code not in PASSING_ERRORS
+                raise WireFailed(f"{message.code}: {message.message}", final=final)
             if message is not None:
                 return message
 
     async def answer(self, kind: type[M]) -> M:
-        """The next message of this kind; broadcasts on the way are passed over."""
+        """The next message of this kind; others on the way are kept for `take_early`."""
         while True:
             message = await self.receive(ANSWER_S)
             if message is None:
-                raise WireFailed("the server does not answer")
+                raise WireFailed("the server does not answer", final=False)
             if isinstance(message, kind):
                 return message
+            if len(self._early) >= EARLY_MAX:
+                raise WireFailed(f"more than {EARLY_MAX} messages came before an answer", final=False)
+            self._early.append(message)
+
+    def take_early(self) -> list[ServerMessage]:
+        """What came while an answer was waited for, such as broadcasts between two pages of history."""
+        early, self._early = self._early, []
+        return early
 
 
 def _path_hint(url: str) -> str:
@@ -117,11 +151,11 @@ async def connect(
         try:
             socket = await session.ws_connect(url, max_msg_size=0)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise WireFailed(f"cannot connect to {url}: {error}{_path_hint(url)}") from None
+            text = f"cannot connect to {url}: {error}{_path_hint(url)}"
+            raise WireFailed(text, final=isinstance(error, ValueError)) from None
         async with socket:
             wire = Wire(socket)
             await wire.send("connect", plain_connect_payload(token, client_id, profiles, extensions))
-            connected = await wire.answer(Connected)
-            wire.extensions = () if connected.capabilities is None else connected.capabilities.extensions
+            wire.connected = await wire.answer(Connected)
             yield wire
             await wire.send("disconnect")

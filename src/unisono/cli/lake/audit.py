@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
+from unisono.cli.lake.output import json_option, out_option, write_files
 
 
 @click.command("audit")
@@ -25,19 +26,15 @@ from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
     metavar="DIR",
     help="Also judge every event by this model (warnings), and replay snapshots of its version by it.",
 )
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the report as JSON; - for stdout instead of text."
-)
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page."
-)
+@out_option("Write the report as a page there, and as audit.json.")
+@json_option("The report as one JSON object instead of text.")
 def audit_(
     place: LakeTarget,
     sample: int | None,
     full: bool,
     model: str | None,
-    json_file: str | None,
-    html_file: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Check the whole history in the lake, and the log when one is named.
 
@@ -46,9 +43,6 @@ def audit_(
     """
     if full and sample is not None:
         raise click.UsageError("give --sample or --full, not both")
-    for file in (html_file, None if json_file in (None, "-") else Path(str(json_file))):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.UsageError(f"{file} cannot be written: its directory is missing")
     from unisono.lake.errors import LakeError
     from unisono.pipeline.errors import PipelineError, brief
     from unisono.pipeline.job_model import choose
@@ -75,28 +69,17 @@ def audit_(
             raise
         # Exit code 1 means findings; a failed audit has no result.
         raise PipelineError(f"the audit could not be finished: {brief(error)}") from error
-    if json_file == "-":
+    if as_json:
         click.echo(report.json().decode())
         place.say(report.verdict())
     else:
         click.echo(report.text())
     # After the text, so that findings are printed even if a file cannot be written.
-    if json_file not in (None, "-"):
-        _write(Path(str(json_file)), report.json() + b"\n")
-    if html_file is not None:
+    if out is not None:
         from unisono.pipeline.jobs.audit.page import page
 
-        _write(html_file, page(report).encode())
-    if json_file != "-":
+        write_files(out, {"audit.json": report.json() + b"\n", "index.html": page(report).encode()})
+    if not as_json:
         sum_up("audited", report.events, report.seconds, report.verdict())
     if not report.sound:
         sys.exit(EXIT_NOT_DONE)
-
-
-def _write(file: Path, content: bytes) -> None:
-    from unisono.pipeline.errors import PipelineError
-
-    try:
-        file.write_bytes(content)
-    except OSError as error:
-        raise PipelineError(f"{file} cannot be written: {error.strerror or error}") from error

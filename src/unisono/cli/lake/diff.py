@@ -6,6 +6,7 @@ import click
 
 from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
+from unisono.cli.lake.output import json_option
 from unisono.display import escape_controls
 
 
@@ -15,7 +16,7 @@ from unisono.display import escape_controls
 @click.option("--from", "since", required=True, metavar="N|TIME", help="The earlier moment.")
 @click.option("--to", "upto", metavar="N|TIME", help="The later moment. [default: the end]")
 @model_option
-@click.option("--json", "as_json", is_flag=True, help="As a JSON array of operations.")
+@json_option("As a JSON array of operations.")
 def diff_(
     place: LakeTarget, partition: str, since: str, upto: str | None, model: str | None, as_json: bool
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from unisono.cli.lake.command import DATA, LakeTarget, _pairs, explain_option, explaining, reporting, sum_up
+from unisono.cli.lake.output import json_option, out_option, write_files
 from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
@@ -73,9 +74,8 @@ STAGING = Path("unisono-import")
     type=click.Path(file_okay=False, path_type=Path),
     help="The Delta table for rejected rows. [default: rejects in the staging directory]",
 )
-@click.option(
-    "--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), help="All figures, as JSON."
-)
+@out_option("Write all figures there, as import.json.")
+@json_option("All figures as one JSON object instead of text.")
 @click.option(
     "--staging",
     type=click.Path(file_okay=False, path_type=Path),
@@ -106,7 +106,8 @@ def import_(
     events_per_group: int | None,
     dry_run: bool,
     rejects: Path | None,
-    report_file: Path | None,
+    out: Path | None,
+    as_json: bool,
     staging: Path,
     master: str | None,
     spark_conf: dict[str, str],
@@ -126,8 +127,6 @@ def import_(
         raise click.UsageError("give --data or --store, not both")
     if (fault := client_id_fault(client_id)) is not None:
         raise click.UsageError(f"--client-id {fault}")
-    if report_file is not None and not report_file.absolute().parent.is_dir():
-        raise click.UsageError(f"--report: {report_file.parent} is not a directory")
     named = store if data is None else f"sqlite:{data}"
     place = LakeTarget(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting(), explaining(explain):
@@ -151,7 +150,7 @@ def import_(
             dry_run,
             group_rows=events_per_group or GROUP_ROWS_MAX,
         )
-        _report(run(plan, lambda: place.session("unisono lake import"), place.say), report_file)
+        _report(run(plan, lambda: place.session("unisono lake import"), place.say), out, as_json)
 
 
 def _model(path: str | None, store: str) -> ShippedModel:
@@ -165,10 +164,13 @@ def _model(path: str | None, store: str) -> ShippedModel:
     return choose(path, store)
 
 
-def _report(report: ImportReport, file: Path | None) -> None:
-    if file is not None:
-        encoded: Any = msgspec.json.format(msgspec.json.encode(report), indent=2)
-        file.write_bytes(encoded + b"\n")
+def _report(report: ImportReport, out: Path | None, as_json: bool) -> None:
+    encoded: bytes = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    if out is not None:
+        write_files(out, {"import.json": encoded + b"\n"})
+    if as_json:
+        click.echo(encoded.decode())
+        return
     click.echo(report.text())
     if report.loaded is None:
         kept = f"prepared in {report.staging}: the same command without --dry-run loads it"

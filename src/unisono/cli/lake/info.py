@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from unisono.cli.lake.command import LakeTarget, at_place
+from unisono.cli.lake.output import json_option
 from unisono.display import megabytes
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class LakeInfo(msgspec.Struct, frozen=True):
 
 @click.command("info")
 @at_place
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@json_option("As one JSON object.")
 def info_(place: LakeTarget, as_json: bool) -> None:
     """Show what is in the lake, and how far it is behind the log when one is named."""
     from unisono.pipeline.open_log import normal_uri

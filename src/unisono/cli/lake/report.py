@@ -11,6 +11,7 @@ import click
 
 from unisono.cli.lake.command import LakeTarget, at_place, sum_up
 from unisono.cli.lake.durations import DurationType
+from unisono.cli.lake.output import out_option
 
 
 class Moment(click.ParamType[int]):
@@ -31,9 +32,7 @@ class Moment(click.ParamType[int]):
 
 @click.command("report")
 @at_place
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where to write it."
-)
+@out_option("Where to write it.", required=True)
 @click.option(
     "--from", "from_ms", type=Moment(), metavar="TIME", help="Events committed at or after this time."
 )

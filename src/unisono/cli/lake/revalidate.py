@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place
+from unisono.cli.lake.output import json_option, out_option
 
 if TYPE_CHECKING:
     from unisono.pipeline.job_model import ShippedModel
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--against", metavar="DIR|open", help="The model to compare with. [default: the one in force on the log]"
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write a page there, the result as JSON, and the rows behind it as Parquet.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@out_option("Write a page there, the result as JSON, and the rows behind it as Parquet.")
+@json_option("The result as one JSON object.")
 def revalidate_(
     place: LakeTarget, directory: str, against: str | None, out: Path | None, as_json: bool
 ) -> None:

@@ -14,6 +14,7 @@ import click
 
 from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, LakeTarget, at_place
 from unisono.cli.lake.durations import DurationType
+from unisono.cli.lake.output import out_option
 
 if TYPE_CHECKING:
     from unisono.pipeline.service.lease import Holder, Wait
@@ -58,9 +59,7 @@ if TYPE_CHECKING:
     metavar="H",
     help="When compacting, remove files that no version of the last H hours names.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Audit and report into this directory."
-)
+@out_option("Audit and report into this directory.")
 @click.option(
     "--audit-every", type=DurationType(), default="24h", show_default=True, metavar="SPAN", help="With --out."
 )

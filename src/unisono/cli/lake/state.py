@@ -7,6 +7,7 @@ import msgspec
 
 from unisono.cli.lake.command import LakeTarget, at_place
 from unisono.cli.lake.model_option import chosen_model, model_option
+from unisono.cli.lake.output import json_option
 from unisono.display import escape_controls
 
 
@@ -17,7 +18,7 @@ from unisono.display import escape_controls
     "--at", metavar="N|TIME", help="After this committed_id, or by this time (ISO 8601). [default: the end]"
 )
 @model_option
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object, with where it comes from.")
+@json_option("As one JSON object, with where it comes from.")
 def state_(place: LakeTarget, partition: str, at: str | None, model: str | None, as_json: bool) -> None:
     """Show the state of a partition at any moment: the nearest snapshot, and a replay of the rest. Needs no Spark."""
     from unisono.pipeline.deep_json import text

@@ -217,15 +217,15 @@ def test_random_damage_is_found(spark: SparkSession, damager: Damager, seed: int
 
 def test_the_command(spark: SparkSession, damager: Damager, sound: Path, tmp_path: Path) -> None:
     """In this process, so that it uses the Spark that runs; test_cli starts commands of their own."""
-    done = unisono("lake", "audit", "--lake", str(sound), "--json", "-", "--quiet")
+    done = unisono("lake", "audit", "--lake", str(sound), "--json", "--quiet")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["sound"]
     lake, data = damager.copies("command")
     planter = Planter(lake)
     planter.change(76, type="set")
     planter.commit()
-    page, plain = tmp_path / "audit.html", tmp_path / "audit.json"
-    files = ["--json", str(plain), "--html", str(page)]
+    page, plain = tmp_path / "out" / "index.html", tmp_path / "out" / "audit.json"
+    files = ["--out", str(tmp_path / "out")]
     done = unisono("lake", "audit", "--lake", lake.storage.location, "--data", str(data), *files)
     assert done.exit_code == 1, done.output
     assert "event 76: its columns say type 'set'" in done.stdout
@@ -236,10 +236,12 @@ def test_the_command(spark: SparkSession, damager: Damager, sound: Path, tmp_pat
     done = unisono("lake", "audit", "--lake", str(tmp_path / "none"))
     assert done.exit_code == 2
     assert "there is no lake" in done.stderr
-    done = unisono("lake", "audit", "--lake", str(sound), "--sample", "0", "--html", str(tmp_path))
+    (tmp_path / "file").write_text("in the way")
+    below = tmp_path / "file" / "out"
+    done = unisono("lake", "audit", "--lake", str(sound), "--sample", "0", "--out", str(below))
     assert done.exit_code == 2
-    assert f"{tmp_path} cannot be written: Is a directory" in done.stderr
+    assert f"{below} cannot be written: Not a directory" in done.stderr
     assert "sound, events 1 to 3000" in done.stdout, "what was found is told all the same"
-    for wrong in (["--full", "--sample", "3"], ["--html", str(tmp_path / "no" / "where.html")]):
+    for wrong in (["--full", "--sample", "3"], ["--out", str(tmp_path / "file")]):
         done = unisono("lake", "audit", "--lake", str(sound), *wrong)
         assert done.exit_code == 2

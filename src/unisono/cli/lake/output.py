@@ -1,0 +1,37 @@
+"""Where results go, by the same two options in every command: --out DIRECTORY for files, --json for stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def out_option(help_text: str, *, required: bool = False) -> Decorator:
+    return click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIRECTORY",
+        required=required,
+        help=help_text,
+    )
+
+
+def json_option(help_text: str) -> Decorator:
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Into a directory that is made if it is missing."""
+    from unisono.pipeline.errors import PipelineError
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+    except OSError as error:
+        raise PipelineError(f"{directory} cannot be written: {error.strerror or error}") from error
