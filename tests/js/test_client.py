@@ -36,6 +36,11 @@ def test_transactions(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/transaction.test.mjs")
 
 
+@pytest.mark.req("EXT-03", "EXT-04")
+def test_history(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/history.test.mjs")
+
+
 @pytest.mark.req("CLIENT-01", "CLIENT-05", "CLIENT-12")
 def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")

@@ -127,6 +127,31 @@ def test_others_are_seen_where_they_are(browser: Browser, dev: DevServer) -> Non
     bob.context.close()
 
 
+@pytest.mark.req("EXT-03")
+def test_the_history_says_who_did_what_and_when(browser: Browser, dev: DevServer) -> None:
+    ann = window(browser, dev)
+    ann.get_by_label("Your name").fill("Ann Example")
+    ann.reload()  # the next token has the name
+    ann.get_by_role("status").filter(has_text="Live").wait_for()
+    bob = window(browser, dev)
+    bob.get_by_text("History", exact=True).click()
+    for number in range(25):
+        add(ann, f"Row {number}")
+    bob.locator("#past li").first.filter(has_text="Ann Example added “Row 24”").wait_for()
+    ann.get_by_text("History", exact=True).click()
+    ann.locator("#past li").first.filter(has_text="You added “Row 24”").wait_for()
+    assert bob.locator("#past time").first.get_attribute("datetime")
+    assert bob.locator("#past li").count() == 20
+    bob.get_by_label("Offline").check()  # it is this browser's own
+    bob.get_by_role("button", name="Show older").click()
+    bob.locator("#past li").nth(24).wait_for()
+    bob.get_by_label("Delete Row 24").click()
+    bob.locator("li").filter(has_text="Row 24").first.wait_for()
+    assert "deleted" not in bob.locator("#past li").first.inner_text()  # a draft is not history
+    for page in (ann, bob):
+        page.context.close()
+
+
 def test_a_second_window_is_another_person(browser: Browser, dev: DevServer) -> None:
     page = window(browser, dev)
     with page.expect_popup() as opening:

@@ -21,6 +21,7 @@ from unisono.front.auth.verify import sign_token
 STATIC: Final = Path(__file__).parent / "static"
 TOKEN_TTL_S: Final = 24 * 3600
 PARTITION: Final = "demo"
+NAME_CHARS_MAX: Final = 20
 
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -73,7 +74,8 @@ class DemoSite:
             client_id = request.query.get("client_id", "")
             if not _CLIENT_ID.fullmatch(client_id):
                 raise web.HTTPBadRequest(text="client_id has letters, digits, - and _, 64 at most\n")
-            token = sign_token(self._secret, client_id, ttl_s=TOKEN_TTL_S, now_s=time.time())
+            name = request.query.get("name", "").strip()[:NAME_CHARS_MAX] or None
+            token = sign_token(self._secret, client_id, ttl_s=TOKEN_TTL_S, now_s=time.time(), user_id=name)
             url = reachable_url(ws_url, host)
             return web.json_response({"url": url, "token": token, "partition": PARTITION})
 

@@ -13,8 +13,14 @@ const key = `unisono-demo-${as}`;
 const clientId = localStorage.getItem(key) ?? `${as.replace(/[^a-z0-9]/gi, "").slice(0, 20)}-${crypto.randomUUID()}`;
 localStorage.setItem(key, clientId);
 
+const PEOPLE = ["Ada", "Blaise", "Carl", "Emmy", "Grace", "Hedy", "Ida", "Kurt", "Leo", "Maria", "Niels", "Rosa"];
+const nameKey = `${key}-name`;
+if (!localStorage.getItem(nameKey)) localStorage.setItem(nameKey, PEOPLE[Math.floor(Math.random() * PEOPLE.length)]);
+const personName = () => localStorage.getItem(nameKey);
+
 async function session() {
-  const answer = await fetch(`session?client_id=${encodeURIComponent(clientId)}`);
+  // The server stores the token's name with this person's events.
+  const answer = await fetch(`session?${new URLSearchParams({ client_id: clientId, name: personName() })}`);
   if (!answer.ok) throw new Error(await answer.text());
   return answer.json();
 }
@@ -156,13 +162,12 @@ function draw() {
     field.setSelectionRange(selectionStart, selectionEnd);
   }
   drawPeople();
+  if ($("history").open) attempt(drawHistory());
 }
 
 // -- who is here ----------------------------------------------------------------------------------------------
 
-const PEOPLE = ["Ada", "Blaise", "Carl", "Emmy", "Grace", "Hedy", "Ida", "Kurt", "Leo", "Maria", "Niels", "Rosa"];
-const nameKey = `${key}-name`;
-$("name").value = localStorage.getItem(nameKey) ?? PEOPLE[crypto.getRandomValues(new Uint8Array(1))[0] % PEOPLE.length];
+$("name").value = personName();
 
 /** Tell the others this person's name, and the item whose title has the focus. */
 let lastSaid = "";
@@ -197,6 +202,32 @@ function drawPeople() {
     if (!field.nextSibling?.matches?.(".marks")) field.after(element("span", { className: "marks" }));
     field.nextSibling.append(mark);
   }
+}
+
+// -- who did what, and when -----------------------------------------------------------------------------------
+
+const DEEDS = { treePush: "added", treeUpdate: "changed", treeMove: "moved", treeDelete: "deleted" };
+
+function pastEvent({ committedId, clientId: by, userId, event: { type, payload }, statusUpdatedAt }) {
+  const tree = client.view(partition)[payload?.target];
+  const title = payload?.value?.title ?? tree?.items[payload?.options?.id]?.title ?? "an item that is gone";
+  const at = new Date(statusUpdatedAt);
+  return element(
+    "li",
+    { value: committedId },
+    element("strong", { textContent: by === clientId ? "You" : (userId ?? by) }),
+    ` ${DEEDS[type] ?? type} “${title}” `,
+    element("time", { dateTime: at.toISOString(), textContent: at.toLocaleTimeString() }),
+  );
+}
+
+/** The last events, from this browser's own store: they are there offline too. */
+let historyLimit = 20;
+async function drawHistory() {
+  const { events, older } = await client.history(partition, { limit: historyLimit });
+  $("past").replaceChildren(...events.map(pastEvent));
+  $("older").hidden = older !== "store";
+  $("on-server").hidden = older !== "server";
 }
 
 const WORDS = { offline: "Offline", connecting: "Connecting", syncing: "Catching up", live: "Live" };
@@ -247,6 +278,11 @@ adding("outline-form", "outline-text", OUTLINE);
 adding("board-form", "board-text", BOARD);
 for (const moved of ["focusin", "focusout"]) document.addEventListener(moved, () => setTimeout(sayWhere, 0));
 $("name").oninput = sayWhere;
+$("history").ontoggle = () => $("history").open && attempt(drawHistory());
+$("older").onclick = () => {
+  historyLimit += 20;
+  attempt(drawHistory());
+};
 $("offline").onchange = () => ($("offline").checked ? client.pause() : client.resume());
 $("second").onclick = () => {
   const width = Math.max(360, Math.floor(screen.availWidth / 2));

@@ -1,7 +1,8 @@
 /** The client a program uses. */
 
 import { Actions } from "./actions.js";
-import { configure, type ClientEvent, type Config, type Rejected, type Status, type SyncClientOptions } from "./config.js";
+import { configure } from "./config.js";
+import type { ClientEvent, Config, History, Rejected, Status, SyncClientOptions } from "./config.js";
 import { Core } from "./core.js";
 import { ClientClosed, ClientError, ClientStopped, UnknownDraft } from "./errors.js";
 import { checkTransaction, transactionOf } from "./outgoing.js";
@@ -50,7 +51,6 @@ export class SyncClient extends Actions<Promise<Draft>> {
       const message = `the browser stores nothing (${String(error)}): drafts live as long as this page`;
       this.emit({ type: "problem", code: "storage_refused", message, atMs: Date.now() });
     });
-    const store = log.backend;
     this.#log = log;
     this.#failure = null;
     const replica = new Replica(
@@ -67,8 +67,8 @@ export class SyncClient extends Actions<Promise<Draft>> {
       await log.follow(name, label);
       await replica.open(name);
     }
-    const alone = this.#config.tabs === false || store.shared === null;
-    const tabs = await joinTabs(alone ? null : store.shared, (message) => this.#onMessage(message));
+    const shared = this.#config.tabs === false ? null : log.backend.shared;
+    const tabs = await joinTabs(shared, (message) => this.#onMessage(message));
     this.#tabs = tabs;
     await replica.reload();
     const host = { clientId, tabs, emit: (event: ClientEvent) => this.emit(event) };
@@ -78,7 +78,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
     this.#publish();
     this.#leading = this.#lead(log, replica, label, tabs).catch((error: unknown) => this.#onFailed(error));
     // Without other tabs nobody else leads: be ready when this resolves.
-    if (alone) await this.#leading;
+    if (shared === null) await this.#leading;
   }
 
   /** Wait for the lead, then keep the store in step with the server. */
@@ -105,12 +105,12 @@ export class SyncClient extends Actions<Promise<Draft>> {
 
   /** Disconnect, store the views and close the store. Pending drafts stay in it. */
   async stop(): Promise<void> {
-    const [log, replica, core] = [this.#log, this.#replica, this.#core];
+    const [log, replica] = [this.#log, this.#replica];
     if (log === null || replica === null) return;
     this.#log = null;
     this.#submission?.close();
     for (const each of this.#config.extensions ?? []) each.close?.();
-    await core?.close();
+    await this.#core?.close();
     this.#core = null;
     await replica.close();
     this.#tabs?.close();
@@ -153,8 +153,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
    * InvalidEvent, with nothing stored, when its form is wrong or the current view refuses it.
    */
   async submitEvent(input: EventInput): Promise<Draft> {
-    const [draft] = await this.submitEvents([input]);
-    return draft as Draft;
+    return (await this.submitEvents([input]))[0] as Draft;
   }
 
   /** Several events in one write: all of them are stored, or none. Each is judged by the views those before leave.
@@ -190,8 +189,8 @@ export class SyncClient extends Actions<Promise<Draft>> {
     return records.map((record) => this.#draft(record));
   }
 
-  protected async act(event: JsonObject, partition: string | undefined): Promise<Draft> {
-    return this.submitEvent({ event, partition: this.#meant(partition) });
+  protected act(event: JsonObject, partition: string | undefined): Promise<Draft> {
+    return this.submitEvent(partition === undefined ? { event } : { event, partition });
   }
 
   #draft(record: DraftRecord): Draft {
@@ -265,6 +264,11 @@ export class SyncClient extends Actions<Promise<Draft>> {
   view(partition?: string): Json {
     if (this.#replica === null) throw new ClientClosed("the client is not started");
     return this.#replica.dump(partitionName(this.#meant(partition)));
+  }
+
+  /** The last committed events of a partition that the store has, or those below an id. */
+  async history(partition?: string, { before = Infinity, limit = 50 } = {}): Promise<History> {
+    return this.#open().history(partitionName(this.#meant(partition)), before, limit);
   }
 
   /** Who is in a partition now, and what this tab says of itself there; needs `extensions: [presence()]`. */
@@ -397,8 +401,7 @@ export class SyncClient extends Actions<Promise<Draft>> {
     if (core !== null) {
       const leader = leaderStatus(core);
       if (core.lastError !== null && isOver(core.lastError.code, leader, this.#status)) {
-        core.lastError = null;
-        leader.lastError = null;
+        core.lastError = leader.lastError = null;
       }
       if (!alike(leader, this.#leader)) {
         this.#leader = leader;

@@ -70,6 +70,28 @@ export interface Rejected {
   readonly transaction: number | null;
 }
 
+/** A committed event. `userId` is the person behind the client, where the server knows it. */
+export interface PastEvent {
+  readonly id: string;
+  readonly committedId: number;
+  readonly partitions: readonly string[];
+  readonly event: JsonObject;
+  readonly clientId: string;
+  readonly userId: string | null;
+  /** When the server committed it, in ms. */
+  readonly statusUpdatedAt: number;
+}
+
+/** Some events of a partition, the newest first.
+ *
+ * `older`: "store" when the store has more of them below the last; "server" when it has none because the partition began
+ * with a snapshot, so that only the server knows them; null when there are none.
+ */
+export interface History {
+  readonly events: readonly PastEvent[];
+  readonly older: "store" | "server" | null;
+}
+
 /** Something that went wrong, last; `code` is an error code of the wire or one of this library's. */
 export interface Problem {
   readonly code: string;

@@ -129,6 +129,7 @@ export class Core {
     for (const effect of effects) this.#perform(effect);
     if (input.kind === "Received" && input.message.type === "connected" && this.state.phase === "syncing") {
       const { payload } = input.message;
+      this.log.userId = payload.user_id;
       const send = (type: string, body: unknown) => this.connection.send(type, JSON.stringify(body));
       this.config.extensions?.forEach((each) => each.connected?.(payload, send));
     }

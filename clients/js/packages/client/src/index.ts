@@ -3,6 +3,8 @@ export type { Draft, EventInput } from "./submission.js";
 export type {
   ClientEvent,
   Committed,
+  History,
+  PastEvent,
   Problem,
   Rejected,
   Socket,

@@ -102,7 +102,7 @@ export class ServerConnection {
       required_profile: model.profile,
       ...(model.profile === COMPATIBILITY && { required_tree_policy: "strict" }),
       ...(snapshots && { snapshots: true }),
-      extensions: ["atomic", ...(extensions ?? []).map((each) => each.name)],
+      extensions: ["identity", "atomic", ...(extensions ?? []).map((each) => each.name)],
     };
     for (const extension of extensions ?? []) Object.assign(body, extension.connect?.());
     return JSON.stringify(body);

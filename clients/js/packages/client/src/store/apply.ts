@@ -46,6 +46,7 @@ export class ApplyWork {
     readonly rows: Map<string, PartitionRow>,
     readonly label: string,
     readonly clientId: string,
+    readonly userId: string | null,
   ) {}
 
   async rewind(everything: boolean): Promise<void> {
@@ -73,7 +74,8 @@ export class ApplyWork {
     for (const { id, committedId, statusUpdatedAt } of effect.accepted) {
       const draft = this.#drafts.get(id);
       if (draft) {
-        this.#insert(committedId, id, draft.partitions, this.clientId, draft.event, statusUpdatedAt, parseEvent(draft.event));
+        const by = { clientId: this.clientId, userId: this.userId };
+        this.#insert(committedId, id, draft.partitions, by, draft.event, statusUpdatedAt, parseEvent(draft.event));
         this.#settle(draft, committedId, statusUpdatedAt);
       }
     }
@@ -131,7 +133,8 @@ export class ApplyWork {
     const { id, committed_id: committedId } = event;
     const at = Math.trunc(event.status_updated_at);
     const body = isObject(event.event) ? event.event : {};
-    this.#insert(committedId, id, event.partitions, event.client_id, JSON.stringify(event.event), at, body);
+    const by = { clientId: event.client_id, userId: event.user_id };
+    this.#insert(committedId, id, event.partitions, by, JSON.stringify(event.event), at, body);
     const draft = this.#drafts.get(id);
     if (draft && isSame(draft, event)) this.#settle(draft, committedId, at);
   }
@@ -148,7 +151,7 @@ export class ApplyWork {
     committedId: number,
     id: string,
     partitions: readonly string[],
-    clientId: string,
+    by: Pick<EventRecord, "clientId" | "userId">,
     event: string,
     statusUpdatedAt: number,
     body: JsonObject,
@@ -171,7 +174,7 @@ export class ApplyWork {
     const places = [...(stored?.places ?? []), ...fresh.map((name) => [name, committedId] as const)];
     const record = stored
       ? { ...stored, places }
-      : { committedId, id, clientId, partitions, event, statusUpdatedAt, places };
+      : { committedId, id, ...by, partitions, event, statusUpdatedAt, places };
     this.transaction.put("events", record);
     this.#events.set(committedId, record);
     this.#ids.set(id, record);

@@ -111,6 +111,22 @@ class IndexedDbTransaction implements Transaction {
     return answered(this.#table("events").index("places").getAll(range, count)) as Promise<EventRecord[]>;
   }
 
+  newestOf(partition: string, before: number, limit: number): Promise<EventRecord[]> {
+    const range = IDBKeyRange.bound([partition, 0], [partition, before], true, true);
+    const request = this.#table("events").index("places").openCursor(range, "prev");
+    const found: EventRecord[] = [];
+    return new Promise((resolve, reject) => {
+      request.onsuccess = () => {
+        const cursor = request.result;
+        if (cursor && found.length < limit) {
+          found.push(cursor.value as EventRecord);
+          cursor.continue();
+        } else resolve(found);
+      };
+      request.onerror = () => reject(request.error);
+    });
+  }
+
   put<T extends Table>(table: T, row: Tables[T]): void {
     this.#table(table).put(row);
   }

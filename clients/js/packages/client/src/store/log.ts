@@ -5,6 +5,7 @@
  * events, so that lost events are fetched again (CLIENT-05).
  */
 
+import type { History } from "../config.js";
 import { InvalidEvent, StoreError, StoreForeign, UnknownDraft } from "../errors.js";
 import type { StoreEffect } from "../sync/inputs-effects.js";
 import { ApplyWork, ChangeDraft, dropEvents, parseEvent } from "./apply.js";
@@ -27,6 +28,9 @@ const SLICE = 1000;
 export type NewDraft = Pick<DraftRecord, "id" | "partitions" | "event" | "createdAt"> & { readonly together?: string };
 
 export class EventLog {
+  /** Who this client submits as, once the server has said so. */
+  userId: string | null = null;
+
   constructor(
     readonly backend: Backend,
     readonly clientId: string,
@@ -146,7 +150,7 @@ export class EventLog {
    */
   apply(effects: readonly StoreEffect[], rows: ReadonlyMap<string, PartitionRow>, label: string): Promise<Change> {
     return this.#write(async (transaction, notes, change) => {
-      const work = new ApplyWork(transaction, change, new Map(rows), label, this.clientId);
+      const work = new ApplyWork(transaction, change, new Map(rows), label, this.clientId, this.userId);
       for (const effect of effects) {
         switch (effect.kind) {
           case "Apply":
@@ -190,6 +194,17 @@ export class EventLog {
     return this.backend.run(false, async (transaction) => {
       const found = await Promise.all(ids.map((id) => transaction.eventById(id)));
       return found.filter((event) => event !== undefined);
+    });
+  }
+
+  /** Events of a partition below an id, the newest first, and where older ones are. */
+  history(name: string, before: number, limit: number): Promise<History> {
+    return this.backend.run(false, async (transaction) => {
+      const row = await transaction.get("partitions", name);
+      const records = await transaction.newestOf(name, before, limit + 1);
+      const older = records.length > limit ? "store" : row?.floor ? "server" : null;
+      const past = ({ places: _, event, userId = null, ...record }: EventRecord) => ({ ...record, userId, event: parseEvent(event) });
+      return { events: records.slice(0, limit).map(past), older };
     });
   }
 

@@ -37,6 +37,13 @@ export class MemoryTables implements Transaction {
     return Promise.resolve(found);
   }
 
+  newestOf(partition: string, before: number, limit: number): Promise<EventRecord[]> {
+    const ids = this.#places.get(partition) ?? [];
+    const end = position(ids, before);
+    const newest = ids.slice(Math.max(0, end - limit), end).reverse();
+    return Promise.resolve(newest.map((id) => this.#tables.events.get(id) as EventRecord));
+  }
+
   put<T extends Table>(table: T, row: Tables[T]): void {
     this.writes.push({ table, row });
     this.#set(table, (row as unknown as Record<string, string | number>)[KEYS[table]] as string | number, row);

@@ -46,6 +46,8 @@ export interface EventRecord {
   readonly partitions: readonly string[];
   readonly event: string;
   readonly statusUpdatedAt: number;
+  /** Who submitted it, where the server knows; a store of an earlier release has events without. */
+  readonly userId?: string | null;
   readonly places: readonly (readonly [string, number])[];
 }
 
@@ -85,6 +87,8 @@ export interface Transaction {
   eventById(id: string): Promise<EventRecord | undefined>;
   /** The events of a partition above one id and up to another, in order, at most so many. */
   eventsOf(partition: string, after: number, upto: number, limit: number): Promise<EventRecord[]>;
+  /** The events of a partition below an id, the newest first, at most so many. */
+  newestOf(partition: string, before: number, limit: number): Promise<EventRecord[]>;
   put<T extends Table>(table: T, row: Tables[T]): void;
   delete(table: Table, key: string | number): void;
   clear(table: Table): void;
