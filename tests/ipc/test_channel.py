@@ -30,6 +30,7 @@ from unisono.ipc.messages import (
     AskHead,
     AskPage,
     AskStats,
+    AskSubscribers,
     BatchOutcome,
     CancelPage,
     Candidate,
@@ -103,6 +104,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     AdminCommand: st.builds(AdminCommand, numbers, texts, texts),
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
     AskConnections: st.builds(AskConnections, numbers, numbers),
+    AskSubscribers: st.builds(AskSubscribers, numbers, names),
     AccessChanged: st.builds(
         AccessChanged, st.lists(revoked, max_size=2).map(tuple), st.booleans(), st.none() | revoked
     ),

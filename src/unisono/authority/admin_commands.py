@@ -66,6 +66,10 @@ class AdminCommands:
                     body = self._access.listed()
                 case "clients":
                     body = self._access.clients(replica, int(command.argument))
+                case "recent_groups":
+                    body = {"groups": msgspec.to_builtins(replica.recent.groups(int(command.argument)))}
+                case "refusals":
+                    body = {"refusals": msgspec.to_builtins(replica.recent.refusals())}
                 case name if name in MAINTENANCE_COMMANDS:
                     result = self._maintenance.execute(replica, command)
                     if result is None:

@@ -19,6 +19,7 @@ from unisono.authority.client_claims import ClientClaims
 from unisono.authority.clock import Clock
 from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
 from unisono.authority.outboxes import Outboxes
+from unisono.authority.recent_activity import RecentGroup
 from unisono.authority.replica import Replica
 from unisono.ipc.channel import Channel
 from unisono.ipc.messages import AskHead, Candidate, Claim, Dropped, EventCommitted, Message, Submit
@@ -108,6 +109,7 @@ class GroupCommitter:
                 if rest is not None:
                     left = [(channel, rest), *taken[place + 1 :]]
                     break
+            judged = self._perf()
             if records:
                 self._store.commit(records)
             elif ids:
@@ -117,6 +119,18 @@ class GroupCommitter:
             raise
         replica.states.settle()
         replica.head += len(records)
+        if records:
+            durable = self._perf()
+            replica.recent.note_group(
+                RecentGroup(
+                    records[0].committed_id,
+                    replica.head,
+                    now,
+                    judging - started,
+                    judged - judging,
+                    durable - judged,
+                )
+            )
         events -= sum(len(message.items) for _, message in left if isinstance(message, Submit))
         if events:
             self._counters.observe("group_events", events, SIZE_BUCKETS)
@@ -203,6 +217,7 @@ class GroupCommitter:
                     results.append(COMMITTED_FORMAT % (id_json, now, committed_id))
             elif isinstance(verdict, Reject):
                 self._counters.add(f"rejections|{verdict.reason}")
+                self._replica.recent.note_refusal(submit, item, verdict, now)
                 if single:
                     self._out.stage(channel, rejected_outcome(submit, item, verdict, now))
                 else:

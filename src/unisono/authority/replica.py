@@ -13,6 +13,7 @@ from unisono.authority.clock import Clock
 from unisono.authority.cluster_view import ClusterView
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.authority.outboxes import Outboxes
+from unisono.authority.recent_activity import RecentActivity
 from unisono.authority.states.resident import States
 from unisono.ipc.messages import (
     AccessChanged,
@@ -52,6 +53,7 @@ class Replica:
         self.states = states
         self.cluster = cluster
         self.head = store.head()
+        self.recent = RecentActivity()
         self._store = store
         self._identity = store.identity()
         self._revoked: tuple[RevokedName, ...] = ()

@@ -63,6 +63,10 @@ class Hub:
             self._subscribers.setdefault(name, {})[subscriber.number] = subscriber
         subscriber.subscriptions = partitions
 
+    def count(self, partition: str) -> int:
+        """How many connections subscribe to it."""
+        return len(self._subscribers.get(partition, ()))
+
     def publish(self, committed: EventCommitted) -> int:
         """Send to every subscriber of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
         receivers = self._receivers(committed.partitions)

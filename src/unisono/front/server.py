@@ -31,6 +31,7 @@ from unisono.ipc.messages import (
     AccessChanged,
     AskConnections,
     AskStats,
+    AskSubscribers,
     BatchOutcome,
     Claimed,
     CommandResult,
@@ -274,6 +275,9 @@ class Front:
             case AskConnections():
                 found = [describe(each) for each in islice(self._connections.values(), message.limit)]
                 self._node.send(CommandResult(message.ticket, True, encode_payload(found)))
+            case AskSubscribers():
+                counts = [self._hub.count(name) for name in message.partitions]
+                self._node.send(CommandResult(message.ticket, True, encode_payload(counts)))
             case Drain():
                 self._drain()
             case _:

@@ -293,6 +293,13 @@ class AskConnections(ChannelStruct, frozen=True):
     limit: int
 
 
+class AskSubscribers(ChannelStruct, frozen=True):
+    """Ask a front how many of its connections subscribe to each partition; answered by CommandResult."""
+
+    ticket: int
+    partitions: tuple[str, ...]
+
+
 class Stats(ChannelStruct, frozen=True):
     """The counters of a process, as JSON (`unisono.ipc.stats`)."""
 
@@ -359,6 +366,7 @@ Message: TypeAlias = (
     | PageFailed
     | AskStats
     | AskConnections
+    | AskSubscribers
     | Stats
     | Ready
     | PeerFailed
