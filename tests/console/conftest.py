@@ -34,6 +34,9 @@ def garden(server: Server) -> list[int]:
         }
         ids.append(ann.commit(["garden"], move))
         ids.append(ann.commit(["garden", "orchard"], rename))
+        astray = {"target": "outline", "options": {"id": "n2", "parent": "nowhere"}}
+        (refused,) = ann.submit(item(["garden"], {"type": "treeMove", "payload": astray}))
+        assert refused["status"] == "rejected"
         for _ in range(2):
             (refused,) = ann.submit(item(["garden"], tree_event("n9", "outline")))
             assert refused["status"] == "rejected"

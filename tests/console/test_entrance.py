@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +109,14 @@ def test_every_answer_forbids_inline_code_frames_and_caching_of_data(operator: O
         assert headers["Referrer-Policy"] == "no-referrer"
         if path.startswith("/api/"):
             assert headers["Cache-Control"] == "no-store"
+
+
+def test_the_package_has_every_file() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["unisono"]
+    package = STATIC.parents[1]
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    assert {path for path in STATIC.rglob("*") if path.is_file()} <= packed
 
 
 def test_pages_have_no_inline_code_and_no_foreign_address() -> None:

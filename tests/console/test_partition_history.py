@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.store.records import make_record
 from unisono.console import partition_history
 from unisono.console.metric_history import quantile
-from unisono.console.partition_history import HistoryTooLarge, PartitionHistory
+from unisono.console.partition_history import CHANGES_SHOWN, HistoryTooLarge, PartitionHistory
 from unisono.model.model import Model, open_model
 from unisono.model.pack import pack
 from unisono.model.partition import PartitionState
@@ -67,9 +67,12 @@ def test_every_moment_is_the_fold_up_to_it(log: SqliteLog, chosen: list[Any], da
     first = log.head() + 1
     partition = f"p{first}"
     commit(log, records(events, partition, first))
-    history = PartitionHistory(partition, MODEL, None)
-    history._spacing = 3
-    history.read(log)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_history, "CHECKPOINT_EVENTS", 3)
+        history = PartitionHistory(partition, MODEL, None)
+        history.read(log)
+        history._copy_s = -1.0
+        history.state(log.head())
     for count in data.draw(st.permutations(range(len(events) + 1))):
         state, _ = history.state(first + count - 1)
         assert state == fold(MODEL, events[:count]), count
@@ -94,10 +97,11 @@ def test_the_changes_of_a_value_are_the_events_that_changed_it(
         return found
 
     expected = [first + at for at in range(len(events)) if value(at) != value(at + 1)]
-    found, changes, count = history.changes(log.head(), path)
-    assert found == value(len(events))
-    assert count == len(expected)
-    assert [each.event["committed_id"] for each in changes] == expected[::-1][: len(changes)]
+    found = history.changes(log.head(), path)
+    assert found.value == value(len(events))
+    shown = [each.event["committed_id"] for each in found.changes]
+    assert shown == [id for id in expected[::-1] if id > found.looked_after]
+    assert len(shown) >= min(len(expected), CHANGES_SHOWN)
 
 
 def test_a_history_that_starts_at_a_snapshot_says_so(log: SqliteLog) -> None:
@@ -120,8 +124,9 @@ def test_a_long_history_is_refused_and_checkpoints_are_bounded(
     events = [event("a.x", number) for number in range(40)]
     commit(log, records(events, "p", 1))
     monkeypatch.setattr(partition_history, "CHECKPOINT_BYTES_MAX", 200)
+    monkeypatch.setattr(partition_history, "CHECKPOINT_EVENTS", 2)
+    monkeypatch.setattr(partition_history, "monotonic", lambda: 0.0)
     history = PartitionHistory("p", MODEL, None)
-    history._spacing = 2
     history.read(log)
     assert history.state(40)[0] == fold(MODEL, events)
     assert sum(map(len, history._checkpoints.values())) <= 200
@@ -129,6 +134,24 @@ def test_a_long_history_is_refused_and_checkpoints_are_bounded(
     monkeypatch.setattr(partition_history, "EVENTS_MAX", 39)
     with pytest.raises(HistoryTooLarge):
         PartitionHistory("p", MODEL, None).read(log)
+
+
+def test_changes_of_a_value_are_searched_from_the_newest_within_a_time(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [event("a.x", 0), *(event("a.y", number) for number in range(600))]
+    commit(log, records(events, "p", 1))
+    history = PartitionHistory("p", MODEL, None)
+    history.read(log)
+    found = history.changes(log.head(), ("tree", "a", "x"))
+    assert [each.event["committed_id"] for each in found.changes] == [1]
+    assert found.looked_after == 0
+    busy = history.changes(log.head(), ("tree", "a", "y"))
+    assert [each.event["committed_id"] for each in busy.changes] == list(range(601, 601 - CHANGES_SHOWN, -1))
+    assert busy.looked_after == 601 - CHANGES_SHOWN
+    monkeypatch.setattr(partition_history, "CHANGES_S", -1.0)
+    late = history.changes(log.head(), ("tree", "a", "x"))
+    assert (late.value, late.changes, late.looked_after) == (0, [], 601)
 
 
 def test_quantiles_are_interpolated_within_their_bucket() -> None:

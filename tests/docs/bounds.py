@@ -143,6 +143,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "docs/howto/console.md": (
         f"with more than {partition_history.EVENTS_MAX:,} events or {size(partition_history.BYTES_MAX)}, states",
+        f"for at most {partition_history.CHANGES_S:g} s and {partition_history.CHANGES_SHOWN} changes,",
         f"session lasts {sessions.SESSION_S / 3600:g} hours",
     ),
     "docs/operations-postgres.md": (f"looks every {POLL_S:g} s", f"a look every {POLL_S:g} s finds it"),

@@ -6,8 +6,8 @@ Bounded: a history with more events or bytes than are kept starts at the newest 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -32,10 +32,19 @@ PAGE_EVENTS: Final = 1_000
 PAGE_BYTES: Final = 4 << 20
 
 CHECKPOINT_EVENTS: Final = 250
+"""Events between two states that are kept, so that another moment is near one of them. There are more between states
+that take longer to copy than the events to fold."""
+
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
-"""States kept so that another moment is near one of them; beyond this, every second one is dropped."""
+"""Of all states that are kept; beyond this, every second one is dropped."""
 
 CHANGES_SHOWN: Final = 20
+CHANGES_S: Final = 10.0
+"""For the changes of a value; a large one is compared slowly, and older changes are left out then."""
+
+BLOCK_EVENTS: Final = 64
+"""Newest events that are searched first for changes of a value; each block before them is four times as long."""
+
 SETTLE_EVENTS: Final = 500
 
 
@@ -46,9 +55,18 @@ class HistoryTooLarge(Exception):
 class ValueChange(msgspec.Struct, frozen=True):
     """An event that changed a value, with the value before and after it; None where there was nothing."""
 
+    committed_id: int
     event: JsonObject
     before: str | None
     after: str | None
+
+
+class ValueHistory(msgspec.Struct, frozen=True):
+    """A value, its newest changes (newest first), and the id after which all events were looked at."""
+
+    value: Json
+    changes: list[ValueChange]
+    looked_after: int
 
 
 class PartitionHistory:
@@ -66,7 +84,7 @@ class PartitionHistory:
         self._read_to = self.start
         empty = pack(PartitionState().dump())
         self._checkpoints: dict[int, bytes] = {0: empty if snapshot is None else snapshot.state}
-        self._spacing = CHECKPOINT_EVENTS
+        self._copy_s = 0.0  # what keeping a state took last
 
     def read(self, log: LogReader) -> None:
         """Take over what was committed since the last call; raises HistoryTooLarge."""
@@ -91,44 +109,66 @@ class PartitionHistory:
 
     def state(self, committed_id: int) -> tuple[Json, int]:
         """The state after all events up to this id, and how many events could not be applied on the last steps."""
-        count = self.events_upto(committed_id)
+        state = self._state(self.events_upto(committed_id))
+        return state.dump(), state.skipped
+
+    def changes(self, committed_id: int, path: Sequence[str], item: str | None = None) -> ValueHistory:
+        """The events that made a value what it is, searched from the newest until CHANGES_SHOWN are found.
+
+        `item`: asks for the item above this one in the tree at `path`, instead of a value.
+        """
+        end = count = self.events_upto(committed_id)
+        until = monotonic() + CHANGES_S
+        value = _plain(_value(self._state(count), path, item), path)
+        found: list[ValueChange] = []
+        size = BLOCK_EVENTS
+        while end > 0 and len(found) < CHANGES_SHOWN:
+            begin = max(0, end - size)
+            some = self._changes_between(begin, end, path, item, until)
+            if some is None:
+                break
+            found += some
+            end = begin
+            size *= 4
+        looked_after = self.records[end - 1].committed_id if end else self.start
+        if len(found) > CHANGES_SHOWN:
+            found = found[:CHANGES_SHOWN]
+            looked_after = found[-1].committed_id - 1
+        return ValueHistory(None if value is MISSING else value, found, looked_after)
+
+    def _changes_between(
+        self, begin: int, end: int, path: Sequence[str], item: str | None, until: float
+    ) -> list[ValueChange] | None:
+        """The changes by the events at these places, newest first; None when there was no time for all of them."""
+        found: list[ValueChange] = []
+        state = self._state(begin)
+        value = _value(state, path, item)
+        before, shown = _fingerprint(value, path), shown_value(_plain(value, path))
+        for record in self._fold(state, begin, end):
+            if monotonic() > until:
+                return None
+            value = _value(state, path, item)
+            after = _fingerprint(value, path)
+            if after != before:
+                after_shown = shown_value(_plain(value, path))
+                found.append(ValueChange(record.committed_id, event_row(record), shown, after_shown))
+                before, shown = after, after_shown
+        return found[::-1]
+
+    def _state(self, count: int) -> PartitionState:
+        """The state after so many events, from the nearest state that is kept."""
         begin = max(at for at in self._checkpoints if at <= count)
         state = self._load(begin)
         for _ in self._fold(state, begin, count):
             pass
-        return state.dump(), state.skipped
-
-    def changes(
-        self, committed_id: int, path: Sequence[str], item: str | None = None
-    ) -> tuple[Json, list[ValueChange], int]:
-        """Why a value is what it is: the value, its newest changes (newest first), and how many there were.
-
-        `item`: asks for the item above this one in the tree at `path`, instead of a value.
-        """
-        count = self.events_upto(committed_id)
-        state = self._load(0)
-        found: deque[ValueChange] = deque(maxlen=CHANGES_SHOWN)
-        changed = 0
-        half = path[0] if path else ""
-        before = _value(state, path, item)
-        before_print = _fingerprint(before, half)
-        shown = shown_value(_plain(before, half))
-        for record in self._fold(state, 0, count):
-            value = _value(state, path, item)
-            now_print = _fingerprint(value, half)
-            if now_print != before_print:
-                changed += 1
-                after = shown_value(_plain(value, half))
-                found.appendleft(ValueChange(event_row(record), shown, after))
-                before_print, shown = now_print, after
-        value = _plain(_value(state, path, item), half)
-        return (None if value is MISSING else value), list(found), changed
+        return state
 
     def _load(self, count: int) -> PartitionState:
         return PartitionState.load(unpack(self._checkpoints[count]), replayed=True)
 
     def _fold(self, state: PartitionState, begin: int, end: int) -> Iterator[Record]:
         """Apply the events from place `begin` on; yields each after it was applied."""
+        since = monotonic()
         for place in range(begin, end):
             record = self.records[place]
             if not is_tombstone(record.event):
@@ -138,17 +178,19 @@ class PartitionHistory:
             done = place + 1
             if done % SETTLE_EVENTS == 0:
                 state.settle()
-            if done % self._spacing == 0 and done not in self._checkpoints:
-                self._keep(done, pack(state.dump()))
+            if done % CHECKPOINT_EVENTS == 0 and done not in self._checkpoints:
+                now = monotonic()
+                if now - since >= self._copy_s:
+                    self._keep(done, pack(state.dump()))
+                    since = monotonic()
+                    self._copy_s = since - now
         state.settle()
 
     def _keep(self, count: int, packed: bytes) -> None:
         self._checkpoints[count] = packed
         while sum(map(len, self._checkpoints.values())) > CHECKPOINT_BYTES_MAX and len(self._checkpoints) > 1:
-            self._spacing *= 2
-            self._checkpoints = {
-                at: state for at, state in self._checkpoints.items() if at % self._spacing == 0
-            }
+            kept = sorted(self._checkpoints)
+            self._checkpoints = {at: self._checkpoints[at] for at in kept[::2]}
 
 
 def event_row(record: Record) -> JsonObject:
@@ -216,21 +258,25 @@ def _value(state: PartitionState, path: Sequence[str], item: str | None) -> Any:
     return MISSING if node is None else node.parent
 
 
-def _plain(value: Any, half: str) -> Any:
+def _in_trees(path: Sequence[str]) -> bool:
+    return bool(path) and path[0] == "tree"
+
+
+def _plain(value: Any, path: Sequence[str]) -> Any:
     """A copy that later events do not change."""
     if isinstance(value, Forest):
         return value.plain()
-    return plain(value) if half == "tree" else copied(value)
+    return plain(value) if _in_trees(path) else copied(value)
 
 
-def _fingerprint(value: Any, half: str) -> object:
+def _fingerprint(value: Any, path: Sequence[str]) -> object:
     """Equal where the values are equal; the order of keys counts in `data` alone, as in the state itself."""
     if not isinstance(value, dict | list | Forest):
         return type(value), repr(value)
     try:
-        return orjson.dumps(value, _forest, orjson.OPT_SORT_KEYS if half == "tree" else 0)
+        return orjson.dumps(value, _forest, orjson.OPT_SORT_KEYS if _in_trees(path) else 0)
     except (TypeError, ValueError, RecursionError):
-        return pack({"value": _plain(value, half)})
+        return pack({"value": _plain(value, path)})
 
 
 def _forest(value: object) -> list[Json]:

@@ -80,15 +80,13 @@ class Replays:
                 found, more = state_differences(before, after)
                 return {"differences": list(found), "more": more}
             case AskChanges():
-                value, changes, count = self._history(request.partition).changes(
-                    request.at, request.path, request.item
-                )
-                view = bounded_view(value)
+                history = self._history(request.partition)
+                why = history.changes(request.at, request.path, request.item)
                 return {
-                    "value": view.value,
-                    "changes": msgspec.to_builtins(changes),
-                    "count": count,
-                    "start": self._histories[request.partition].start,
+                    "value": bounded_view(why.value).value,
+                    "changes": msgspec.to_builtins(why.changes),
+                    "looked_after": why.looked_after,
+                    "start": history.start,
                 }
             case AskEvent():
                 return self._event(request.committed_id)

@@ -173,14 +173,17 @@ export async function partitionPage(root, { parameters, signal, setTrouble }) {
     openDialog("Why is it so?", h("p", {}, data(what, { class: "code" }), ` at ${count(at)}`), body);
     try {
       const found = await get("changes", { partition: name, at, path: JSON.stringify(path), item }, signal);
-      put(body, changes(found, item));
+      const { refusals } = await get("refusals", {}, signal);
+      put(body, changes(found, item), refusedBeside(refusals, item ?? itemOf(path)));
     } catch (error) {
       if (!signal.aborted) put(body, h("p", {}, error.message));
     }
   }
 
-  function changes({ value, changes: list, count: total, start: from }, item) {
+  function changes({ value, changes: list, looked_after: lookedAfter, start: from }, item) {
+    const searched = lookedAfter > from ? `Events up to ${count(lookedAfter)} were not searched: the newest changes are shown.` : null;
     if (!list.length) {
+      if (searched) return h("p", {}, "No change was found in the time there is for it. ", searched);
       return h("p", {}, from ? `No event since the snapshot at ${count(from)} has changed it; what set it is in the history before.` : "No event has set it.");
     }
     const shown =
@@ -189,7 +192,7 @@ export async function partitionPage(root, { parameters, signal, setTrouble }) {
         : facts([item === null ? ["Value", data(JSON.stringify(value))] : ["Place", data(below(JSON.stringify(value)))]]);
     return [
       shown,
-      h("p", {}, total === 1 ? "Set by one event:" : `Changed by ${count(total)} events, the newest first${total > list.length ? `, ${count(list.length)} shown` : ""}:`),
+      h("p", {}, list.length === 1 ? "Set by one event:" : `Changed by ${count(list.length)} events, the newest first:`),
       h(
         "ol",
         { class: "changes" },
@@ -212,6 +215,29 @@ export async function partitionPage(root, { parameters, signal, setTrouble }) {
           ),
         ),
       ),
+      searched ? h("p", { class: "quiet" }, searched) : null,
+    ];
+  }
+
+  // Kinds of refusals whose example is of this partition and, where the path leads to an item, of that item.
+  function refusedBeside(refusals, item) {
+    const some = refusals.filter(({ example }) => example.partitions.includes(name) && (item === null || (example.event ?? "").includes(JSON.stringify(item))));
+    if (!some.length) return null;
+    return [
+      h("h3", {}, "Refused beside it"),
+      h("p", { class: "quiet" }, "One example of each kind since the server started; refused items are not stored."),
+      h(
+        "ul",
+        { class: "changes" },
+        some.map(({ last_ms: last, example, reason }) =>
+          h(
+            "li",
+            {},
+            h("p", {}, `${moment(last)} · `, data(example.client_id), " · ", data(reason)),
+            example.errors.map((error) => h("p", {}, data(error.field, { class: "code" }), ": ", data(error.message))),
+          ),
+        ),
+      ),
     ];
   }
 
@@ -224,6 +250,12 @@ export async function partitionPage(root, { parameters, signal, setTrouble }) {
       setTrouble("The address has a malformed path.");
     }
   }
+}
+
+// The item that a path leads into, if it leads into one.
+function itemOf(path) {
+  const at = path.indexOf("items");
+  return path[0] === "tree" && at > 0 && at + 1 < path.length ? path[at + 1] : null;
 }
 
 function change(before, after) {
