@@ -69,8 +69,7 @@ class Drafting:
             try:
                 self._store.outbox.add(list(drafts.values()), again)
             except ClientError:
-                self._views.undraft(list(drafts.values()))
-                self._views.refresh()
+                self._hide(drafts)
                 raise
         return [answer if isinstance(answer, ClientError) else self._ticket(answer) for answer in answers]
 
@@ -80,25 +79,39 @@ class Drafting:
         InvalidEvent names the place of the event: `events.1.event.payload…`. Other threads see all of it at once.
         """
         drafts: dict[str, DraftRecord] = {}
-        with self._views.unseen():
-            try:
-                for place, request in enumerate(requests):
-                    try:
-                        draft = self._draft(request, drafts, bytes_max)
-                    except InvalidEvent as error:
-                        raise InvalidEvent([_at(place, each) for each in error.errors]) from None
-                    batch = next(iter(drafts.values()), draft).draft_clock
-                    drafts[draft.id] = draft = msgspec.structs.replace(draft, batch=batch)
-                    self._views.draft(draft)
-                _check_size(drafts.values(), bytes_max)
-                again = [request.id for request in requests if request.retrying]
-                self._store.outbox.add(list(drafts.values()), again)
-            except BaseException:
-                self._views.undraft(list(drafts.values()))
-                raise
-            finally:
-                self._views.refresh()
+        again = [request.id for request in requests if request.retrying]
+        try:
+            with self._views.unseen():
+                try:
+                    self._show_together(requests, drafts, bytes_max)
+                except BaseException:
+                    self._hide(drafts)
+                    raise
+            self._store.outbox.add(list(drafts.values()), again)
+        except ClientError:
+            self._hide(drafts)
+            raise
+        self._views.refresh()
         return [self._ticket(draft) for draft in drafts.values()]
+
+    def _show_together(
+        self, requests: Sequence[SubmitRequest], drafts: dict[str, DraftRecord], bytes_max: int | None
+    ) -> None:
+        for place, request in enumerate(requests):
+            try:
+                draft = self._draft(request, drafts, bytes_max)
+            except InvalidEvent as error:
+                raise InvalidEvent([_at(place, each) for each in error.errors]) from None
+            batch = next(iter(drafts.values()), draft).draft_clock
+            drafts[draft.id] = draft = msgspec.structs.replace(draft, batch=batch)
+            self._views.draft(draft)
+        _check_size(drafts.values(), bytes_max)
+
+    def _hide(self, drafts: dict[str, DraftRecord]) -> None:
+        """Take drafts that are not stored out of the views."""
+        self._views.undraft(list(drafts.values()))
+        self._views.refresh()
+        drafts.clear()
 
     def check(
         self, request: SubmitRequest, bytes_max: int | None, others: Container[str] = ()
