@@ -1,36 +1,24 @@
-"""Clients of a simulation: one that speaks the protocol by hand, and the real client's core."""
+"""Clients of a simulation that speak the protocol by hand."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
 import orjson
 
-from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Line
-from unisono.client.config import configure
-from unisono.client.core import Core
-from unisono.client.options import Options
-from unisono.client.submit import SubmitRequest, Ticket
-from unisono.client.sync.inputs_effects import Dialing, Lost, Opened, Received, TimerFired
-from unisono.client.sync.state import Phase
 from unisono.history.records import (
     AccessScope,
-    ClientCursor,
-    ClientStore,
     ConnectionClosed,
     ConnectionOpened,
     HistoryRecord,
-    Operation,
 )
-from unisono.protocol.client_codec import MessageWriter, connect_payload, decode
+from unisono.protocol.client_codec import MessageWriter, connect_payload
+from unisono.protocol.extensions import ATOMIC
 
 ITEMS_MAX = 4
-STORE_FILE = "client.db"
 FOREIGN = "q"
 """A partition that some tokens do not allow."""
 
@@ -147,6 +135,7 @@ class HandClient(SimulatedClient):
         self.sent: dict[str, tuple[list[str], dict[str, Any]]] = {}
         self.unknown: set[str] = set()
         self._number = 0
+        self._batches: list[list[dict[str, Any]]] = []
         self._cycle: tuple[list[str], int] | None = None
 
     def dial(self) -> None:
@@ -159,11 +148,33 @@ class HandClient(SimulatedClient):
                     profile="compatibility",
                     last_committed_id=0,
                     snapshots=False,
+                    extensions=(ATOMIC,),
                 ),
             )
 
+    def submit_together(self) -> None:
+        """An atomic batch, new or once more; its ids are sent in no other way."""
+        random = self.world.random
+        if self._batches and random.random() < 0.4:
+            batch = random.choice(self._batches)
+        else:
+            batch = [self._new_item() for _ in range(random.randint(2, ITEMS_MAX))]
+            self._batches.append(batch)
+        self.send("submit_events", orjson.dumps({"events": batch, "atomic": True}))
+
+    def _new_item(self) -> dict[str, Any]:
+        random = self.world.random
+        self._number += 1
+        names = [*self.partitions, "elsewhere"] if random.random() < 0.05 else self.partitions
+        partitions = sorted(random.sample(names, random.randint(1, min(2, len(names)))))
+        event = random_event(random, self._number)
+        return {"id": f"{self.prefix}-{self._number}", "partitions": partitions, "event": event}
+
     def submit(self) -> None:
         random = self.world.random
+        if random.random() < 0.25:
+            self.submit_together()
+            return
         items: list[dict[str, Any]] = []
         for _ in range(random.randint(1, ITEMS_MAX)):
             again = sorted(self.unknown) if random.random() < 0.5 else sorted(self.sent)
@@ -173,11 +184,8 @@ class HandClient(SimulatedClient):
                 if random.random() < 0.15:
                     event = random_event(random, 9999)
             else:
-                self._number += 1
-                id = f"{self.prefix}-{self._number}"
-                names = [*self.partitions, "elsewhere"] if random.random() < 0.05 else self.partitions
-                partitions = sorted(random.sample(names, random.randint(1, min(2, len(names)))))
-                event = random_event(random, self._number)
+                new = self._new_item()
+                id, partitions, event = new["id"], new["partitions"], new["event"]
                 self.sent[id] = partitions, event
             if id not in [item["id"] for item in items]:
                 items.append({"id": id, "partitions": partitions, "event": event})
@@ -192,7 +200,7 @@ class HandClient(SimulatedClient):
             payload = {"partitions": partitions, "since_committed_id": since}
         else:
             partitions = random.sample(self.partitions, random.randint(1, len(self.partitions)))
-            if random.random() < 0.05:
+            if random.random() < 0.2:
                 partitions.append(FOREIGN)
             since = random.choice([0, self.cursor, max(0, self.cursor - random.randrange(5))])
             payload = {"partitions": partitions, "since_committed_id": since}
@@ -274,141 +282,3 @@ class ScriptedClient(HandClient):
         super().lost(code)
         self._subscribed = False
         self.unknown.clear()
-
-
-class CoreClient(SimulatedClient):
-    """The real client but for its thread and socket, on a disk of its own; also its core's connection."""
-
-    def __init__(
-        self,
-        world: ClientWorld,
-        client_id: str,
-        scope: AccessScope,
-        partitions: Sequence[str],
-        disk: SimulatedDisk,
-    ) -> None:
-        super().__init__(world, client_id, scope)
-        self.partitions = tuple(partitions)
-        self.disk = disk
-        self.wake: float | None = None
-        self.eager = 1.0
-        """How likely it dials."""
-        self._number = 0
-        self._cursor = -1
-        self.core = self._start()
-
-    def _start(self) -> Core:
-        config = configure(
-            "ws://nowhere",
-            token="t",
-            client_id=self.client_id,
-            store=str(self.disk.directory / STORE_FILE),
-            partitions=self.partitions,
-            model=None,
-            profile="compatibility",
-            options=Options(buffer_events_max=8, snapshot_every=5, page_limit=3, snapshots=True),
-        )
-        return Core(config, self, lambda: self.world.now, lambda: int(self.world.now * 1000))
-
-    # -- its core's connection -------------------------------------------------------------------------------
-
-    def connect(self, last_committed_id: int, *, snapshots: bool) -> None:
-        payload = connect_payload(
-            token=self.token,
-            client_id=self.client_id,
-            profile="compatibility",
-            last_committed_id=last_committed_id,
-            snapshots=snapshots,
-        )
-        self.send("connect", payload)
-
-    def drop_connection(self) -> None:
-        if self.line is not None:
-            self.line.break_off()
-
-    def retry(self, new_token: bool) -> None:
-        pass
-
-    def stop(self, reason: str) -> None:
-        raise AssertionError(f"{self.client_id} stops: {reason}")
-
-    def wake_at(self, at: float) -> None:
-        if self.wake is None or at < self.wake:
-            self.wake = at
-
-    # -- what may happen -------------------------------------------------------------------------------------
-
-    def dial(self) -> None:
-        if self.open_line():
-            self.core.feed(Dialing())
-            self.core.feed(Opened())
-            self._note_cursor()
-
-    def fire(self) -> None:
-        self.wake = None
-        self.core.feed(TimerFired())
-
-    def draft(self) -> None:
-        random = self.world.random
-        self._number += 1
-        partitions = tuple(sorted(random.sample(self.partitions, random.randint(1, len(self.partitions)))))
-        id = f"{self.client_id}-{self._number}"
-        (answer,) = self.core.submit([SubmitRequest(id, partitions, random_event(random, self._number))])
-        if isinstance(answer, Ticket):
-            self.world.record(Operation(self.world.now, self.client_id, id, "invoked"))
-
-    def received(self, data: bytes) -> None:
-        message = decode(data)
-        if message is not None:
-            self.core.feed(Received(message))
-            self._note_cursor()
-
-    def lost(self, code: int | None) -> None:
-        self.core.feed(Lost(code))
-
-    def _note_cursor(self) -> None:
-        """The cursor of the partition that is furthest behind."""
-        cursor = min(self.core.state.cursors.values(), default=0)
-        if cursor > self._cursor:
-            self._cursor = cursor
-            self.world.record(ClientCursor(self.world.now, self.client_id, cursor))
-
-    def crash(self, random: Random | None) -> None:
-        """The program dies, or its machine loses power; it starts again from its store."""
-        if self.line is not None:
-            self.line.break_off()
-            self.line.client_knows = True
-            self.world.record(ConnectionClosed(self.world.now, self.line.name))
-            self.line = None
-        self.wake = None
-        core = self.core
-
-        def close() -> None:
-            with suppress(Exception):
-                core.store.close(failed=True)
-
-        self.disk.crash(close, random)
-        self.core = self._start()
-
-    @property
-    def settled(self) -> bool:
-        return self.core.state.phase is Phase.LIVE and not self.core.pending()
-
-    def final_stores(self) -> Iterator[ClientStore]:
-        """What its store has in the end, partition by partition."""
-        core = self.core
-        ids = dict(core.store._connection.execute("SELECT committed_id, id FROM events"))
-        for name in self.partitions:
-            row = core.store.followed[name]
-            view = orjson.dumps(core.views.dump(name, "compatibility"), option=orjson.OPT_SORT_KEYS)
-            yield ClientStore(
-                f"{self.client_id}/{name}",
-                (name,),
-                core.state.cursors[name],
-                committed=tuple(
-                    (event.committed_id, ids[event.committed_id]) for event in core.store.events(name, 0)
-                ),
-                drafts=tuple(ticket.draft.id for ticket in core.pending()),
-                snapshot_starts={name: row.floor},
-                state=hashlib.sha256(view).hexdigest(),
-            )

@@ -13,7 +13,7 @@ from unisono.authority import group as group_module
 from unisono.authority import loop as loop_module
 from unisono.authority.answers import COMMITTED_FORMAT, rejected_result
 from unisono.authority.client_claims import ClientClaims
-from unisono.authority.judge import COMMIT, Duplicate, Reject
+from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
 from unisono.authority.outboxes import Outboxes
 from unisono.client.store.store import Store
 from unisono.front.access import Access
@@ -167,6 +167,14 @@ def stores_what_it_rejects() -> Patches:
         around(group_module, "judge", judging),
         patch.object(group_module, "COMMITTED_FORMAT", LyingFormat()),
     ]
+
+
+@mutant("H13")
+def an_atomic_batch_is_committed_in_part() -> Patches:
+    def apart(items: Any, profile: str, known: Any, states: Any, by: Any, _: Any) -> list[Any]:
+        return [judge(item, profile, known, states.stage, by) for item in items]
+
+    return [patch.object(group_module, "judge_atomic", apart)]
 
 
 @mutant("H1", "H4")

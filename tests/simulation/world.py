@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 from msgspec import Raw
 
-from tests.simulation.clients import STORE_FILE, CoreClient, HandClient, ScriptedClient, SimulatedClient
+from tests.simulation.clients import HandClient, ScriptedClient, SimulatedClient
+from tests.simulation.core_client import STORE_FILE, CoreClient
 from tests.simulation.disk import InlineCheckpointer, SimulatedDisk, SimulatedVfs, simulated_disks
 from tests.simulation.network import Line
 from tests.simulation.scheduler import Chooser
