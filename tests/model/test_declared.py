@@ -138,7 +138,9 @@ def test_the_sample_model_judges_and_reduces() -> None:
         "event.payload.data.id: there is no card of this id"
     ]
     assert judge("card.voted", {"id": "c"}) == []
-    assert state.data.dump() == {"cards": {"c": {"list": "l", "rank": 1, "title": "t", "votes": 1}}}
+    assert state.data.dump() == {
+        "cards": {"c": {"list": "l", "rank": 1, "title": "t", "done": False, "votes": 1}}
+    }
 
 
 def test_problems_of_a_model_directory(tmp_path: Path) -> None:

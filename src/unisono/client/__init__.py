@@ -29,6 +29,7 @@ from unisono.client.errors import (
     StoreInUse,
     StoreTooNew,
     TransactionRefused,
+    UndoRefused,
     UnknownDraft,
     UnknownPartition,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "SyncClient",
     "Transaction",
     "TransactionRefused",
+    "UndoRefused",
     "UnknownDraft",
     "UnknownPartition",
     "connect",

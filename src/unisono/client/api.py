@@ -193,6 +193,30 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         """What is submitted in its block commits as a whole or not at all: `async with client.transaction():`."""
         return Transaction(self)
 
+    async def undo(self, partition: str | None = None) -> list[Draft]:
+        """Take back the newest event that this client submitted in this run, in one partition or in any.
+
+        What takes it back are ordinary events, drafts like any other; `redo` does it again. UndoRefused, with the
+        reason, when that cannot be; the next call then goes to the event before.
+        """
+        name = None if partition is None else partition_name(partition)
+        return [Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.undo(name))]
+
+    async def redo(self, partition: str | None = None) -> list[Draft]:
+        """Do again what was taken back last; see `undo`."""
+        name = None if partition is None else partition_name(partition)
+        return [Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.redo(name))]
+
+    async def undoable(self, partition: str | None = None) -> JsonObject | None:
+        """The event that `undo` would take back; None when there is none."""
+        name = None if partition is None else partition_name(partition)
+        return await self._call(lambda core: core.undo_stack.newest(name, undone=False))
+
+    async def redoable(self, partition: str | None = None) -> JsonObject | None:
+        """The event that `redo` would do again; None when there is none."""
+        name = None if partition is None else partition_name(partition)
+        return await self._call(lambda core: core.undo_stack.newest(name, undone=True))
+
     async def pending(self) -> list[Draft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
         return [Draft(self, ticket) for ticket in await self._call(lambda core: core.pending())]

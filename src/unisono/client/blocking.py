@@ -178,6 +178,30 @@ class BlockingClient(Client[BlockingDraft]):
         """What is submitted in its block commits as a whole or not at all: `with client.transaction():`."""
         return BlockingTransaction(self)
 
+    def undo(self, partition: str | None = None) -> list[BlockingDraft]:
+        """Take back the newest event that this client submitted in this run, in one partition or in any.
+
+        What takes it back are ordinary events, drafts like any other; `redo` does it again. UndoRefused, with the
+        reason, when that cannot be; the next call then goes to the event before.
+        """
+        name = None if partition is None else partition_name(partition)
+        return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.undo(name))]
+
+    def redo(self, partition: str | None = None) -> list[BlockingDraft]:
+        """Do again what was taken back last; see `undo`."""
+        name = None if partition is None else partition_name(partition)
+        return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.redo(name))]
+
+    def undoable(self, partition: str | None = None) -> JsonObject | None:
+        """The event that `undo` would take back; None when there is none."""
+        name = None if partition is None else partition_name(partition)
+        return self._call(lambda core: core.undo_stack.newest(name, undone=False))
+
+    def redoable(self, partition: str | None = None) -> JsonObject | None:
+        """The event that `redo` would do again; None when there is none."""
+        name = None if partition is None else partition_name(partition)
+        return self._call(lambda core: core.undo_stack.newest(name, undone=True))
+
     def pending(self) -> list[BlockingDraft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""
         return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.pending())]

@@ -58,6 +58,7 @@ from unisono.client.sync.inputs_effects import (
     WakeAt,
     mark_consecutive,
 )
+from unisono.client.undo import UndoStack
 from unisono.client.validation import CheckedEvent
 from unisono.client.view.views import Views
 from unisono.model.load import ModelError
@@ -115,6 +116,7 @@ class Core:
         if isinstance(config.token, str):
             self.presume_author(config.token)
         self.drafting = Drafting(self.store, self.views, config.profile, wall_ms)
+        self.drafting.watcher = self.undo_stack = UndoStack(self.store, self.views, self.submit, wall_ms)
         self._messages: list[tuple[str, bytes]] = []
         self._closed: ClientError | None = None
         self.publisher = Publisher(self)

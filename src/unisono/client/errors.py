@@ -5,6 +5,7 @@ ClientError
 ├── TransactionRefused  the server takes no transactions, or none so large; nothing was stored
 ├── UnknownPartition    not a partition of this client
 ├── UnknownDraft        no rejected draft has this id
+├── UndoRefused         an event cannot be taken back, or done again; carries why
 ├── HistoryUnavailable  older history is on the server only, and it cannot be asked now, or refuses
 ├── ClientClosed        called after the client was closed, or still waiting when it was
 ├── ClientStopped       waiting for a connection that is not tried any more
@@ -59,6 +60,23 @@ class UnknownDraft(ClientError):
     def __init__(self, id: str) -> None:
         super().__init__(f"no rejected draft has the id {id!r}")
         self.id = id
+
+
+class UndoRefused(ClientError):
+    """An event is not taken back, or not done again. `reason` is one of
+
+    nothing      there is none
+    rejected     the server has rejected the event, so there is nothing to take back
+    changed      somebody has changed since what it changed
+    no_inverse   nothing is known that takes it back
+    refused      what takes it back is refused by the model, for the reasons in `errors`
+    gone         the event is no longer in the store, or its partition is not followed any more
+    """
+
+    def __init__(self, reason: str, message: str, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.errors = tuple(errors)
 
 
 class HistoryUnavailable(ClientError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,6 +38,14 @@ class Ticket(msgspec.Struct, frozen=True):
     outcome: Future[Committed | Rejected]
 
 
+class DraftWatcher(Protocol):
+    """Hears of each draft before it is shown, and of those that could not be stored."""
+
+    def drafting(self, draft: DraftRecord) -> None: ...
+
+    def forget(self, drafts: Sequence[DraftRecord]) -> None: ...
+
+
 class Drafting:
     """Stores drafts. Invariant: every open outcome belongs to a pending draft."""
 
@@ -47,6 +55,7 @@ class Drafting:
         self._profile = profile
         self._wall_ms = wall_ms
         self._outcomes: dict[str, Future[Committed | Rejected]] = {}
+        self.watcher: DraftWatcher | None = None
 
     def submit(self, requests: Sequence[SubmitRequest], bytes_max: int | None) -> list[Ticket | ClientError]:
         """Check each against the view that the ones before it left, then store all of them in one write.
@@ -62,7 +71,7 @@ class Drafting:
                 answers.append(error)
             else:
                 drafts[draft.id] = draft
-                self._views.draft(draft)
+                self._show(draft)
                 answers.append(draft)
         if drafts:
             again = [request.id for request in requests if request.retrying and request.id in drafts]
@@ -104,13 +113,21 @@ class Drafting:
                 raise InvalidEvent([_at(place, each) for each in error.errors]) from None
             batch = next(iter(drafts.values()), draft).draft_clock
             drafts[draft.id] = draft = msgspec.structs.replace(draft, batch=batch)
-            self._views.draft(draft)
+            self._show(draft)
         _check_size(drafts.values(), bytes_max)
+
+    def _show(self, draft: DraftRecord) -> None:
+        if self.watcher is not None:
+            self.watcher.drafting(draft)
+        self._views.draft(draft)
 
     def _hide(self, drafts: dict[str, DraftRecord]) -> None:
         """Take drafts that are not stored out of the views."""
-        self._views.undraft(list(drafts.values()))
+        hidden = list(drafts.values())
+        self._views.undraft(hidden)
         self._views.refresh()
+        if self.watcher is not None:
+            self.watcher.forget(hidden)
         drafts.clear()
 
     def check(

@@ -22,19 +22,24 @@ from unisono.model.declared_operations import (
     insert,
     inside,
     merge,
+    negate,
     path_of,
     pull,
     put,
     remove,
+    restore,
     same,
     when,
 )
-from unisono.model.rules import Event, FieldError, Rule, refuse
+from unisono.model.rules import Compensating, Event, FieldError, Rule, refuse
 from unisono.vocabulary import Json, JsonObject
 
 OPERATIONS_MAX: Final = 100
 DEPTH_MAX: Final = 16
 """Of one reducer: enough for any event, too little to make a commit wait."""
+
+UNDO_EVENTS_MAX: Final = 10
+"""Events that take one event back."""
 
 NAME: Final = "declared"
 """The name of these rules, as in `note.added/declared`."""
@@ -76,7 +81,7 @@ class DeclaredReducers:
 
 
 def _read_schema(schema: str, entry: Json) -> Iterator[Rule]:
-    fields = _object(entry, schema, {"check", "do"})
+    fields = _object(entry, schema, {"check", "do", "undo"})
     for number, each in enumerate(_list(fields.get("check", []), f"{schema}.check")):
         place = f"{schema}.check.{number}"
         yield Rule("check", schema, f"{NAME} check {number + 1}", _read_check(each, place))
@@ -87,6 +92,64 @@ def _read_schema(schema: str, entry: Json) -> Iterator[Rule]:
         yield Rule("reduce", schema, NAME, _reducer(operations))
     elif "check" not in fields:
         raise _Fault(schema, "has neither `check` nor `do`")
+    if "undo" in fields:
+        yield Rule("undo", schema, f"{NAME} undo", _read_undo(fields["undo"], f"{schema}.undo"))
+
+
+def undo_schemas(document: JsonObject) -> Iterator[tuple[str, str]]:
+    """Every place where `undo` names a schema, and the schema; the document has no faults."""
+    for schema, entry in document.items():
+        undo = entry.get("undo", []) if isinstance(entry, dict) else []
+        for number, each in enumerate(undo if isinstance(undo, list) else []):
+            if isinstance(each, dict):
+                yield f"{schema}.undo.{number}.schema", str(each.get("schema"))
+
+
+def _read_undo(undo: Json, place: str) -> Callable[[dict[str, Any], Event], list[Compensating] | None]:
+    listed = _list(undo, place)
+    if not 0 < len(listed) <= UNDO_EVENTS_MAX:
+        raise _Fault(place, f"has 1 to {UNDO_EVENTS_MAX} events")
+    makers = [_read_undo_event(each, f"{place}.{number}") for number, each in enumerate(listed)]
+
+    def take_back(state: dict[str, Any], event: Event) -> list[Compensating] | None:
+        events: list[Compensating] = []
+        for holds, make in makers:
+            if not holds(state, event):
+                continue
+            made = make(state, event)
+            if made is None:
+                return None
+            events.append(made)
+        return events
+
+    return take_back
+
+
+def _read_undo_event(
+    event: Json, place: str
+) -> tuple[Condition, Callable[[dict[str, Any], Event], Compensating | None]]:
+    fields = _object(
+        event, place, {"schema", "data", "restore", "negate", "if", "comment"}, required=("schema", "data")
+    )
+    schema = fields["schema"]
+    if not isinstance(schema, str) or not schema:
+        raise _Fault(f"{place}.schema", "must be the name of a schema")
+    data = _read_expression(fields["data"], f"{place}.data", 0)
+    restored = _read_path(fields["restore"], f"{place}.restore", 0) if "restore" in fields else None
+    negated = _texts(fields.get("negate", []), f"{place}.negate")
+    holds: Condition = lambda _state, _event: True  # noqa: E731
+    if "if" in fields:
+        holds = _read_condition(fields["if"], f"{place}.if", 0)
+
+    def make(state: dict[str, Any], event: Event) -> Compensating | None:
+        made = data(state, event)
+        if restored is not None and made is not MISSING:
+            made = restore(made, event.data, inside(state, restored(state, event)))
+        if negated and made is not MISSING:
+            made = negate(made, negated)
+        return None if made is MISSING else Compensating(schema, made)
+
+    return holds, make
 
 
 def _count(operations: Json) -> int:

@@ -65,6 +65,21 @@ def _step(value: Any) -> str:
     return value
 
 
+def restore(made: Any, data: Any, before: Any) -> Any:
+    """`made` with the values that the keys of `data` had before; MISSING when one of them was not there."""
+    if not isinstance(made, dict) or not isinstance(data, dict) or not isinstance(before, dict):
+        return MISSING
+    missing = [key for key in data if key not in made and key not in before]
+    return MISSING if missing else {key: before[key] for key in data if key not in made} | made
+
+
+def negate(made: Any, fields: Sequence[str]) -> Any:
+    """`made` with the sign of these fields turned; MISSING when one is no number."""
+    if not isinstance(made, dict) or not all(is_number(made.get(field)) for field in fields):
+        return MISSING
+    return made | {field: -made[field] for field in fields}
+
+
 def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 

@@ -50,6 +50,10 @@ class Journal:
     def mark(self) -> int:
         return self._settled + len(self.entries)
 
+    def since(self, mark: int) -> Sequence[Undo]:
+        """The changes since a mark."""
+        return self.entries[mark - self._settled :]
+
     def rollback(self, mark: int) -> None:
         """Undo everything since `mark`; key order is repaired once per dict, after the last undo."""
         if not self._settled <= mark <= self.mark():

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from unisono.model.declared import DeclaredReducers
+from unisono.model.declared import DeclaredReducers, undo_schemas
 from unisono.model.model import Model, no_model, open_model
 from unisono.model.policy import PolicyError, TreePolicy
 from unisono.model.registry import ModelProblem, SchemaProblems, SchemaRegistry
@@ -175,7 +175,7 @@ class _Reading:
     def check_rules(self, name: str, rules: Rules, registry: SchemaRegistry) -> None:
         reported: set[tuple[str, str]] = set()
         for schema in rules.schemas:
-            for rule in rules.of(schema):
+            for rule in rules.functions(schema):
                 if schema not in registry and f"schemas/{schema}.json" not in self.files:
                     says = f"is for {schema!r}, which has no file schemas/{schema}.json"
                     self._problem(name, rule.name, says)
@@ -192,6 +192,9 @@ class _Reading:
         declared = DeclaredReducers(document)
         for place, message in declared.faults:
             self._problem(name, place, message)
+        for place, schema in undo_schemas(document):
+            if registry is not None and schema not in registry:
+                self._problem(name, place, f"{schema!r} has no file schemas/{schema}.json")
         for rule in declared.rules:
             if registry is not None and rule.schema not in registry:
                 self._problem(name, rule.schema, f"has no file schemas/{rule.schema}.json")

@@ -150,6 +150,27 @@ class RuleCalls:
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
 
+    def undo(
+        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+    ) -> list[JsonObject] | None:
+        """The payloads of the events that take this one back, from the state before it; None where nothing does."""
+        rule = self.rules.undoing(_schema(payload))
+        if rule is None:
+            return None
+        mark = journal.mark()
+        try:
+            made = _call(rule, state, _event(copied(payload), by))
+            return (
+                None
+                if made is None
+                else [{"schema": each.schema, "data": copied(each.data)} for each in made]
+            )
+        except (Exception, SystemExit):
+            self._failure(rule)
+            return None
+        finally:
+            journal.rollback(mark)
+
     def _judge(
         self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
     ) -> Any:

@@ -79,7 +79,7 @@ class SignatureFault(msgspec.Struct, frozen=True):
 def signature_fault(rule: Rule) -> SignatureFault | None:
     """What is wrong with the arguments of a rule, or with what kind of function it is."""
     wrong = _wrong_arguments(rule)
-    kind = "check" if rule.kind == "check" else "reducer"
+    kind = {"check": "check", "undo": "undo"}.get(rule.kind, "reducer")
     if wrong is None and kind == "reducer" and inspect.isgeneratorfunction(rule.function):
         wrong = "yields, and a reducer changes the state in place and gives nothing"
     if wrong is None:

@@ -39,7 +39,18 @@ import msgspec
 
 from unisono.vocabulary import FieldError
 
-__all__ = ["Check", "Event", "FieldError", "Reducer", "Rule", "RuleFailed", "Rules", "refuse"]
+__all__ = [
+    "Check",
+    "Compensating",
+    "Event",
+    "FieldError",
+    "Reducer",
+    "Rule",
+    "RuleFailed",
+    "Rules",
+    "compensate",
+    "refuse",
+]
 
 SCHEMA_FIELD = "event.payload.schema"
 """Where a failed rule is reported: nothing in the data is known to be wrong."""
@@ -90,6 +101,17 @@ _R = TypeVar("_R", bound=Reducer)
 _C = TypeVar("_C", bound=Check)
 
 
+class Compensating(msgspec.Struct, frozen=True):
+    """One event that helps to take another back."""
+
+    schema: str
+    data: Any
+
+
+Undoing: TypeAlias = Callable[[dict[str, Any], Event], Iterable[Compensating] | None]
+_U = TypeVar("_U", bound=Undoing)
+
+
 class Rule(msgspec.Struct, frozen=True):
     """One function registered for one schema."""
 
@@ -114,6 +136,7 @@ class Rules:
     def __init__(self) -> None:
         self._reducers: dict[str, Rule] = {}
         self._checks: dict[str, list[Rule]] = {}
+        self._undos: dict[str, Rule] = {}
 
     def reduce(self, *schemas: str) -> Callable[[_R], _R]:
         """Register what events of these schemas do to the state."""
@@ -122,6 +145,17 @@ class Rules:
     def check(self, *schemas: str) -> Callable[[_C], _C]:
         """Register what may be wrong with events of these schemas, given the state."""
         return self._registering("check", schemas)
+
+    def undo(self, *schemas: str) -> Callable[[_U], _U]:
+        """Register how events of these schemas are taken back: the function gives `compensate(schema, data)` for each
+        event that it takes, or None where nothing does.
+
+        Called with the state before the event, which it leaves as it is; clients alone call it.
+        """
+        return self._registering("undo", schemas)
+
+    def undoing(self, schema: str) -> Rule | None:
+        return self._undos.get(schema)
 
     def reducer(self, schema: str) -> Rule | None:
         return self._reducers.get(schema)
@@ -132,12 +166,17 @@ class Rules:
     @property
     def schemas(self) -> tuple[str, ...]:
         """The schemas that some rule is for, sorted."""
-        return tuple(sorted({*self._reducers, *self._checks}))
+        return tuple(sorted({*self._reducers, *self._checks, *self._undos}))
 
     def of(self, schema: str) -> tuple[Rule, ...]:
-        """The rules of a schema: its checks, then its reducer."""
+        """The rules of a schema that judge and apply its events: its checks, then its reducer."""
         reducer = self.reducer(schema)
         return (*self.checks(schema), *((reducer,) if reducer else ()))
+
+    def functions(self, schema: str) -> tuple[Rule, ...]:
+        """Everything that is registered for a schema."""
+        undoing = self.undoing(schema)
+        return (*self.of(schema), *((undoing,) if undoing else ()))
 
     def _registering(self, kind: str, schemas: tuple[str, ...]) -> Callable[[Any], Any]:
         if not schemas or not all(isinstance(schema, str) and schema for schema in schemas):
@@ -154,10 +193,15 @@ class Rules:
 
     def add(self, rule: Rule) -> None:
         """Register one rule; ValueError when its place is taken."""
-        if any(rule.name == other.name for other in self.of(rule.schema)):
+        if any(rule.name == other.name for other in self.functions(rule.schema)):
             raise ValueError(f"two rules for {rule.schema!r} are called {rule.name!r}")
         if rule.kind == "check":
             self._checks.setdefault(rule.schema, []).append(rule)
+            return
+        if rule.kind == "undo":
+            if (other := self.undoing(rule.schema)) is not None:
+                raise ValueError(f"{rule.schema!r} has two undos, {other.name!r} and {rule.name!r}")
+            self._undos[rule.schema] = rule
             return
         if (other := self.reducer(rule.schema)) is not None:
             raise ValueError(f"{rule.schema!r} has two reducers, {other.name!r} and {rule.name!r}")
@@ -167,3 +211,8 @@ class Rules:
 def refuse(path: str, message: str) -> FieldError:
     """One complaint about the data; `path` is a dot path in it (`items.0.title`), or "" for all of it."""
     return FieldError(f"event.payload.data.{path}" if path else "event.payload.data", message)
+
+
+def compensate(schema: str, data: Any) -> Compensating:
+    """One event that takes another back, for a function registered by `Rules.undo`."""
+    return Compensating(schema, data)

@@ -143,6 +143,13 @@ class SchemaProfile:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
         self._calls.reduce(state.value, state.journal, _payload(event), by)
 
+    def undo(
+        self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN
+    ) -> list[JsonObject] | None:
+        """The events that take this one back, from the state before it; None where the model names none."""
+        payloads = self._calls.undo(state.value, state.journal, _payload(event), by)
+        return None if payloads is None else [{"type": EVENT_TYPE, "payload": each} for each in payloads]
+
     def replay(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """The same for an event of the log: no limit of time counts."""
         self._calls.reduce(state.value, state.journal, _payload(event), by, replay=True)

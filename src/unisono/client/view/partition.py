@@ -15,7 +15,8 @@ of one transaction are shown together: where one does not fit, in this partition
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,6 +27,15 @@ from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.model.schema import EVENT_TYPE
+from unisono.model.undo import (
+    Compensation,
+    Fingerprint,
+    Place,
+    fingerprints,
+    fitting,
+    unchanged,
+    watch,
+)
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 SETTLE_EVERY: Final = 256
@@ -64,6 +74,28 @@ class Entry(msgspec.Struct):
     shown: bool = False
 
 
+class UndoRecord:
+    """How an event of this client is taken back, as of when the view applied it last."""
+
+    __slots__ = ("compensation", "shown")
+
+    def __init__(self) -> None:
+        self.shown = False
+        self.compensation: Compensation | None = None
+
+    @property
+    def events(self) -> tuple[JsonObject, ...]:
+        return () if self.compensation is None else self.compensation.events
+
+    @property
+    def left(self) -> tuple[tuple[Place, Fingerprint], ...]:
+        return () if self.compensation is None else self.compensation.left
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(place for place, _ in self.left)
+
+
 def _key(entry: Entry) -> Key:
     return entry.key
 
@@ -93,6 +125,8 @@ class PartitionView:
         self._entries: list[Entry] = []
         self.unfit: set[int] = set()
         self.hidden: frozenset[int] = frozenset()
+        self.tracked: dict[Key, UndoRecord] = {}
+        """Those of this client's events that it may want to take back."""
 
     def fold(self, events: Iterable[tuple[int, bytes, Authorship]]) -> None:
         """Put a history into the base; only before anything was amended."""
@@ -115,6 +149,7 @@ class PartitionView:
 
         `became` says which of the removed drafts are which of the added events.
         """
+        self.rename(became)
         if any(entry.key <= committed_key(self.folded) for entry in added):
             return False
         promoted = self._promote(became, {entry.key: entry.by for entry in added}) if became else {}
@@ -149,6 +184,12 @@ class PartitionView:
             while start and entries[start - 1].batch == batch:
                 start -= 1
         return start
+
+    def rename(self, became: Mapping[Key, Key]) -> None:
+        """Drafts have become events: their records go with them."""
+        for place, becomes in became.items() if self.tracked else ():
+            if (record := self.tracked.pop(place, None)) is not None:
+                self.tracked[becomes] = record
 
     def _promote(self, became: Mapping[Key, Key], authors: Mapping[Key, Authorship]) -> dict[Key, Key]:
         """Turn the oldest drafts into the events they became, where no order changes: the state stays the same.
@@ -198,9 +239,18 @@ class PartitionView:
     def _apply(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             entry.mark = self._state.mark()
-            entry.shown = (
-                entry.batch not in self.unfit and entry.batch not in self.hidden and self._change(entry)
-            )
+            record = self.tracked.get(entry.key) if self.tracked else None
+            if entry.batch in self.unfit or entry.batch in self.hidden:
+                entry.shown = False
+            elif record is None:
+                entry.shown = self._change(entry)
+            else:
+                change = partial(self._change, entry)
+                entry.shown, record.compensation = watch(
+                    self._model, self._state, entry.event, entry.by, change
+                )
+            if record is not None:
+                record.shown = entry.shown
             self._entries.append(entry)
             if entry.batch is not None and not entry.shown and entry.batch not in self.hidden:
                 self._leave_out(entry.batch)
@@ -213,6 +263,8 @@ class PartitionView:
         for entry in self._entries[first:]:
             entry.shown = False
             entry.mark = self._state.mark()
+            if (record := self.tracked.get(entry.key)) is not None:
+                record.shown = False
 
     def _change(self, entry: Entry) -> bool:
         event = entry.event
@@ -230,6 +282,29 @@ class PartitionView:
     def refusals(self, profile: str, event: JsonObject, by: Authorship = UNKNOWN) -> list[FieldError]:
         """The refusals of an event on this state, as the server would judge it."""
         return self._model.shape(profile, event) or self._model.refusals(profile, self._state, event, by)
+
+    def misfits(self, profile: str, events: Sequence[JsonObject], by: Authorship) -> list[FieldError]:
+        """The refusals of the first of these events that is refused, each on the state that the others left."""
+        mark = self._state.mark()
+        try:
+            for event in events:
+                if errors := self.refusals(profile, event, by):
+                    return errors
+                self._model.apply(profile, self._state, event, by)
+        except RuleFailed as failed:
+            return [failed.error]
+        finally:
+            self._state.rollback(mark)
+        return []
+
+    def fitting(self, events: Sequence[JsonObject]) -> list[JsonObject]:
+        return fitting(self._state, events)
+
+    def fingerprints(self, places: Sequence[Place]) -> tuple[tuple[Place, Fingerprint], ...]:
+        return fingerprints(self._state, places)
+
+    def unchanged(self, left: Sequence[tuple[Place, Fingerprint]]) -> bool:
+        return unchanged(self._state, left)
 
     def dump(self, profile: str) -> Json:
         """The half of the state that this profile's events make, as plain JSON that shares nothing with it."""

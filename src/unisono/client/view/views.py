@@ -14,12 +14,21 @@ from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.rows import Applied, ViewSnapshot
 from unisono.client.store.store import Store
 from unisono.client.sync.bootstrap import model_label
-from unisono.client.view.partition import Entry, Key, PartitionView, committed_key, draft_key, parse
+from unisono.client.view.partition import (
+    Entry,
+    Key,
+    PartitionView,
+    UndoRecord,
+    committed_key,
+    draft_key,
+    parse,
+)
 from unisono.model.authorship import Authorship, authorship_of
 from unisono.model.forest import Malformed
 from unisono.model.model import Model
 from unisono.model.pack import unpack
 from unisono.model.partition import PartitionState
+from unisono.model.undo import Fingerprint, Place
 from unisono.vocabulary import FieldError, Json, JsonObject
 
 log = logging.getLogger("unisono.client")
@@ -71,6 +80,8 @@ class Views:
             for event in store.events(partition, max(known, view.folded))
         ]
         drafts = [self._draft_entry(draft) for draft in store.outbox.in_partition(partition)]
+        if (before := self._views.get(partition)) is not None:
+            view.tracked = before.tracked
         view.amend(known, above + drafts)
         with self._lock:
             self._views[partition] = view
@@ -188,6 +199,7 @@ class Views:
         with self._lock:
             for partition, amendment in waiting.items():
                 if amendment.rebuild:
+                    self._views[partition].rename(amendment.became)
                     continue
                 view, known = self._views[partition], self._store.followed[partition].known
                 if view.amend(known, amendment.added, amendment.removed, amendment.became):
@@ -248,6 +260,41 @@ class Views:
             if view is not None and (errors := view.refusals(profile, event, by)):
                 return errors
         return []
+
+    # -- undo ----------------------------------------------------------------------------------------------
+
+    def track(self, partition: str, place: Key) -> UndoRecord | None:
+        """Work out from now on how the draft at this place is taken back; None when there is no such view."""
+        view = self._views.get(partition)
+        if view is None:
+            return None
+        record = view.tracked[place] = UndoRecord()
+        return record
+
+    def untrack(self, partition: str, record: UndoRecord) -> None:
+        view = self._views.get(partition)
+        if view is not None:
+            view.tracked = {place: each for place, each in view.tracked.items() if each is not record}
+
+    def misfits(
+        self, partitions: Sequence[str], events: Sequence[JsonObject], now_ms: int
+    ) -> list[FieldError]:
+        """What is wrong with events of this client, one after the other, in the first partition that has anything."""
+        by = self.drafted_by(now_ms)
+        for view in (self._views[name] for name in partitions if name in self._views):
+            with self._lock:
+                if errors := view.misfits(self._profile, events, by):
+                    return errors
+        return []
+
+    def fitting(self, partition: str, events: Sequence[JsonObject]) -> list[JsonObject]:
+        return self._views[partition].fitting(events)
+
+    def fingerprints(self, partition: str, places: Sequence[Place]) -> tuple[tuple[Place, Fingerprint], ...]:
+        return self._views[partition].fingerprints(places)
+
+    def unchanged(self, partition: str, left: Sequence[tuple[Place, Fingerprint]]) -> bool:
+        return self._views[partition].unchanged(left)
 
     # -- snapshots -----------------------------------------------------------------------------------------
 

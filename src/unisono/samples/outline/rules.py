@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unisono.model.rules import Event, FieldError, Rules, refuse
+from unisono.model.rules import Compensating, Event, FieldError, Rules, compensate, refuse
 
 rules = Rules()
 
@@ -54,3 +54,22 @@ def removed(state: dict[str, Any], event: Event) -> None:
 @rules.reduce("outline.renamed")
 def renamed(state: dict[str, Any], event: Event) -> None:
     state["title"] = event.data["title"]
+
+
+# What takes an event back, given the state before it. Only clients ask, for `undo`.
+
+
+@rules.undo("note.added")
+def remove_added(_state: dict[str, Any], event: Event) -> list[Compensating]:
+    return [compensate("note.removed", {"id": event.data["id"]})]
+
+
+@rules.undo("note.removed")
+def add_removed(state: dict[str, Any], event: Event) -> list[Compensating]:
+    return [compensate("note.added", {"id": event.data["id"], **state["notes"][event.data["id"]]})]
+
+
+@rules.undo("note.edited")
+def edit_back(state: dict[str, Any], event: Event) -> list[Compensating]:
+    before = {"id": event.data["id"], **state["notes"][event.data["id"]]}
+    return [compensate("note.edited", {key: before[key] for key in event.data})]

@@ -24,7 +24,7 @@ test("events of a model mean the same here and on the server", async (t) => {
   });
   await caughtUp(ann);
   await until(() => JSON.stringify(bob.view()) === JSON.stringify(ann.view()));
-  assert.equal(JSON.stringify(bob.view()), '{"cards":{"__proto__":{"list":"todo","rank":1,"title":"__proto__","votes":3}}}');
+  assert.equal(JSON.stringify(bob.view()), '{"cards":{"__proto__":{"list":"todo","rank":1,"title":"__proto__","done":false,"votes":3}}}');
   const bad = await ann.event("card.added", { id: "c" });
   const outcome = await bad.settled({ timeoutMs: PATIENCE_MS });
   assert.equal(outcome.reason, "validation_failed", "what a JSON Schema refuses, the server refuses");
