@@ -21,7 +21,7 @@ import msgspec
 
 from unisono.store import copy_pruned as pruning
 from unisono.store.copy_pruned import PrunedSource, PrunedTarget
-from unisono.store.port import Behind, CommitLog, Pruned, Record, Snapshot
+from unisono.store.port import Behind, CommitLog, Pruned, Record, Revocation, Snapshot
 from unisono.vocabulary import LogIdentity
 
 READ_RECORDS: Final = 200
@@ -71,6 +71,7 @@ def copy_log(
         present = copy.compare()
         events = copy.append()
         snapshots = copy.snapshots()
+        copy.revocations()
         copy.verify()
         identity = copy.identify(restoring=restoring)
         behind = reading.extent().head - copy.upto
@@ -97,6 +98,8 @@ class CopySource(PrunedSource, Protocol):
     def count_snapshots(self) -> int: ...
 
     def snapshots(self) -> Iterator[Snapshot]: ...
+
+    def revocations(self) -> Sequence[Revocation]: ...
 
     def close(self) -> None: ...
 
@@ -230,6 +233,15 @@ class _Copy:
                 done += 1
             self._tell("snapshots", done, total)
         return done
+
+    def revocations(self) -> None:
+        """Who is refused is refused by the copy too: those that are over go with it, and are dropped in time."""
+        sent = self._source.revocations()
+        for revocation in sent:
+            self._target.log.revoke(revocation, 0)
+        missing = set(sent) - set(self._target.log.revocations())
+        if missing:
+            raise CopyRefused(f"{len(missing)} revocations did not arrive as they were sent")
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         stored = self._target.log.snapshot(snapshot.partition, snapshot.model_version, snapshot.model_digest)

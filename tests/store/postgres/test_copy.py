@@ -20,6 +20,7 @@ from unisono.store.port import (
     LogReader,
     Pruned,
     Record,
+    Revocation,
     Snapshot,
     StorageError,
     StoreUnusable,
@@ -42,6 +43,11 @@ def fill(log: CommitLog) -> None:
     log.put_snapshots(
         [Snapshot("p", 20, 1, b"\0state", 5), Snapshot("p", 9, 2, b"", 6), Snapshot(ODD, 31, 1, b"x", 7)]
     )
+    for revocation in REVOKED:
+        log.revoke(revocation, 0)
+
+
+REVOKED = [Revocation("client", ODD, 99), Revocation("jti", "t1", 10**15), Revocation("user", "ann", 10**15)]
 
 
 def everything(reader: LogReader) -> tuple[list[Record], list[Snapshot | None]]:
@@ -228,3 +234,20 @@ def test_places_that_cannot_be(directory: Path, database: str, tmp_path: Path, p
         copy_log(directory, postgres.dsn("template1"))
     with closing(SqliteLog.open(tmp_path / "used")), pytest.raises(StoreUnusable, match="in use"):
         copy_log(database, tmp_path / "used")
+
+
+@pytest.mark.req("AUTH-11")
+def test_who_is_refused_is_refused_by_the_copy(directory: Path, database: str, tmp_path: Path) -> None:
+    copy_log(directory, database)
+    copy_log(database, tmp_path / "back")
+    with (
+        closing(PostgresLog.open(database, "node")) as shared,
+        closing(SqliteLog.open(tmp_path / "back")) as log,
+    ):
+        assert shared.revocations() == log.revocations() == REVOKED
+        # What was revoked since goes with the next run.
+        with closing(SqliteLog.open(directory)) as source:
+            source.revoke(Revocation("user", "ben", 10**15), 0)
+    copy_log(directory, database)
+    with closing(PostgresLog.open(database, "node")) as shared:
+        assert shared.revocations() == [*REVOKED, Revocation("user", "ben", 10**15)]

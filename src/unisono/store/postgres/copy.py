@@ -10,7 +10,7 @@ import psycopg
 
 from unisono.store.copy import HeadRow
 from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
-from unisono.store.port import RememberedId, Snapshot
+from unisono.store.port import RememberedId, Revocation, Snapshot
 from unisono.store.postgres import identity as identities
 from unisono.store.postgres.connect import SQL, connect, raise_unusable
 from unisono.store.postgres.log import PostgresLog, PostgresReader
@@ -38,6 +38,10 @@ class PostgresSource:
 
     def snapshots(self) -> Iterator[Snapshot]:
         return self._reader.snapshots()
+
+    def revocations(self) -> list[Revocation]:
+        rows = self._reader.list("revocations")
+        return [Revocation(kind, unescape(name), until) for kind, name, until in rows]
 
     def pruned(self, upto: int) -> Iterator[Remembered]:
         return _pruned(self._reader, upto)

@@ -11,7 +11,7 @@ import msgspec
 
 from unisono.store.copy import HeadRow
 from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
-from unisono.store.port import RememberedId, Snapshot
+from unisono.store.port import RememberedId, Revocation, Snapshot
 from unisono.store.sqlite import files
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 from unisono.store.sqlite.reader import unusable
@@ -43,6 +43,9 @@ class SqliteSource:
     def snapshots(self) -> Iterator[Snapshot]:
         for row in self._connection.execute(_SQL["all_snapshots"]):
             yield Snapshot(*row)
+
+    def revocations(self) -> list[Revocation]:
+        return [Revocation(*row) for row in self._connection.execute(_SQL["revocations"])]
 
     def pruned(self, upto: int) -> Iterator[Remembered]:
         return _read_pruned(self._connection, upto)
