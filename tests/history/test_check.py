@@ -10,6 +10,7 @@ from tests.history.story import Story, event_of, sound
 from tests.history.test_check_sound import finish
 from unisono.history.findings import INVARIANTS
 from unisono.history.records import (
+    AccessChanged,
     AccessScope,
     ClientCursor,
     ClientStore,
@@ -234,6 +235,45 @@ def a_delivery_after_the_token_had_expired(story: Story) -> None:
     story.page("c1", [1, 2, 4, 5], 5)
 
 
+def reader_of_p(story: Story) -> None:
+    """A client that may read p alone, and does."""
+    story.connect("c1", scope=AccessScope(readable_partitions=("p",)))
+    story.sync("c1")
+    story.page("c1", [1, 2, 4, 5], 5)
+
+
+@breaking("H8")
+def a_commit_of_one_who_may_only_read(story: Story) -> None:
+    reader_of_p(story)
+    story.commit("c1", "n6", 6)
+    finish(story)
+
+
+@breaking("H8")
+def a_page_after_the_acl_took_the_partition_away(story: Story) -> None:
+    reader_of_p(story)
+    story.add(AccessChanged(story.tick(), "c1", AccessScope(("z",))))
+    story.sync("c1")
+    story.page("c1", [1, 2, 4, 5], 5)
+
+
+@breaking("H8")
+def a_page_after_a_kick(story: Story) -> None:
+    reader_of_p(story)
+    story.add(AccessChanged(story.tick(), "c1"))
+    story.sync("c1")
+    story.page("c1", [1, 2, 4, 5], 5)
+
+
+@breaking("H8")
+def a_connection_that_should_have_been_refused(story: Story) -> None:
+    reader_of_p(story)
+    story.add(AccessChanged(story.tick(), "c1", until=story.now + 100))
+    story.connect("c2", "c1", scope=AccessScope(("p",)))
+    story.sync("c2")
+    story.page("c2", [1, 2, 4, 5], 5)
+
+
 @breaking("H10")
 def success_on_a_superseded_connection(story: Story) -> None:
     story.commit("a1", "n6", 6)
@@ -320,6 +360,22 @@ def test_a_broken_invariant_is_found(invariant: str, name: str, change: Break) -
     assert invariant in story.broken()
     if invariant != "H1":  # one id for two events breaks much else
         assert story.broken() <= {invariant, "H6", "H2"} | ({"H1"} if "twice_in_the_log" in name else set())
+
+
+@pytest.mark.req("AUTHZ-09", "AUTH-11")
+def test_what_access_allows_at_the_time_is_no_finding() -> None:
+    story = sound()
+    reader_of_p(story)
+    story.add(AccessChanged(story.now, "c1"))  # a kick; the last page was on its way
+    story.add(AccessChanged(story.tick(), "c1", until=story.now + 1))
+    story.tick()
+    story.connect("c2", "c1", scope=AccessScope(("z",)))
+    story.add(AccessChanged(story.tick(), "c1", AccessScope(("p", "q"))))  # it may more than its token said
+    story.tick()
+    story.sync("c2")
+    story.page("c2", [1, 2, 4, 5], 5)
+    finish(story)
+    assert "H8" not in story.broken()
 
 
 def test_findings_name_the_record() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
 from unisono.history.facts import SubscriptionChange, TimelineConnection
 from unisono.history.findings import InvariantCheck, listed
 from unisono.history.known import KnownEvents
+from unisono.history.records import AccessChanged, AccessScope, ConnectionOpened
 from unisono.history.timeline import Timeline
 
 EXPIRY_GRACE_S: Final = 1.0
 """After the end of a token, in which its connection must have ended."""
+
+REVOKED_GRACE_S: Final = 1.0
+"""After a change of access, in which what is no longer allowed must have ended (AUTHZ-09)."""
 
 
 def check_pages(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:
@@ -85,10 +90,16 @@ def check_access(timeline: Timeline, known: KnownEvents, check: InvariantCheck) 
         if connection is None:
             continue
         opened = connection.opened
-        if opened.scope is not None:
+        changes = timeline.access.get(opened.client_id, ())
+        scope, ended = _scope_at(changes, opened, seen.at)
+        if changes:
+            text = f"{seen.connection}: {seen.how} of {seen.committed_id} although its access was revoked"
+            check.expect(not ended, text, seen.where)
+        if scope is not None:
             event = known.by_committed_id.get(seen.committed_id)
             partitions = seen.partitions or (event.partitions if event is not None else ())
-            verdicts = [opened.scope.allows(partition) for partition in partitions]
+            allowed = scope.allows if seen.how == "result" else scope.reads
+            verdicts = [allowed(partition) for partition in partitions]
             text = f"{seen.connection}: {seen.how} of {seen.committed_id} in {', '.join(partitions)}: out of scope"
             if partitions:
                 check.expect(all(verdicts) if seen.how == "result" else any(verdicts), text, seen.where)
@@ -96,6 +107,21 @@ def check_access(timeline: Timeline, known: KnownEvents, check: InvariantCheck) 
             late = seen.at - opened.expires_at
             text = f"{seen.connection}: {seen.how} of {seen.committed_id} {late:.1f} s after its token had expired"
             check.expect(late <= EXPIRY_GRACE_S, text, seen.where)
+
+
+def _scope_at(
+    changes: Sequence[AccessChanged], opened: ConnectionOpened, at: float
+) -> tuple[AccessScope | None, bool]:
+    """The scope of a connection at a time, and whether it had ended, or should not have been accepted."""
+    scope = opened.scope
+    for change in sorted(changes, key=lambda change: change.at):
+        if change.at + REVOKED_GRACE_S > at:
+            break
+        if change.scope is not None:
+            scope = change.scope if opened.at <= change.at else scope
+        elif opened.at <= change.at or (change.until is not None and opened.at < change.until):
+            return scope, True
+    return scope, False
 
 
 def check_own_events(timeline: Timeline, known: KnownEvents, check: InvariantCheck) -> None:

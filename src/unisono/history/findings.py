@@ -15,7 +15,7 @@ INVARIANTS: Final = {
     "H5": "a watermark is at or above everything acknowledged before its request",
     "H6": "pages are exactly the log's events of their partitions, in order, up to the watermark",
     "H7": "broadcasts ascend without holes, and never echo",
-    "H8": "deliveries and commits lie within the token's scope and time",
+    "H8": "deliveries and commits lie within the scope and time of the token, and end with a revocation",
     "H9": "the first sync of a connection returns one's own acknowledged events",
     "H10": "a superseded connection succeeds in nothing",
     "H11": "the lake is the log's prefix, each event once; every snapshot is a replay",

@@ -30,13 +30,20 @@ class HistoryStart(msgspec.Struct, tag_field="record", tag="history", frozen=Tru
 
 
 class AccessScope(msgspec.Struct, frozen=True):
-    """The partitions that a token allows."""
+    """The partitions that a token, or the ACL, allows: to read and write, and those to read alone."""
 
     partitions: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    readable_partitions: tuple[str, ...] = ()
+    readable_prefixes: tuple[str, ...] = ()
 
     def allows(self, partition: str) -> bool:
+        """To read and to write."""
         return partition in self.partitions or partition.startswith(self.prefixes)
+
+    def reads(self, partition: str) -> bool:
+        also = partition in self.readable_partitions or partition.startswith(self.readable_prefixes)
+        return also or self.allows(partition)
 
 
 class ConnectionOpened(msgspec.Struct, tag_field="record", tag="connection", frozen=True):
@@ -63,6 +70,18 @@ class ConnectionClosed(msgspec.Struct, tag_field="record", tag="closed", frozen=
     at: float
     connection: str
     code: int | None = None
+
+
+class AccessChanged(msgspec.Struct, tag_field="record", tag="access", frozen=True):
+    """What a client may do has changed: its open connections have this scope from then on.
+
+    Without a scope they were ended (a kick, a revoked token), and new ones refused until `until`.
+    """
+
+    at: float
+    client_id: str
+    scope: AccessScope | None = None
+    until: float | None = None
 
 
 class Operation(msgspec.Struct, tag_field="record", tag="operation", frozen=True):
@@ -147,6 +166,7 @@ HistoryRecord: TypeAlias = (
     | ConnectionOpened
     | Frame
     | ConnectionClosed
+    | AccessChanged
     | Operation
     | ClientCursor
     | Fault

@@ -29,6 +29,7 @@ from unisono.history.facts import (
 )
 from unisono.history.known import FinalRead
 from unisono.history.records import (
+    AccessChanged,
     ClientCursor,
     ClientStore,
     ConnectionClosed,
@@ -84,6 +85,7 @@ class Timeline:
         self.snapshots: list[SnapshotRead] = []
         self.operations: list[Located] = []
         self.faults: list[Fault] = []
+        self.access: dict[str, list[AccessChanged]] = defaultdict(list)
         self.logs: set[tuple[str | None, int | None]] = set()
         self.frames = 0
 
@@ -100,6 +102,8 @@ class Timeline:
             case Frame():
                 self.frames += 1
                 self._frame(record, where)
+            case AccessChanged():
+                self.access[record.client_id].append(record)
             case Operation():
                 self.operations.append(located)
                 self._operation(record, where)
