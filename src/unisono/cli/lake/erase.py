@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 @click.option(
     "--client", "clients", multiple=True, metavar="C", help="All events of this client. May be repeated."
 )
+@click.option(
+    "--user", "users", multiple=True, metavar="U", help="All events of this user_id. May be repeated."
+)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="The event with this id. May be repeated.")
 @click.option(
     "--partition",
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 def erase_(
     place: LakeTarget,
     clients: tuple[str, ...],
+    users: tuple[str, ...],
     ids: tuple[str, ...],
     partitions: tuple[str, ...],
     reason: str | None,
@@ -61,7 +65,7 @@ def erase_(
     from unisono.pipeline.service.lease import Lease
     from unisono.pipeline.spark.cluster import require_visible
 
-    selector = _selector(clients, ids, partitions)
+    selector = _selector(clients, users, ids, partitions)
     if not (yes or dry_run or sys.stdin.isatty()):
         raise click.UsageError("this cannot be undone: say --yes, or --dry-run to see what would be erased")
     store, lake = place.store_uri, place.open_lake()
@@ -90,14 +94,18 @@ def erase_(
     _report(place, done)
 
 
-def _selector(clients: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[str, ...]) -> Selector:
+def _selector(
+    clients: tuple[str, ...], users: tuple[str, ...], ids: tuple[str, ...], partitions: tuple[str, ...]
+) -> Selector:
     from unisono.pipeline.jobs.erase.select import Selector
     from unisono.protocol.partitions import normalise
 
-    if sum(map(bool, (clients, ids, partitions))) != 1:
-        raise click.UsageError("say which events: --client, --id or --partition, one of these")
+    if sum(map(bool, (clients, users, ids, partitions))) != 1:
+        raise click.UsageError("say which events: --client, --user, --id or --partition, one of these")
     if clients:
         return Selector("client", tuple(dict.fromkeys(clients)))
+    if users:
+        return Selector("user", tuple(dict.fromkeys(users)))
     if ids:
         return Selector("id", tuple(dict.fromkeys(ids)))
     try:

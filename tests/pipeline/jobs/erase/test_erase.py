@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
@@ -35,14 +36,15 @@ from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
+from unisono.model.authorship import authorship_of
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.erase.all_files import lake_files
 from unisono.pipeline.jobs.erase.erasure_table import erasures
-from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, SALT_BYTES, Pieces, pieces_of, sample, token
 from unisono.pipeline.jobs.erase.job import NothingFound, erase, plan
 from unisono.pipeline.jobs.erase.select import Selector
-from unisono.pipeline.jobs.erase.unproved import load_unproved
+from unisono.pipeline.jobs.erase.unproved import UnprovedErasure, load_unproved, save_unproved
 from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.maintain.embedded import open_maintainer
@@ -151,6 +153,49 @@ def _tiny(number: int, by_culprit: bool) -> Record:
     digest = content_hash(body, canonical(list(names)))
     client = CULPRIT if by_culprit else "other"
     return Record(number, f"id-{number}", client, names, body, digest, START_MS + number)
+
+
+def user_of(record: Record) -> str | None:
+    return authorship_of("", record.author, 0).user_id
+
+
+def test_by_user(tmp_path: Path) -> None:
+    """A person on two devices; others with the same claims, or none, are not touched."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    authors = [
+        '{"claims":{"name":"A"},"user_id":"zoe"}',
+        '{"user_id":"zoe"}',
+        '{"claims":{"name":"A"},"user_id":"ben"}',
+        "",
+    ]
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 200)
+        mine = [
+            structs.replace(record, committed_id=200 + number, id=f"by-{number}", author=authors[number % 4])
+            for number, record in enumerate(records, 1)
+        ]
+        log.begin([])
+        log.commit(mine)
+    export(HERE, sqlite_uri(data), lake, to=320)
+    wanted = {record.committed_id for record in (*records, *mine) if user_of(record) == "zoe"}
+    assert len(wanted) == 100
+    done = run(HERE, data, lake, Selector("user", ("zoe", "nobody")))
+    assert done.proof.holds, done.proof.text()
+    assert {row.committed_id for row in erasures(lake)} == wanted
+    assert {row.selected_by for row in erasures(lake)} == {"user"}
+    with closing(SqliteReader.open(data)) as reader:
+        left = list(reader.scan(0, reader.head(), limit=10_000))
+    assert {record.committed_id for record in left if is_tombstone(record.event)} == wanted
+    assert "zoe" not in {user_of(record) for record in left}
+    assert "ben" in {user_of(record) for record in left}
+    with pytest.raises(NothingFound, match="no events of user 'zoe': nothing was erased"):
+        plan(HERE, sqlite_uri(data), lake, Selector("user", ("zoe",)))
+    save_unproved(
+        lake.storage, UnprovedErasure(b"s" * SALT_BYTES, frozenset(), tuple(sorted(wanted)), "user")
+    )
+    again = run(HERE, data, lake, Selector("user", ("zoe",)))  # as if the last search had not been made
+    assert (again.events, again.intact, again.proof.holds) == (100, 0, True)
 
 
 def path_of(lake: Lake, file: DataFile) -> Path:
@@ -284,7 +329,13 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     for arguments, text in {
         ("--client", CULPRIT, "--yes"): "`unisono lake export` makes one",
         ("--client", CULPRIT): "say --yes, or --dry-run",
-        ("--client", CULPRIT, "--partition", "x", "--yes"): "--client, --id or --partition, one of these",
+        (
+            "--client",
+            CULPRIT,
+            "--partition",
+            "x",
+            "--yes",
+        ): "--client, --user, --id or --partition, one of these",
         ("--partition", "", "--yes"): "--partition is not a valid name",
     }.items():
         told = call(*arguments)

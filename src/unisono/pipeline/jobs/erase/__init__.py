@@ -1,7 +1,7 @@
 """Erases the content of events: selects them, rewrites files, and proves that nothing is left.
 
 job                the steps in order; killed anywhere, it is run again
-select             which events: by client, id or partition
+select             which events: by client, user, id or partition
 erasure_table      the record of what is erased, written before anything else
 rewrite            files of the lake with tombstones in place of events
 snapshots          snapshots of the lake whose states had the content

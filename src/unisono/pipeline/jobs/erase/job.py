@@ -130,6 +130,10 @@ def plan(spark: SparkSession, store: str, lake: Lake, selector: Selector) -> Era
     begun = load_unproved(lake.storage)
     salt = os.urandom(SALT_BYTES) if begun is None else begun.salt
     selection = select(spark, store, view, selector, log_extent.pruned_to, log_extent.head, salt)
+    if selector.kind == "user" and not selection.events and begun is not None and begun.selected_by == "user":
+        # Authors are erased with the text, so the events of an interrupted erasure are found by their ids.
+        rest = ByCommittedId(begun.ids or ())
+        selection = select(spark, store, view, rest, log_extent.pruned_to, log_extent.head, salt)
     _require_found(selector, selection)
     unfinished = None
     if begun is not None:

@@ -1,4 +1,4 @@
-"""Selects the events to erase: of clients, in partitions, by event ids or committed ids, in the lake and the log.
+"""Selects the events to erase, in the lake and the log: of clients or users, in partitions, by ids or committed ids.
 
 The lake has every event up to its head, the log has the rest. Executors read both; of the lake only the column that
 decides, and whole rows of the row groups with a match.
@@ -7,7 +7,7 @@ decides, and whole rows of the row groups with a match.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import intern
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,6 +21,7 @@ from unisono.lake.row_groups import Footer
 from unisono.lake.scan import files_with
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
+from unisono.model.authorship import authorship_of
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
 from unisono.pipeline.jobs.export.job import ranges
 from unisono.pipeline.open_log import open_reader, read_partitions, read_range
@@ -39,14 +40,19 @@ STRETCH_EVENTS: Final = 250
 TEXT_BYTES_MAX: Final = 16 << 20
 """Event text from which a task samples pieces; further events are only counted."""
 
-Kind = Literal["client", "id", "partition"]
+Kind = Literal["client", "user", "id", "partition"]
 
-_COLUMNS: Final[dict[Kind, str]] = {"client": "client_id", "id": "id", "partition": "partition"}
+_COLUMNS: Final[dict[Kind, str]] = {
+    "client": "client_id",
+    "user": "author",
+    "id": "id",
+    "partition": "partition",
+}
 _READ: Final = ("committed_id", "id", "partitions", "event")
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Selects events of any of these clients, with any of these ids, or in any of these partitions."""
+    """Selects events of any of these clients or users, with any of these ids, or in any of these partitions."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -210,22 +216,37 @@ def erased_at_of(event: bytes) -> int | None:
 def _in_file(task: _SelectTask) -> Iterator[pa.Table]:
     """The selected rows, by row group."""
     assert task.file is not None
+    names: tuple[str, ...] = ()
     if isinstance(task.selector, ByCommittedId):
         column, values = "committed_id", pa.array(task.selector.ids, pa.int64())
     else:
-        column, values = _COLUMNS[task.selector.kind], pa.array(task.selector.names, pa.string())
+        names = task.selector.names
+        column, values = _COLUMNS[task.selector.kind], pa.array(names, pa.string())
     with open_checked(task.storage, task.file) as parquet:
         for number in _groups(Footer(parquet.metadata), column, task.selector):
-            deciding = parquet.read_row_group(number, columns=[column])
-            mine = pc.is_in(deciding.column(column), value_set=values)
+            deciding = parquet.read_row_group(number, columns=[column]).column(column)
+            if column == "author":
+                values = _authors(deciding, frozenset(names))
+            mine = pc.is_in(deciding, value_set=values, skip_nulls=True)
             if pc.any(mine).as_py():
                 rows = parquet.read_row_group(number, columns=list(_READ)).filter(mine)
                 yield rows.filter(pc.less_equal(rows.column("committed_id"), task.upto))
 
 
+def _authors(column: pa.ChunkedArray, users: frozenset[str]) -> pa.Array:
+    """Those of the authors in a column that are one of these users; a few users make up a row group."""
+    known = [author for author in pc.unique(column).to_pylist() if author]
+    return pa.array(
+        [author for author in known if authorship_of("", author, 0).user_id in users], pa.string()
+    )
+
+
 def _groups(footer: Footer, column: str, selector: Selector | ByCommittedId) -> Iterator[int]:
     """Row groups that may have a match, by their statistics if they have some."""
     encoded = [] if isinstance(selector, ByCommittedId) else [name.encode() for name in selector.names]
+    if column == "author":  # the statistics are of whole authors; files made before there were any have none
+        yield from range(len(footer)) if column in footer else ()
+        return
     for number in range(len(footer)):
         bounds = footer.bounds(number, column)
         if bounds is None:
@@ -246,9 +267,16 @@ def _in_log(reader: LogReader, task: _SelectTask) -> Iterator[Record]:
         for records in read_partitions(reader, task.selector.names, task.since, task.upto):
             yield from records
         return
-    by_client = task.selector.kind == "client"
+    deciding = _DECIDING[task.selector.kind]
     for records in read_range(reader, task.since, task.upto):
-        yield from (record for record in records if (record.client_id if by_client else record.id) in names)
+        yield from (record for record in records if deciding(record) in names)
+
+
+_DECIDING: Final[dict[Kind, Callable[[Record], str | None]]] = {
+    "client": lambda record: record.client_id,
+    "user": lambda record: authorship_of("", record.author, 0).user_id,
+    "id": lambda record: record.id,
+}
 
 
 def texts_of(reader: LogReader, ids: Iterable[int]) -> dict[int, bytes]:
