@@ -132,6 +132,23 @@ def test_why_a_value_is_so(ids: list[int], operator: Operator) -> None:
     assert (nothing["value"], nothing["changes"]) == (None, [])
 
 
+def test_why_a_value_of_canonical_events_is_so(server: Server, operator: Operator) -> None:
+    def note(schema: str, **data: Any) -> dict[str, Any]:
+        return {"type": "event", "payload": {"schema": schema, "data": data}}
+
+    with server.client("cat", "canonical") as cat:
+        added = cat.commit(["memo"], note("note.added", id="n", text="first"))
+        edited = cat.commit(["memo"], note("note.edited", id="n", text="second"))
+    state = operator.get("state", partition="memo", at=edited)["value"]["data"]
+    (name,) = [key for key in state if "n" in state[key]]
+    path = json.dumps(["data", name, "n", "text"])
+    why = operator.get("changes", partition="memo", at=edited, path=path)
+    assert [(each["event"]["committed_id"], each["after"]) for each in why["changes"]] == [
+        (edited, '"second"'),
+        (added, '"first"'),
+    ]
+
+
 def test_a_kick_ends_the_connection_and_is_in_the_log(server: Server, operator: Operator) -> None:
     with server.client("victim\n") as victim:
         listed = operator.get("connections")["connections"]

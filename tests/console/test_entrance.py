@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.behaviour.server.harness import Server
 from tests.commands import unisono
 from tests.console.operator import PAGE, Operator
+from tests.waiting import PATIENCE_S
 from unisono.console.sessions import SESSIONS_MAX
 from unisono.console.site import STATIC
 
@@ -88,6 +92,23 @@ def test_logins_are_refused(operator: Operator) -> None:
         answer = operator.send("POST", "/api/login", body, headers)
         assert answer.status == status, (body, headers)
         assert "Set-Cookie" not in answer.headers
+
+
+def test_a_body_that_does_not_come_ends_and_delays_nobody(operator: Operator, server: Server) -> None:
+    address = urlsplit(server.admin)
+    head = "POST /api/login HTTP/1.1\r\nHost: x\r\nX-Unisono-Console: 1\r\nContent-Length: 100\r\n\r\n{"
+    with contextlib.ExitStack() as open_sockets:
+        slow = [
+            open_sockets.enter_context(socket.create_connection((address.hostname, address.port)))
+            for _ in range(100)
+        ]
+        for each in slow:
+            each.sendall(head.encode())
+            each.settimeout(PATIENCE_S)
+        operator.get("now")
+        operator.login()
+        for each in slow:
+            assert each.recv(100).startswith(b"HTTP/1.1 400")
 
 
 def test_sessions_are_bounded(operator: Operator) -> None:

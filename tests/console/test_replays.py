@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.lake.lakes import export_to
 from tests.store.records import make_record
 from unisono.config import Settings
 from unisono.console import partition_history, replay_process
+from unisono.console.log_views import EventFilter, _after, _before
 from unisono.console.partition_history import HistoryTooLarge
 from unisono.console.replay_process import EVENT_BYTES_SHOWN, Replays
 from unisono.console.replay_requests import (
@@ -22,6 +24,7 @@ from unisono.console.replay_requests import (
     AskModel,
     AskState,
 )
+from unisono.lake.lake import Lake
 from unisono.model.pack import pack
 from unisono.store.port import Snapshot
 from unisono.store.sqlite.log import SqliteLog
@@ -99,3 +102,23 @@ def test_an_unknown_partition_is_empty_and_an_open_model_has_no_files(replays: R
     assert (history["ids"], history["start"]) == ([], 0)
     model: Any = replays.answer(AskModel())
     assert (model["name"], model["files"]) == ("open", [])
+
+
+def test_events_that_have_left_the_log_are_read_from_the_lake(log: SqliteLog, tmp_path: Path) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    export_to(lake, tmp_path)
+    log.set_archive(str(tmp_path / "lake"))
+    while log.prune_batch(7):
+        pass
+    replays = Replays(Settings(data=str(tmp_path), model="open"))
+    history: Any = replays.answer(AskHistory("p"))
+    assert history["ids"] == list(range(1, 11))
+    state: Any = replays.answer(AskState("p", 4))
+    assert state["value"]["tree"] == {"a": {"n": 4}}
+    event: Any = replays.answer(AskEvent(2))
+    assert json.loads(event["event"]) == json.loads(set_to(2, {"n": 2}))
+    newest: Any = _before(replays._log, None, EventFilter("p"), 100)
+    assert [each["committed_id"] for each in newest["events"]] == [10, 9, 8]
+    assert newest["pruned_to"] == 7
+    onward: Any = _after(replays._log, 0, EventFilter(), 100)
+    assert [each["committed_id"] for each in onward["events"]] == [8, 9, 10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ from aiohttp import web
 ID_MAX: Final = 2**53 - 1
 TEXT_CHARS_MAX: Final = 512
 PATH_STEPS_MAX: Final = 200
+BODY_S: Final = 10.0
 
 T = TypeVar("T")
 
@@ -50,7 +52,13 @@ def path(request: web.Request, name: str) -> tuple[str, ...]:
 
 
 async def body(request: web.Request, form: type[T]) -> T:
+    """The body, which must arrive within BODY_S; its size is bounded by the admin port."""
     try:
-        return msgspec.json.decode(await request.read(), type=form)
+        async with asyncio.timeout(BODY_S):
+            content = await request.read()
+    except TimeoutError:
+        raise BadParameter(f"the body did not arrive within {BODY_S:g} s") from None
+    try:
+        return msgspec.json.decode(content, type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadParameter(f"the body: {error}") from None

@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from unisono.config import Settings
+from unisono.console import parameters
 from unisono.console.api import ConsoleApi
 from unisono.console.errors import ConsoleBusy, ConsoleRefused
 from unisono.console.log_views import LogViews
@@ -119,8 +120,8 @@ class ConsoleSite:
         if HEADER not in request.headers or not same_origin(request):
             return _refusal("log in by a page of this console", 403)
         try:
-            given = msgspec.json.decode(await request.read(), type=LoginRequest)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            given = await parameters.body(request, LoginRequest)
+        except BadParameter:
             return _refusal("the body is an object with the token", 400)
         if not self._sessions.is_token(given.token.strip()):
             log.warning("console: login refused for %s", request.remote, extra={"remote": request.remote})
