@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 JS := clients/js
 
-.PHONY: setup setup-dev setup-js run test check lint bench soak dist docs clean
+.PHONY: setup setup-dev setup-js run demo test check lint bench soak dist docs clean
 
 setup: $(VENV)/.server
 setup-dev: $(VENV)/.dev $(VENV)/.spark setup-js
@@ -48,6 +48,10 @@ $(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json | $(BIN)/python
 
 run: setup
 	$(BIN)/unisono serve --dev
+
+# A server, twenty people who edit and go offline, the Spark pipeline over what they did, and pages to look at.
+demo: $(VENV)/.dev $(VENV)/.spark
+	$(BIN)/python tools/demo.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

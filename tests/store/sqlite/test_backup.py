@@ -145,6 +145,17 @@ def test_a_target_holds_the_backups_of_one_log_and_has_one_writer(log: SqliteLog
         restore_log(target, tmp_path / "to")
 
 
+def test_a_plain_copy_of_a_data_directory_is_no_target(log: SqliteLog, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with pytest.raises(StoreUnusable, match="is the data directory"):
+        back_up(data, data)
+    log.close()
+    (data / "admin.json").write_text('{"url": "http://127.0.0.1:1", "token": "t"}')
+    (data / "pipeline.json").write_text("{}")
+    assert BackupDirectory(data).names() == []
+    assert len(restored(data, tmp_path / "to")) == EVENTS
+
+
 def test_a_mirror_of_the_target_restores_as_well(log: SqliteLog, tmp_path: Path) -> None:
     target = tmp_path / "target"
     back_up(tmp_path / "data", target)

@@ -22,6 +22,7 @@ from unisono.store.sqlite import files
 from unisono.store.sqlite.backup_files import (
     CHUNK_BYTES,
     FORMAT,
+    NAME_FORMAT,
     BackupDamaged,
     BackupDirectory,
     BackupManifest,
@@ -68,6 +69,8 @@ def back_up(
     """
     told = progress or (lambda *_: None)
     directory = BackupDirectory(target)
+    if target.resolve() == data.resolve():
+        raise StoreUnusable(f"{target} is the data directory: back up into another one, on another disk")
     try:
         with directory.locked():
             identity, extent = _of(data)
@@ -155,7 +158,7 @@ def _refuse_other_logs(directory: BackupDirectory, identity: LogIdentity) -> Non
 
 
 def _free_name(directory: BackupDirectory, moment: datetime) -> str:
-    name = moment.strftime("%Y%m%dT%H%M%S.%fZ")
+    name = moment.strftime(NAME_FORMAT)
     newest = directory.names()[-1:]
     if newest and newest[0] >= name:
         raise StoreUnusable(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ FORMAT: Final = 1
 CHUNK_BYTES: Final = 64 << 10
 """Sixteen pages. Index pages change all over the file; smaller chunks store less of their neighbours again, and cost
 more in the index."""
+
+NAME_FORMAT: Final = "%Y%m%dT%H%M%S.%fZ"
+NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
+"""A data directory has files that end in .json as well."""
 
 DIGEST_BYTES: Final = 32
 _LEVEL: Final = 1
@@ -93,7 +98,7 @@ class BackupDirectory:
 
     def names(self) -> list[str]:
         """The backups, the oldest first."""
-        return sorted(file.stem for file in self.path.glob("*.json"))
+        return sorted(file.stem for file in self.path.glob("*.json") if NAME.fullmatch(file.stem))
 
     def manifest(self, name: str) -> BackupManifest:
         try:
