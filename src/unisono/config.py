@@ -96,6 +96,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Literal["debug", "info", "warning", "error"], about("Server", "Least severity that is logged.")
     ] = "info"
 
+    otel_endpoint: Annotated[
+        str | None,
+        about("Server", "OpenTelemetry collector for traces of events, http://host:4318; off without one."),
+    ] = None
+    otel_sample: Annotated[
+        float, Meta(ge=0, le=1), about("Server", "Share of the events that are traced; 1 is all of them.")
+    ] = 0.01
+
     jwt_secret_file: Annotated[
         str | None, about("Identity", "File with the shared secret of HS256/384/512 tokens.")
     ] = None
@@ -322,6 +330,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                     f"allowed_origins: {origin!r} is not an origin, which is scheme://host or scheme://host:port,"
                     " in ASCII and without a path or a wildcard; leave the list empty to allow any"
                 )
+        if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
+            raise ValueError("otel_endpoint must be an http:// or https:// address")
         if self.store is not None and not self.store.startswith(("postgresql://", "postgres://")):
             raise ValueError("store must be a postgresql:// address")
         for shorter, longer in pairwise(STORE_LIMITS):

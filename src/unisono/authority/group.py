@@ -24,6 +24,7 @@ from unisono.authority.replica import Replica
 from unisono.ipc.channel import Channel
 from unisono.ipc.messages import AskHead, Candidate, Claim, Dropped, EventCommitted, Message, Submit
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS, Counters
+from unisono.ipc.tracing import Tracer
 from unisono.protocol.codec import EVENT_FORMAT, encode_names
 from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId
 
@@ -51,6 +52,7 @@ class GroupCommitter:
         group_s: float,
         request_s: float,
         atomic_s: float = ATOMIC_S,
+        tracer: Tracer | None = None,
     ) -> None:
         """`group_s`: judging time after which no further request is begun in a group; `request_s`: judging time
         after which the rest of a request moves to the next group; `atomic_s`: after which an atomic batch, which
@@ -66,6 +68,7 @@ class GroupCommitter:
         self._group_s = group_s
         self._request_s = request_s
         self._atomic_s = atomic_s
+        self._tracer = tracer
         self._partial_results: dict[int, list[bytes]] = {}
         self.count = 0
 
@@ -97,6 +100,8 @@ class GroupCommitter:
         records: list[Record] = []
         left: list[tuple[Channel, Message]] = []
         judging = self._perf()
+        tracer = self._tracer
+        judging_ns = 0 if tracer is None else tracer.now_ns()
         try:
             for place, (channel, message) in enumerate(taken):
                 if not isinstance(message, Submit):
@@ -111,7 +116,10 @@ class GroupCommitter:
                     break
             judged = self._perf()
             if records:
+                committing_ns = 0 if tracer is None else tracer.now_ns()
                 self._store.commit(records)
+                if tracer is not None:
+                    tracer.committed([(r.id, r.committed_id) for r in records], judging_ns, committing_ns)
             elif ids:
                 self._store.abandon()
         except BaseException:

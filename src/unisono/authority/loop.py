@@ -48,6 +48,7 @@ from unisono.ipc.messages import (
     Submit,
 )
 from unisono.ipc.stats import Counters
+from unisono.ipc.tracing import Tracer
 from unisono.store.cluster import StoreLost
 from unisono.store.port import CommitLog, StorageError
 
@@ -83,6 +84,7 @@ class Authority:
         group_s: float = GROUP_S,
         request_s: float = REQUEST_S,
         atomic_s: float = ATOMIC_S,
+        tracer: Tracer | None = None,
     ) -> None:
         """`execute` runs an admin command; None: not finished, call again after the next group. For `group_s`,
         `request_s` and `atomic_s` see GroupCommitter."""
@@ -112,6 +114,7 @@ class Authority:
             group_s=group_s,
             request_s=request_s,
             atomic_s=atomic_s,
+            tracer=tracer,
         )
         self._presence = SharedPresence(cluster, self._out)
         self._recovery = ClusterRecovery(

@@ -8,6 +8,7 @@ from itertools import count
 from unisono.config import Settings
 from unisono.front.backpressure import RETRY_MS, Queued
 from unisono.front.rates import RateLimiter
+from unisono.front.submit_traces import SubmitTraces
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskHead,
@@ -37,7 +38,10 @@ class FrontRequests:
     authority: Link
     reader: Link
 
-    def __init__(self, settings: Settings, now: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: Settings, now: Callable[[], float], traces: SubmitTraces | None = None
+    ) -> None:
+        self.traces = traces
         self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
         self.sync_bytes = 0
         self._max_sync_bytes = settings.max_sync_queue_bytes
@@ -57,6 +61,8 @@ class FrontRequests:
 
     def release(self, conn: int) -> None:
         self.authority.send(Release(conn))
+        if self.traces is not None:
+            self.traces.forget(conn)
 
     def forget_claim(self, conn: int) -> None:
         self._claims.pop(conn, None)
@@ -76,7 +82,15 @@ class FrontRequests:
 
     def submit(self, submission: Submit, size: int) -> None:
         self.queued.add(submission.conn, len(submission.items), size)
+        if self.traces is not None:
+            self.traces.begin(submission)
         self.authority.send(submission)
+
+    def answered(self, conn: int) -> None:
+        """The oldest submit of a connection is answered, also when the connection is gone."""
+        self.queued.answered(conn)
+        if self.traces is not None:
+            self.traces.answered(conn)
 
     # -- sync ----------------------------------------------------------------------------------------------
 

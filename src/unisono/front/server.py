@@ -179,7 +179,7 @@ class Front:
             case EventCommitted():
                 if message.answers:
                     self._answer(message.origin, "event_committed", message.payload)
-                self._counters.add("broadcasts", self._hub.publish(message))
+                self._publish(message)
             case BatchOutcome():
                 self._answer(message.conn, "submit_events_result", message.payload)
             case SingleOutcome():
@@ -190,7 +190,7 @@ class Front:
             case PresenceChanges():
                 self._services.presence.take(message.changes)
             case Dropped():
-                self._requests.queued.answered(message.conn)
+                self._requests.answered(message.conn)
             case HeadAnswer():
                 self._requests.head_answered(message)
             case Claimed():
@@ -219,9 +219,17 @@ class Front:
             case _:
                 self._unexpected(message, "authority")
 
+    def _publish(self, committed: EventCommitted) -> None:
+        traces = self._requests.traces
+        began_ns = 0 if traces is None else traces.now_ns()
+        sent = self._hub.publish(committed)
+        self._counters.add("broadcasts", sent)
+        if traces is not None:
+            traces.delivered(committed, began_ns, sent)
+
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
-        self._requests.queued.answered(conn)
+        self._requests.answered(conn)
         connection = self._connections.get(conn)
         if connection is not None:
             connection.guard(partial(connection.answer, kind, payload))
@@ -357,5 +365,7 @@ class Front:
     async def close(self) -> None:
         self._services.timers.close()
         await self._services.verifier.keys.close()
+        if self._requests.traces is not None:
+            await asyncio.to_thread(self._requests.traces.close)
         for link in (self._requests.authority, self._requests.reader, self._node):
             link.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from unisono.front.hub import Hub
 from unisono.front.presence import PresenceRooms
 from unisono.front.requests import FrontRequests
 from unisono.front.revocations import Revocations
+from unisono.front.submit_traces import SubmitTraces
 from unisono.front.timers import Timers
 from unisono.ipc.messages import Offer
 from unisono.ipc.stats import Counters
+from unisono.ipc.tracing import open_tracer
 from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -55,7 +58,9 @@ class FrontServices:
         """For the event loop that is running."""
         loop = asyncio.get_running_loop()
         hub, timers, counters = Hub(now_ms), Timers(loop), Counters()
-        requests = FrontRequests(settings, loop.time)
+        node = settings.node_name or socket.gethostname()
+        tracer = open_tracer(settings.otel_endpoint, settings.otel_sample, node)
+        requests = FrontRequests(settings, loop.time, None if tracer is None else SubmitTraces(tracer))
         return cls(
             settings=settings,
             loop=loop,

@@ -40,6 +40,7 @@ from unisono.front.descriptors import raise_limit
 from unisono.front.server import Front
 from unisono.ipc.channel import Channel, ChannelClosed, socket_pair
 from unisono.ipc.messages import Ready
+from unisono.ipc.tracing import open_tracer
 from unisono.lake.cold.archive import ArchivedReader
 from unisono.model.load import Model
 from unisono.node.open_log import open_archive, open_reader, store_timeouts
@@ -232,6 +233,9 @@ def run_authority(
         rule_timeout_s=settings.rule_timeout_s,
         running=running,
     )
+    tracer = open_tracer(
+        settings.otel_endpoint, settings.otel_sample, settings.node_name or socket.gethostname()
+    )
     authority = Authority(
         store,
         states,
@@ -242,9 +246,12 @@ def run_authority(
         execute=AdminCommands(settings, kept, store).execute,
         cluster=cluster_view,
         request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),
+        tracer=tracer,
     )
     authority.run()
     store.close()
+    if tracer is not None:
+        tracer.close()
     return 0
 
 
