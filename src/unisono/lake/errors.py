@@ -17,6 +17,10 @@ class LakeUnusable(LakeError):
     """The lake is missing, damaged, or not one that this program supports."""
 
 
+class ForeignFiles(LakeUnusable):
+    """Another program wrote some of a table's files."""
+
+
 class CommitConflict(LakeError):
     """Another process committed to the same table first; plan again from its current version."""
 

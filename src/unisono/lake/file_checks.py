@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from unisono.lake.errors import LakeUnusable
+from unisono.lake.errors import ForeignFiles, LakeUnusable
 from unisono.lake.row_groups import Footer
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
@@ -58,7 +58,7 @@ def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
         if table == ERASURES
         else "`unisono lake compact` checks its rows and rewrites it in order"
     )
-    raise LakeUnusable(
+    raise ForeignFiles(
         f"another program wrote {uri}/{strange[0]}{more}, or changed its statistics, so its rows can be in any "
         f"order: {remedy}"
     )

@@ -98,16 +98,16 @@ class View:
         self.buckets = by_partition.description().buckets
 
     def require_whole(self) -> None:
-        """Refuse a lake that another program changed, or that lost rows."""
+        """Refuse a lake whose rows another program changed, or that lost rows."""
         _ = self.log_files, self._all_partition_files
 
     @cached_property
     def log_files(self) -> list[DataFile]:
-        return self.log.files()
+        return self.log.readable_files()
 
     @cached_property
     def _all_partition_files(self) -> list[DataFile]:
-        return self.by_partition.files()
+        return self.by_partition.readable_files()
 
     @property
     def partition_files(self) -> list[DataFile]:

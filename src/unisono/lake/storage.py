@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -90,6 +90,10 @@ class Storage(msgspec.Struct, frozen=True):
         if self.is_local:
             return pa.OSFile(self.uri(table, path))
         return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
+
+    def has_all(self, table: str, paths: Iterable[str]) -> bool:
+        """Whether all of these data files exist; in an object store, which would be asked for each, it is assumed."""
+        return not self.is_local or all(Path(self.uri(table, path)).exists() for path in paths)
 
     def remove(self, path: str) -> None:
         """Delete a file by its path under the lake, if it exists."""

@@ -27,9 +27,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
-from unisono.lake.errors import CommitConflict, LakeUnusable, one_line
+from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_line
 from unisono.lake.file_actions import add_action, remove_actions
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
+from unisono.lake.foreign_commits import files_before_foreign
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 
@@ -184,6 +185,20 @@ class Table:
         require_own(self.name, uri, files)
         require_all_rows(self.name, uri, files, self.head, self.rows)
         return files
+
+    def readable_files(self) -> list[DataFile]:
+        """The files to read this version's rows from; never those of another program.
+
+        Where another program only rearranged rows (OPTIMIZE, Z-order), these are the files of the newest version
+        before, with the same rows, that is all ours. After a vacuum removed them, ForeignFiles is raised.
+        """
+        try:
+            return self.files()
+        except ForeignFiles:
+            before = files_before_foreign(self)
+            if before is None:
+                raise
+            return before
 
     def foreign_files(self) -> list[DataFile]:
         """Files that another program wrote, or whose statistics it changed."""

@@ -16,6 +16,7 @@ from unisono.pipeline.errors import NoModel
 from unisono.pipeline.job_model import ShippedModel, choose
 from unisono.pipeline.jobs.audit.job import SAMPLE, AuditOptions
 from unisono.pipeline.jobs.audit.job import audit as audit_job
+from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ExportResult
 from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.past.job import state_at
@@ -72,6 +73,7 @@ def export(
     target, uri = _lake(lake, storage_options), normal_uri(store)
     target.make(BUCKETS)
     require_visible(spark, uri)
+    rewrite_foreign_files(spark, target)
     return export_job(spark, uri, target, to=to, events_per_file=events_per_file)
 
 
@@ -138,6 +140,7 @@ def make_snapshots(
 ) -> SnapshotResult:
     """Fold what is new in the lake into snapshots of all partitions, or of these."""
     target = _lake(lake, storage_options)
+    rewrite_foreign_files(spark, target)
     return snapshot_job(spark, target, _model(target, model, store), partitions=partitions)
 
 

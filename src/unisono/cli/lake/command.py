@@ -62,6 +62,13 @@ class LakeTarget(msgspec.Struct, frozen=True):
         with _own_interrupts():
             return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
 
+    def rewrite_foreign_files(self, lake: Lake) -> None:
+        """Put files that another program wrote into the lake's order, before a command that changes the lake."""
+        from unisono.pipeline.jobs.compact.foreign_files import has_work, rewrite_foreign_files
+
+        if has_work(lake):
+            rewrite_foreign_files(self.session("unisono lake"), lake, self.say)
+
     def _bars(self) -> bool:
         return not self.quiet and sys.stderr.isatty()
 

@@ -71,6 +71,8 @@ def erase_(
     store, lake = place.store_uri, place.open_lake()
     open_maintainer(store).close()
     lake.view()
+    if not dry_run:
+        place.rewrite_foreign_files(lake)
     for directory in reports:
         require_report(directory)
     spark = place.session("unisono lake erase")

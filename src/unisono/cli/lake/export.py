@@ -71,6 +71,7 @@ def export_(
     extent(store)
     target = place.open_lake()
     _make(target, buckets)
+    place.rewrite_foreign_files(target)
     if adopt:
         from unisono.pipeline.origin_check import adopt as adopt_log
 

@@ -105,7 +105,7 @@ def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
     table = lake.find(SNAPSHOTS)
     if table is None:
         return []
-    files = table.files()
+    files = table.readable_files()
     return [
         SnapshotsInfo(
             version,
@@ -124,7 +124,7 @@ def _table(table: Table) -> TableInfo:
     from unisono.lake.scan import runs_of
     from unisono.lake.write import UNBUCKETED
 
-    files = table.files()
+    files = table.readable_files()
     return TableInfo(
         table.name,
         table.version,

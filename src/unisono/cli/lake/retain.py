@@ -44,6 +44,8 @@ def retain_(
     maintainer = open_maintainer(store)
     try:
         lake.view()
+        if not dry_run:
+            place.rewrite_foreign_files(lake)
         spark = place.session("unisono lake retain")
         require_visible(spark, store)
         if dry_run:

@@ -41,6 +41,7 @@ def snapshot_(
         from unisono.pipeline.jobs.snapshot.publish import require_publishable
 
         require_publishable(place.store_uri, chosen.version, [chosen.digest])
+    place.rewrite_foreign_files(target)
     done = _fold(place, target, chosen, partitions, rebuild)
     note = f"{done.partitions} snapshots of model version {done.model_version} at event {done.upto}"
     if done.skipped:

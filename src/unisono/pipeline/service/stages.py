@@ -11,6 +11,8 @@ import msgspec
 
 from unisono.lake.lake import Lake
 from unisono.pipeline.job_model import in_force
+from unisono.pipeline.jobs.compact.foreign_files import has_work as has_foreign_files
+from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.compact.job import compact, needs_compaction, vacuum
 from unisono.pipeline.jobs.export.job import export, plan
 from unisono.pipeline.jobs.retain.job import RetentionPolicy, retain
@@ -67,6 +69,8 @@ class _StageWork:
         self.options = options
 
     def export(self) -> StageResult:
+        if has_foreign_files(self._lake):
+            rewrite_foreign_files(self._spark, self._lake)
         if not plan(self._store, self._lake):
             return StageResult(0, f"the lake has all events up to {self._lake.head()}")
         done = export(self._spark, self._store, self._lake)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
+from unisono.lake.file_checks import has_own_name
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
@@ -29,7 +30,8 @@ from unisono.pipeline.row_fingerprints import (
 from unisono.store.port import CLOCK_SKEW_MAX_MS
 
 STRETCHES_MAX: Final = 4_096
-"""Ranges of ids kept per file; a file with more gaps is described by the first of them."""
+"""Ranges of ids kept per file; a file with more gaps is described by the first of them. Files that another program
+wrote may have any."""
 
 TICKS: Final = 100
 """Points per file for the chart of the log's growth."""
@@ -52,10 +54,11 @@ def check_log_file(scope: Scope, file: DataFile, check: EventCheck, outcome: Aud
         _sum_up(scope, outcome, rows, ids, hashed)
     outcome.count("events", statistics.rows)
     ids = _joined(statistics.ids)
-    _check_order(file, ids, tally)
+    if has_own_name(file):
+        _check_order(file, ids, tally)
     for id in ids[ids > scope.head]:
         tally.add("head", f"it is in {file.path}, and the table ends at {scope.head}", int(id))
-    stretches = _check_ids(ids, tally)
+    stretches = _check_ids(ids, tally, STRETCHES_MAX if has_own_name(file) else len(ids))
     first, last = _check_times(statistics.times, tally, outcome)
     outcome.extents.append(FileContent(file.path, stretches, first, last))
     _check_statistics(file, statistics, ids, outcome)
@@ -142,7 +145,7 @@ def _check_order(file: DataFile, ids: Any, tally: FindingTally) -> None:
         tally.add("order", f"it comes after {ids[place - 1]} in {file.path}", int(ids[place]))
 
 
-def _check_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
+def _check_ids(ids: Any, tally: FindingTally, stretches_max: int) -> tuple[tuple[int, int], ...]:
     """The ids as ranges without gaps; duplicates are findings."""
     unique, counts = np.unique(ids, return_counts=True)
     for place in np.flatnonzero(counts > 1):
@@ -152,9 +155,9 @@ def _check_ids(ids: Any, tally: FindingTally) -> tuple[tuple[int, int], ...]:
     edges = np.flatnonzero(np.diff(unique) > 1)
     starts = unique[np.concatenate([[0], edges + 1])].tolist()
     ends = unique[np.concatenate([edges, [len(unique) - 1]])].tolist()
-    if len(starts) > STRETCHES_MAX:
-        tally.count("gap", starts[STRETCHES_MAX:])
-        starts, ends = starts[:STRETCHES_MAX], [*ends[: STRETCHES_MAX - 1], ends[-1]]
+    if len(starts) > stretches_max:
+        tally.count("gap", starts[stretches_max:])
+        starts, ends = starts[:stretches_max], [*ends[: stretches_max - 1], ends[-1]]
     return tuple(zip(starts, ends, strict=True))
 
 
@@ -182,6 +185,8 @@ def _check_partition_order(
 ) -> tuple[bytes, int]:
     """Order by partition, then committed_id, through the whole file; duplicates are checked elsewhere."""
     values = names.dictionary.to_pylist()
+    if not has_own_name(file):
+        return values[np.asarray(names.indices)[-1]], int(ids[-1])
     ranks = np.empty(len(values), np.int64)
     ranks[sorted(range(len(values)), key=lambda place: values[place])] = np.arange(len(values))
     places = np.asarray(names.indices)
@@ -235,7 +240,7 @@ def _check_statistics(file: DataFile, statistics: FileStatistics, ids: Any, outc
     if len(ids):
         checks.append(("first committed_id", file.first_id, int(ids.min())))
         checks.append(("last committed_id", file.last_id, int(ids.max())))
-    if statistics.names:
+    if statistics.names and has_own_name(file):  # other programs may cut long names short
         least, greatest = min(low for low, _ in statistics.names), max(high for _, high in statistics.names)
         checks.append(("first partition", as_bytes(file.first_partition), least))
         checks.append(("last partition", as_bytes(file.last_partition), greatest))

@@ -11,7 +11,8 @@ import numpy as np
 from unisono.display import shorten
 
 KINDS: Final = {
-    "file": "a data file that cannot be read, or not in full, or that another program wrote",
+    "file": "a data file that cannot be read, or not in full",
+    "foreign": "a file that another program wrote; its rows were checked in any order",
     "statistics": "what the table or the file says of its rows is not true",
     "head": "the tables do not end where they say",
     "gap": "committed ids that are missing",
@@ -36,8 +37,8 @@ KINDS: Final = {
 }
 """Every kind of finding, in the order of the report."""
 
-WARNINGS: Final = frozenset(("model",))
-"""Kinds that do not make a history unsound: it was made under other rules."""
+WARNINGS: Final = frozenset(("foreign", "model"))
+"""Kinds that do not make a history unsound: rows in another order, events made under other rules."""
 
 KEPT_MAX: Final = 1_000
 """Findings of one kind that are listed; a lost disk can have millions, which are counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unisono.lake.file_checks import has_own_name
 from unisono.lake.storage import LOG
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
@@ -17,7 +18,8 @@ def check_continuity(scope: Scope, outcome: AuditOutcome, files: Sequence[DataFi
     stretches = sorted(stretch for one in outcome.extents for stretch in one.stretches)
     _check_overlaps(stretches, outcome.tally)
     _check_gaps(sorted([*stretches, *hidden]), scope.head, outcome.tally)
-    _check_files([one for one in outcome.extents if one.stretches], outcome.tally)
+    foreign = {file.path for file in files if not has_own_name(file)}
+    _check_files([one for one in outcome.extents if one.stretches and one.path not in foreign], outcome.tally)
     if not any(file.table == LOG for file in files) and scope.head:
         outcome.tally.add("head", f"the table log ends at {scope.head} and has no files")
 

@@ -14,6 +14,7 @@ import heapq
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.file_checks import has_own_name
 from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
@@ -118,7 +120,8 @@ def audit(
     _check_ids(spark, scope, files, shared, outcome)
     _compare(spark, scope, files, outcome, notify)
     checked = _steps(scope, outcome, first - began)
-    checked += replay_snapshots(spark, scope, files, states, options.sample, outcome, notify)
+    ordered = _in_order(files, [table for table in (places, states) if table is not None])
+    checked += replay_snapshots(spark, scope, ordered, states, options.sample, outcome, notify)
     return build_report(lake.storage.location, scope, outcome, checked, time.monotonic() - began)
 
 
@@ -160,13 +163,23 @@ def list_files(table: Table, tally: FindingTally) -> list[DataFile]:
         if not file.rows or (table.name != LOG and file.first_partition is None):
             tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)
         elif not has_own_name(file):
-            remedy = "run `unisono lake compact` to rewrite it"
-            tally.add("file", f"another program wrote {table.name}/{file.path}: {remedy}", file.first_id)
+            tally.add("foreign", f"{table.name}/{file.path} has {file.rows} rows", file.first_id)
     present = sum(file.rows for file in files)
     if table.rows is not None and present != table.rows:
         message = f"the table {table.name} names files with {present} rows and {table.rows} were committed"
         tally.add("head", message, table.head or None)
     return files
+
+
+def _in_order(files: Sequence[DataFile], tables: Sequence[Table]) -> list[DataFile]:
+    """The files to replay from: where another program rearranged a table, those of the version before."""
+    chosen = list(files)
+    for table in tables:
+        if table.foreign_files():
+            with suppress(LakeUnusable):
+                own = table.readable_files()
+                chosen = [file for file in chosen if file.table != table.name] + own
+    return chosen
 
 
 def first_pass(

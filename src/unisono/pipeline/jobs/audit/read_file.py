@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from unisono.lake.columns import LATER_COLUMNS
+from unisono.lake.file_checks import has_own_name
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS
 from unisono.lake.storage import Storage
@@ -100,7 +101,7 @@ def _group(
         statistics.complete = False
         _report_unreadable(file, first, last, error, outcome, f"row group {number} of ")
         return
-    for name, found in extremes.found.items():
+    for name, found in extremes.found.items() if has_own_name(file) else ():
         if (stated := all_stated.get(name)) is None:
             outcome.tally.add(
                 "statistics", f"row group {number} of {file.path} has no statistics of {name}", file.first_id

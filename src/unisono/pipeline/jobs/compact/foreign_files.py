@@ -1,9 +1,10 @@
 """Checks and rewrites files that another program wrote into the lake's tables.
 
-OPTIMIZE and Z-ORDER of any Delta tool keep the rows and lose the order on which readers rely; readers refuse the
-table until it is rewritten. Rows of `log` are sorted again; each id must occur once and each event must match its
-hash. Rows of `by_partition` are made from `log`, and must equal those that were there. Snapshots are dropped; the
-next run folds them. Safe to kill anywhere: each commit rewrites a range of a table or nothing.
+OPTIMIZE and Z-ORDER of any Delta tool keep the rows and lose the order on which readers rely. Readers use the version
+before; jobs that change the lake rewrite such files first. Rows of `log` are sorted again; each id must occur once
+and each event must match its hash. Rows of `by_partition` are made from `log`, and must equal those that were there.
+Snapshots are dropped; the next run folds them. Safe to kill anywhere: each commit rewrites a range of a table or
+nothing.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     table = Lake(view.storage).find(SNAPSHOTS)
     if table is None or table.description().buckets != view.buckets:
         return [], 0
-    files = files_of(table.files(), model.version)
+    files = files_of(table.readable_files(), model.version)
     if any(file.model_digest != model.digest for file in files):
         return [], 0
     return files, table.folded_upto(model.version)

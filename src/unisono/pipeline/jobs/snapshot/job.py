@@ -273,7 +273,7 @@ def _commit(
 
 
 def _own(table: Table, model_version: int) -> list[DataFile]:
-    return files_of(table.files(), model_version)
+    return files_of(table.readable_files(), model_version)
 
 
 def _require_same_content(files: Sequence[DataFile], model: ShippedModel) -> None:
