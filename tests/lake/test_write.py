@@ -4,14 +4,18 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline.history import make_record, row_of
+from tests.lake.lakes import export_to
+from tests.pipeline.history import make_record, make_store, row_of
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
+from unisono.lake.lake import Lake
 from unisono.lake.scan import runs_of, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import GROUP_BYTES, GROUP_ROWS, UNBUCKETED, DataFile, row_group_ranges, write_runs
@@ -111,3 +115,21 @@ def test_scans_find_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert [row["committed_id"] for batch in scanned for row in batch.to_pylist()] == [
             record.committed_id for record in events[since:upto]
         ]
+
+
+def test_a_table_has_the_bounds_of_times_and_clients(tmp_path: Path) -> None:
+    """By which other engines skip files; Delta names them by column."""
+    records = make_store(tmp_path / "data", 300)
+    lake = Lake.at(str(tmp_path / "lake"))
+    export_to(lake, tmp_path / "data", 100, 300)
+    for table in (LOG, BY_PARTITION):
+        actions = pa.table(DeltaTable(lake.storage.table(table)).get_add_actions(flatten=True)).to_pylist()
+        assert len(actions) == 2
+        for action in actions:
+            own = records[action["min.committed_id"] - 1 : action["max.committed_id"]]
+            times, clients = [r.status_updated_at for r in own], [r.client_id for r in own]
+            assert (action["min.status_updated_at"], action["max.status_updated_at"]) == (
+                min(times),
+                max(times),
+            )
+            assert (action["min.client_id"], action["max.client_id"]) == (min(clients), max(clients))

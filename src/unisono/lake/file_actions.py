@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deltalake.transaction import AddAction, RemoveAction
@@ -17,6 +17,10 @@ def add_action(file: DataFile, *, data_change: bool) -> AddAction:
     high: dict[str, Any] = {"committed_id": file.last_id}
     if file.first_partition is not None:
         low["partition"], high["partition"] = file.first_partition, file.last_partition
+    if file.times is not None:
+        low["status_updated_at"], high["status_updated_at"] = file.times
+    if file.clients is not None:
+        low["client_id"], high["client_id"] = file.clients
     if file.model_digest is not None:
         low["model_digest"] = high["model_digest"] = file.model_digest
     stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
@@ -29,6 +33,12 @@ def add_action(file: DataFile, *, data_change: bool) -> AddAction:
         data_change,
         json.dumps(stats, ensure_ascii=False),
     )
+
+
+def stated_bounds(action: Mapping[str, Any], column: str) -> Any:
+    """The smallest and the largest value of a column that a table states of a file; None without them."""
+    both = action.get(f"min.{column}"), action.get(f"max.{column}")
+    return None if None in both else both
 
 
 def remove_actions(files: Sequence[DataFile], *, data_change: bool) -> list[RemoveAction]:

@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
 from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_line
-from unisono.lake.file_actions import add_action, remove_actions
+from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.foreign_commits import files_before_foreign
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
@@ -219,6 +219,8 @@ class Table:
                 action.get("max.partition"),
                 action.get("partition.model_version"),
                 action.get("min.model_digest"),
+                stated_bounds(action, "status_updated_at"),
+                stated_bounds(action, "client_id"),
             )
             for action in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
         ]

@@ -86,7 +86,11 @@ def release_arrow_memory() -> Iterator[None]:
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """One Parquet file of a table: its path and statistics."""
+    """One Parquet file of a table: its path and statistics.
+
+    `times` and `clients`: the smallest and largest `status_updated_at` and `client_id` of its events, by which other
+    engines skip files; None in files of snapshots and of older versions.
+    """
 
     table: str
     path: str
@@ -99,6 +103,8 @@ class DataFile(msgspec.Struct, frozen=True):
     last_partition: str | None = None
     model_version: int | None = None
     model_digest: str | None = None
+    times: tuple[int, int] | None = None
+    clients: tuple[str, str] | None = None
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):
@@ -130,6 +136,8 @@ class FileWriter:
         self._writer = pq.ParquetWriter(self._sink, FILE_SCHEMAS[table], **_writing(table))
         self._extremes: list[tuple[Any, Any]] = []
         self._names: list[tuple[str, str]] = []
+        self._times: list[tuple[int, int]] = []
+        self._clients: list[tuple[str, str]] = []
         self.rows = 0
         self.digest = Digest()
 
@@ -140,6 +148,9 @@ class FileWriter:
         if self._table != LOG:
             names = rows.column("partition")
             self._names.append((names[0].as_py(), names[-1].as_py()))
+        if self._table != SNAPSHOTS:
+            self._times.append(_bounds(rows.column("status_updated_at")))
+            self._clients.append(_bounds(rows.column("client_id")))
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.digest += digest(rows)
         self.rows += rows.num_rows
@@ -170,7 +181,21 @@ class FileWriter:
             self._names[-1][1] if self._names else None,
             self._model_version,
             self._model_digest,
+            _widest(self._times),
+            _widest(self._clients),
         )
+
+
+def _bounds(column: Any) -> tuple[Any, Any]:
+    """The smallest and the largest value; None for both when there is a null, which only a damaged row has."""
+    both = pc.min_max(column, skip_nulls=False).as_py()
+    return both["min"], both["max"]
+
+
+def _widest(bounds: list[tuple[Any, Any]]) -> tuple[Any, Any] | None:
+    if not bounds or any(None in both for both in bounds):
+        return None
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
 
 
 def write_runs(
