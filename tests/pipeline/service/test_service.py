@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
@@ -18,6 +19,7 @@ from tests.pipeline.history import make_store
 from tests.pipeline.processes import wait_until
 from unisono.ipc.files import read_pipeline_status, write_pipeline_status
 from unisono.lake.lake import Lake
+from unisono.lake.run_tables import RUNS
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.retain.job import RetentionPolicy
 from unisono.pipeline.open_log import sqlite_uri
@@ -130,6 +132,23 @@ def test_a_stage_that_fails_does_not_keep_the_others(bench: Bench) -> None:
     export = service.status.stages["export"]
     assert (export.failures, export.failed_in_a_row, export.error) == (2, 2, "no luck and more")
     assert "export failed: no luck and more" in bench.said
+
+
+def test_runs_are_kept_in_the_lake(bench: Bench) -> None:
+    idle = ServiceStage("idle", lambda: StageResult(0, "nothing to do"))
+    service = bench.service(bench.stage("export"), idle, bench.stage("retain", then=fail))
+    service.run(threading.Event(), cycles=2)
+    table = DeltaTable(bench.lake.storage.table(RUNS))
+    rows = table.to_pyarrow_table().to_pylist()
+    assert sorted((row["job"], row["ok"], row["items"]) for row in rows) == [
+        ("export", True, 1),
+        ("export", True, 1),
+        ("retain", False, 0),
+        ("retain", False, 0),
+    ]
+    assert {row["error"] for row in rows if row["job"] == "retain"} == {"no luck and more"}
+    assert len({row["run_id"] for row in rows}) == 4
+    assert table.version() == 1, "one commit per cycle"
 
 
 def test_a_stage_that_keeps_failing_is_tried_ever_more_seldom(bench: Bench) -> None:

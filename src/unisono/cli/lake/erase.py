@@ -11,6 +11,7 @@ import click
 from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
 
 if TYPE_CHECKING:
+    from unisono.lake.lake import Lake
     from unisono.pipeline.jobs.erase.job import EraseSummary
     from unisono.pipeline.jobs.erase.select import Selector
 
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     multiple=True,
     help="A report of `unisono lake report` to delete. May be repeated.",
 )
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what was asked, erased, searched and found as JSON, also when content remains.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be erased; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase_(
@@ -50,6 +57,7 @@ def erase_(
     partitions: tuple[str, ...],
     reason: str | None,
     reports: tuple[Path, ...],
+    certificate: Path | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -68,6 +76,8 @@ def erase_(
     selector = _selector(clients, users, ids, partitions)
     if not (yes or dry_run or sys.stdin.isatty()):
         raise click.UsageError("this cannot be undone: say --yes, or --dry-run to see what would be erased")
+    if certificate is not None and not certificate.absolute().parent.is_dir():
+        raise click.UsageError(f"{certificate} cannot be written: its directory is missing")
     store, lake = place.store_uri, place.open_lake()
     open_maintainer(store).close()
     lake.view()
@@ -91,9 +101,36 @@ def erase_(
             remove_report(directory)
             place.say(f"removed the report in {directory}: `unisono lake report` makes it again")
         done = erase(spark, store, lake, planned, reason=reason, notify=place.say, also=reports)
+        _keep(lake, done, certificate)
     finally:
         lease.release()
     _report(place, done)
+
+
+def _keep(lake: Lake, done: EraseSummary, file: Path | None) -> None:
+    """Keep the certificate in a file, and in the lake."""
+    from unisono.lake.errors import LakeError
+    from unisono.lake.run_tables import RunRecord, new_run_id, record_runs
+
+    document = done.certificate
+    if file is not None:
+        file.write_bytes(document.json())
+    note = "nothing remains" if document.complete else "content remains"
+    run = RunRecord(
+        new_run_id(),
+        "erase",
+        document.began_at,
+        round(done.seconds, 3),
+        document.events,
+        document.complete,
+        note,
+        "" if document.complete else done.proof.text(),
+        document.json().decode(),
+    )
+    try:
+        record_runs(lake.storage, [run])
+    except LakeError as error:
+        click.echo(f"unisono: the erasure is not in the table of runs: {error}", err=True)
 
 
 def _selector(

@@ -21,7 +21,9 @@ import msgspec
 
 from unisono.display import hide_credentials
 from unisono.ipc.files import PipelineStatus, StageStatus, read_pipeline_status, write_pipeline_status
+from unisono.lake.errors import LakeError
 from unisono.lake.lake import Lake
+from unisono.lake.run_tables import RunRecord, new_run_id, record_runs
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import brief
 from unisono.pipeline.open_log import extent
@@ -41,12 +43,14 @@ HEARTBEAT_S: Final = 20.0
 class StageResult(msgspec.Struct, frozen=True):
     """The number of items (events, snapshots, rows) a stage processed, and a note.
 
-    `wrong`: the stage completed, and found a problem that needs attention.
+    `wrong`: the stage completed, and found a problem that needs attention. `run_id`: of rows that the stage itself
+    put into the lake's table of findings.
     """
 
     items: int
     note: str = ""
     wrong: str = ""
+    run_id: str = ""
 
 
 class ServiceStage(msgspec.Struct, frozen=True):
@@ -119,13 +123,26 @@ class Service:
         return ""
 
     def _cycle(self, stop: threading.Event) -> None:
+        runs: list[RunRecord] = []
         for stage in self._stages:
             if self._is_due(stage):
                 if stop.is_set() or self._blocked_by():
-                    return
-                self._run_stage(stage)
+                    break
+                runs += self._run_stage(stage)
+        if runs and not self._lease.lost.is_set():
+            self._record(runs)
 
-    def _run_stage(self, stage: ServiceStage) -> None:
+    def _record(self, runs: Sequence[RunRecord]) -> None:
+        """Keep the cycle's runs in the lake, in one commit."""
+        try:
+            record_runs(self._lake.storage, runs)
+        except LakeError as error:
+            self._report_problem("cannot record runs in the lake", brief(error))
+        else:
+            self._report_problem("cannot record runs in the lake", "")
+
+    def _run_stage(self, stage: ServiceStage) -> Iterator[RunRecord]:
+        """Run it; yields a record, unless there was nothing to do and nothing wrong."""
         status = self.status.stages[stage.name]
         self.status.at_work, status.last_began_ms = stage.name, now_ms()
         self._save_status()
@@ -147,6 +164,17 @@ class Service:
             self._notify(f"{stage.name} failed: {result.wrong}")
         elif result.items or before:
             self._notify(f"{stage.name}: {result.note} ({status.last_seconds:.1f} s)")
+        if result.wrong or result.items or before:
+            yield RunRecord(
+                result.run_id or new_run_id(),
+                stage.name,
+                status.last_began_ms,
+                status.last_seconds,
+                result.items,
+                not result.wrong,
+                result.note,
+                result.wrong,
+            )
 
     def _is_due(self, stage: ServiceStage) -> bool:
         status = self.status.stages[stage.name]

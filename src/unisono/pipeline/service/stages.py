@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unisono.lake.lake import Lake
+from unisono.lake.run_tables import join_small_files, new_run_id, record_findings
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.job_model import in_force
 from unisono.pipeline.jobs.compact.foreign_files import has_work as has_foreign_files
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
@@ -103,6 +105,7 @@ class _StageWork:
         if needs_compaction(self._lake):
             rows = sum(table.rows_rewritten for table in compact(self._spark, self._lake))
         removed = vacuum(self._lake, self.options.vacuum_hours)
+        join_small_files(self._lake.storage, self.options.vacuum_hours)
         return StageResult(rows + removed, f"{rows} rows joined, {removed} old files removed")
 
     def audit(self) -> StageResult:
@@ -112,11 +115,13 @@ class _StageWork:
         assert self.options.out is not None
         out = self.options.out / "audit"
         out.mkdir(parents=True, exist_ok=True)  # fails before the audit, not after it
+        run_id, began_ms = new_run_id(), now_ms()
         done = audit(self._spark, self._lake, self._store)
+        record_findings(self._lake.storage, done.records(run_id, began_ms))
         (out / "index.html").write_text(page(done), "utf-8")
         (out / "audit.json").write_bytes(done.json() + b"\n")
         wrong = "" if done.sound else f"{done.verdict()} (see {out / 'index.html'})"
-        return StageResult(done.events, done.verdict(), wrong)
+        return StageResult(done.events, done.verdict(), wrong, run_id)
 
     def report(self) -> StageResult:
         from unisono.pipeline.jobs.report.job import report, write

@@ -5,9 +5,11 @@ What does not depend on where tasks run is done without Spark (`HERE`).
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
@@ -76,6 +78,15 @@ def test_planted_strings_are_gone_and_all_else_is_there(spark: SparkSession, tmp
     require_states(data, lake, records)
     rows = erasures(lake)
     assert len({row.erased_at for row in rows}) == 1
+    certificate = done.certificate
+    lines = "".join(f"{row.committed_id} {row.id} {row.erased_at}\n" for row in rows)
+    assert certificate.events_sha256 == hashlib.sha256(lines.encode()).hexdigest()
+    assert (certificate.complete, certificate.events, certificate.intact) == (True, 25, 25)
+    assert (certificate.first_committed_id, certificate.last_committed_id) == (40, 1_000)
+    assert certificate.began_at <= rows[0].erased_at <= certificate.ended_at
+    assert (certificate.files_searched, certificate.remaining) == (done.proof.files, [])
+    assert certificate.is_unchanged()
+    assert not msgspec.structs.replace(certificate, events=24).is_unchanged()
     assert {(row.selected_by, row.reason) for row in rows} == {("client", "a test")}
 
     named = {file.path for file in (*lake.view().log_files, *lake.view().partition_files)}

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from unisono.display import hide_credentials
+from unisono.lake.run_tables import AuditRecord
 from unisono.pipeline.jobs.audit.findings import KINDS, WARNINGS, AuditFinding
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, Scope
 
@@ -92,6 +93,27 @@ class AuditReport(msgspec.Struct, frozen=True):
         if not self.sound:
             lines.append("Keep a copy of lake and log as they are before anything else is done with them.")
         return "\n".join(lines)
+
+    def records(self, run_id: str, began_ms: int) -> list[AuditRecord]:
+        """The rows of this audit in the lake's table of findings: kinds, counts and events, no messages, which can
+        quote events.
+        """
+        return [
+            AuditRecord(
+                run_id,
+                began_ms,
+                kind.kind,
+                kind.meaning,
+                kind.warning,
+                kind.count,
+                [
+                    finding.committed_id
+                    for finding in self.findings
+                    if finding.kind == kind.kind and finding.committed_id is not None
+                ],
+            )
+            for kind in self.kinds
+        ]
 
     def json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)

@@ -11,5 +11,6 @@ fragments          what content looks like in a file: the texts to look for
 search             looks for them in every file
 proof              the log, the lake and its files have nothing left
 unproved           what could not be read, and therefore not proved
+certificate        what was asked, erased, searched and found, as a document
 old_reports        reports made before, which may quote the content
 """

@@ -31,6 +31,7 @@ from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.pipeline.clock import now_ms
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
+from unisono.pipeline.jobs.erase.certificate import ErasureCertificate, ErasureCounts, certify
 from unisono.pipeline.jobs.erase.delete_files import clear_events, clear_states
 from unisono.pipeline.jobs.erase.erasure_table import record, recorded
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, SALT_BYTES, Pieces
@@ -121,6 +122,7 @@ class EraseSummary(msgspec.Struct, frozen=True):
     files_removed: int
     seconds: float
     proof: Proof
+    certificate: ErasureCertificate
 
 
 def plan(spark: SparkSession, store: str, lake: Lake, selector: Selector) -> ErasePlan:
@@ -170,7 +172,7 @@ def erase(
     also: Sequence[Path] = (),
 ) -> EraseSummary:
     """Carry out a plan, and what an earlier one left undone. `also`: further directories to search."""
-    began = time.monotonic()
+    began, began_at = time.monotonic(), now_ms()
     selection, tokens, times = _begin(lake, planned, reason)
     erased, names = TombstoneTimes.of(times), selection.partitions
     notify(f"events recorded as to be erased: {len(times)}")
@@ -190,8 +192,20 @@ def erase(
     proof = prove_erased(spark, store, lake, erased, pieces, CleanStates(frozenset(names), folded_ms), also)
     if proof.holds:
         clear_unproved(lake.storage)
+    certificate = certify(
+        store,
+        lake.storage.location,
+        planned.selector.kind,
+        reason,
+        (began_at, now_ms()),
+        selection.events,
+        times,
+        ErasureCounts(planned.intact, len(names), rows, hot, removed),
+        proof,
+    )
+    seconds = time.monotonic() - began
     return EraseSummary(
-        planned.events, planned.intact, rows, hot, len(names), removed, time.monotonic() - began, proof
+        planned.events, planned.intact, rows, hot, len(names), removed, seconds, proof, certificate
     )
 
 
