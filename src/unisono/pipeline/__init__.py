@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unisono.pipeline.api import (
         audit,
+        create_views,
         diff,
         export,
         make_snapshots,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "create_views",
     "diff",
     "export",
     "make_snapshots",

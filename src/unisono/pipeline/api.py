@@ -28,6 +28,7 @@ from unisono.pipeline.open_log import normal_uri
 from unisono.pipeline.origin_check import require_same_model
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
+from unisono.pipeline.spark.lake_source import SCHEMAS, STORAGE
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.state_diff import StateChange, changes
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "create_views",
     "diff",
     "export",
     "make_snapshots",
@@ -100,6 +102,22 @@ def read_partitions(
 ) -> DataFrame:
     """The lake's events of these partitions, or of all, one row for each partition of an event."""
     return frames.read_partitions(spark, _lake(lake, storage_options), names, since, upto)
+
+
+def create_views(
+    spark: SparkSession, lake: Lake | str, *, prefix: str = "", storage_options: Options = _NO_OPTIONS
+) -> list[str]:
+    """Temporary views of the lake as it is now, in the session's catalog; returns their names.
+
+    `events`, `partition_events`, `states`, `items`, `runs` and `audit`, each after `prefix`.
+    """
+    target = _lake(lake, storage_options)
+    register(spark)
+    options = {f"{STORAGE}{name}": value for name, value in target.storage.options.items()}
+    for table in SCHEMAS:
+        reader = spark.read.format("unisono").options(lake=target.storage.location, table=table, **options)
+        reader.load().createOrReplaceTempView(f"{prefix}{table}")
+    return [f"{prefix}{table}" for table in SCHEMAS]
 
 
 def states_at(

@@ -4,11 +4,12 @@
     spark.read.format("unisono").option("store", "sqlite:DIRECTORY").load()
     spark.readStream.format("unisono").option("store", "postgresql://…").load()
 
-Options, beside `store`:
+With the option `lake` in place of `store` it reads a table of a lake: see `lake_source.py`. Options, beside `store`:
 
     from                  events after this committed_id (default: all of the log)
     to                    events up to this one (batch default: the head when `load` is called; stream: no end)
     partitions            only events in any of these: a name, or a JSON array of names
+    columns               only these, separated by commas
     max_events_per_batch  of a stream (default 100,000)
     events_per_task       ids per input partition (default 100,000)
     push_down             true: conditions on committed_id narrow what is read, as from and to do. For a DataFrame
@@ -23,7 +24,7 @@ offset is the committed_id it has reached.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -63,6 +64,8 @@ from unisono.pipeline.open_log import (
     read_range,
     require_range,
 )
+from unisono.pipeline.spark.lake_source import LakeTableRead, chosen_columns, column_types
+from unisono.pipeline.spark.options import flag_option, given_options, names_option, number_option
 
 EVENTS_PER_TASK: Final = 100_000
 """At most a second of work, so that a lost task costs little and cores stay busy."""
@@ -74,10 +77,13 @@ SPARSE_TASKS_MAX: Final = 16
 """Reading few partitions takes index lookups: more tasks cost more than they save."""
 
 _OPTIONS: Final = frozenset(
-    ("store", "from", "to", "partitions", "max_events_per_batch", "events_per_task", "push_down")
+    ("store", "from", "to", "partitions", "columns", "max_events_per_batch", "events_per_task", "push_down")
 )
 
-_NO_STORE: Final = '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…'
+_NO_STORE: Final = (
+    '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…, or .option("lake", …); Spark passes no '
+    "options of a table in a catalog: use CREATE TEMPORARY VIEW … USING unisono OPTIONS (…)"
+)
 
 
 class IdRange(InputPartition):
@@ -95,6 +101,7 @@ class Reading(msgspec.Struct, frozen=True):
     store: str
     partitions: tuple[str, ...] | None
     events_per_task: int
+    columns: tuple[str, ...]
 
     def ranges(self, since: int, upto: int) -> Sequence[InputPartition]:
         """`(since, upto]` as input partitions, at least one."""
@@ -117,7 +124,7 @@ class Reading(msgspec.Struct, frozen=True):
                 stretches = read_partitions(reader, self.partitions, part.since, part.upto)
             with gc_paused():
                 for records in stretches:
-                    yield to_batch(records)
+                    yield to_batch(records).select(list(self.columns))
         finally:
             reader.close()
 
@@ -236,7 +243,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadRequest:
-        given = {name.lower(): value for name, value in options.items()}
+        given = given_options(options)
         unknown = sorted(set(given) - _OPTIONS)
         if unknown:
             raise PipelineError(
@@ -246,15 +253,16 @@ class ReadRequest(msgspec.Struct, frozen=True):
             raise NoSuchStore(_NO_STORE)
         reading = Reading(
             normal_uri(given["store"]),
-            _names(given.get("partitions")),
-            _number(given, "events_per_task", 1) or EVENTS_PER_TASK,
+            names_option(given.get("partitions")),
+            number_option(given, "events_per_task", 1) or EVENTS_PER_TASK,
+            chosen_columns(SPARK_LOG_SCHEMA, given.get("columns")),
         )
         return cls(
             reading,
-            _number(given, "from", 0),
-            _number(given, "to", 0),
-            _number(given, "max_events_per_batch", 1) or EVENTS_PER_BATCH,
-            _flag(given, "push_down"),
+            number_option(given, "from", 0),
+            number_option(given, "to", 0),
+            number_option(given, "max_events_per_batch", 1) or EVENTS_PER_BATCH,
+            flag_option(given, "push_down"),
             extent(reading.store),
         )
 
@@ -264,17 +272,26 @@ class UnisonoSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        to_be_written = options.get("url") and not options.get("store")
-        self._request = None if to_be_written else ReadRequest.of(options)
+        given = given_options(options)
+        to_be_written = given.get("url") and not given.get("store")
+        self._lake = LakeTableRead.of(options) if given.get("lake") else None
+        self._request = None if to_be_written or self._lake else ReadRequest.of(options)
 
     @classmethod
     def name(cls) -> str:
         return "unisono"
 
     def schema(self) -> str:
-        return SPARK_LOG_SCHEMA
+        if self._lake is not None:
+            return self._lake.schema()
+        if self._request is None:
+            return SPARK_LOG_SCHEMA
+        types = column_types(SPARK_LOG_SCHEMA)
+        return ", ".join(f"{name} {types[name]}" for name in self._request.reading.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        if self._lake is not None:
+            return self._lake.reader()
         request = self._reading()
         since = request.log.pruned_to if request.since is None else request.since
         upto = request.log.head if request.to is None else request.to
@@ -301,35 +318,3 @@ class UnisonoSource(DataSource):
         if self._request is None:
             raise NoSuchStore(_NO_STORE)
         return self._request
-
-
-def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise NoSuchRange(f"option {name} must be a whole number from {least} on, not {text!r}")
-    return number
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise PipelineError(f"option {name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    if not text.startswith("["):
-        return (text,)
-    try:
-        names: Any = msgspec.json.decode(text, type=tuple[str, ...])
-    except msgspec.DecodeError as error:
-        raise NoSuchRange(f"option partitions must be a name or a JSON array of names: {error}") from error
-    return tuple(names)

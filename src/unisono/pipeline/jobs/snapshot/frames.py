@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -52,13 +52,20 @@ def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> Da
 
 
 def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:
-    """On an executor: the newest rows of one bucket, in the order of partitions."""
-    with Snapshots.opened(task.storage, task.files, task.upto) as snapshots:
-        rows = (_sound_row(snapshots, name) for name, _ in snapshots.found(task.subset))
+    """On an executor: the newest rows of one bucket."""
+    return newest_rows(task.storage, task.subset, task.files, task.model_version, task.upto)
+
+
+def newest_rows(
+    storage: Storage, subset: PartitionSubset, files: Sequence[DataFile], model_version: int, upto: int
+) -> Iterator[pa.RecordBatch]:
+    """The newest snapshot of each partition of a subset up to an id, in the order of partitions."""
+    with Snapshots.opened(storage, files, upto) as snapshots:
+        rows = (_sound_row(snapshots, name) for name, _ in snapshots.found(subset))
         for batch in in_batches(
             rows, lambda row: len(row.state), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES
         ):
-            yield _batch(batch, task.model_version)
+            yield _batch(batch, model_version)
 
 
 def _sound_row(snapshots: Snapshots, name: bytes) -> StateRow:

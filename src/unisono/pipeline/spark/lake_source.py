@@ -1,0 +1,247 @@
+"""The lake's tables through the data source, without Delta jars: `format("unisono")` with the option `lake`.
+
+    spark.read.format("unisono").option("lake", "DIRECTORY").option("table", "events").load()
+    CREATE TEMPORARY VIEW events USING unisono OPTIONS (lake 'DIRECTORY', table 'events')
+
+Tables: `events`, one row per event; `partition_events`, one row per partition and event; `states`, the newest
+snapshot of each partition; `items`, one row per item of a tree in those states; `runs` and `audit`, what the pipeline
+did and found. Options, beside `lake` and `table`:
+
+    from, to        events after this committed_id, up to that one
+    partitions      only these: a name, or a JSON array of names (`partition_events`, `states`, `items`)
+    columns         only these, separated by commas; others are not read
+    model_version   of `states` and `items` (default: the newest that has snapshots)
+    storage.KEY     an option of the object store, as delta-rs takes it
+
+A DataFrame and a view are the lake at the time when they are made. Spark 4.3 gives a table in a catalog (CREATE
+TABLE) none of its options when it is read, so it must be a temporary view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from unisono.lake.columns import SPARK_LOG_SCHEMA, SPARK_PARTITION_SCHEMA
+from unisono.lake.lake import Lake
+from unisono.lake.merge import NamedPartitions, PartitionSubset
+from unisono.lake.run_tables import AUDIT, RUNS, read_rows
+from unisono.lake.scan import RowRange, files_with, scan_file
+from unisono.lake.snapshots import files_of
+from unisono.lake.storage import SNAPSHOTS, Storage
+from unisono.lake.write import DataFile
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
+from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
+from unisono.pipeline.jobs.snapshot.job import by_bucket
+from unisono.pipeline.spark.options import given_options, names_option, number_option
+
+COMMITTED_AT: Final = "committed_at"
+"""`status_updated_at` as a timestamp."""
+
+SCHEMAS: Final = {
+    "events": f"{SPARK_LOG_SCHEMA}, {COMMITTED_AT} TIMESTAMP",
+    "partition_events": f"{SPARK_PARTITION_SCHEMA}, {COMMITTED_AT} TIMESTAMP",
+    "states": SNAPSHOTS_SCHEMA,
+    "items": ITEMS_SCHEMA,
+    "runs": "run_id STRING, job STRING, began_at TIMESTAMP, seconds DOUBLE, items BIGINT, ok BOOLEAN, note STRING, "
+    "error STRING, document STRING",
+    "audit": "run_id STRING, began_at TIMESTAMP, kind STRING, meaning STRING, warning BOOLEAN, count BIGINT, "
+    "committed_ids ARRAY<BIGINT>",
+}
+"""The columns of each table, for Spark."""
+
+STORAGE: Final = "storage."
+_OPTIONS: Final = frozenset(("lake", "table", "from", "to", "partitions", "columns", "model_version"))
+_OF_EVENTS: Final = ("events", "partition_events")
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+
+
+class _Part(InputPartition):
+    """The rows that one task reads."""
+
+    def __init__(self, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        super().__init__(None)
+        self.read = read
+
+
+class _EventRows(msgspec.Struct, frozen=True):
+    """Rows of one file of events."""
+
+    storage: Storage
+    file: DataFile
+    span: RowRange
+    columns: tuple[str, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        stored = [_stored(name) for name in self.columns]
+        for batch in scan_file(self.storage, self.file, self.span, list(dict.fromkeys(stored))):
+            yield pa.RecordBatch.from_arrays(
+                [_column(batch, name) for name in self.columns], names=list(self.columns)
+            )
+
+
+class _StateRows(msgspec.Struct, frozen=True):
+    """The newest snapshots of some partitions, or their items."""
+
+    storage: Storage
+    table: str
+    subset: PartitionSubset
+    files: tuple[DataFile, ...]
+    model_version: int
+    upto: int
+    columns: tuple[str, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        rows = newest_rows(self.storage, self.subset, self.files, self.model_version, self.upto)
+        for batch in rows if self.table == "states" else item_rows(rows):
+            yield batch.select(list(self.columns))
+
+
+class _RecordRows(msgspec.Struct, frozen=True):
+    """All rows of `_runs` or `_audit`."""
+
+    storage: Storage
+    table: str
+    columns: tuple[str, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        yield from read_rows(self.storage, self.table).select(list(self.columns)).to_batches()
+
+
+class LakeReader(DataSourceReader):
+    """One read of one table."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        return partition.read()
+
+
+class LakeTableRead(msgspec.Struct, frozen=True):
+    """The validated options of a read."""
+
+    lake: Lake
+    table: str
+    since: int
+    upto: int | None
+    names: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    model_version: int | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> LakeTableRead:
+        given = given_options(options)
+        storage = {name[len(STORAGE) :]: value for name, value in given.items() if name.startswith(STORAGE)}
+        unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith(STORAGE))
+        if unknown:
+            raise PipelineError(
+                f"option {unknown[0]!r} is unknown; known options of a lake are {', '.join(sorted(_OPTIONS))}"
+            )
+        table = given.get("table", "events")
+        if table not in SCHEMAS:
+            raise PipelineError(f"there is no table {table!r}; there are {', '.join(SCHEMAS)}")
+        if "partitions" in given and table in ("events", "runs", "audit"):
+            raise PipelineError(
+                f"the table {table} is not by partition: use partition_events, states or items"
+            )
+        return cls(
+            Lake.at(given["lake"], storage),
+            table,
+            number_option(given, "from", 0) or 0,
+            number_option(given, "to", 0),
+            names_option(given.get("partitions")),
+            chosen_columns(SCHEMAS[table], given.get("columns")),
+            number_option(given, "model_version", 0),
+        )
+
+    def schema(self) -> str:
+        types = column_types(SCHEMAS[self.table])
+        return ", ".join(f"{name} {types[name]}" for name in self.columns)
+
+    def reader(self) -> LakeReader:
+        if self.table in _OF_EVENTS:
+            parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(self._event_parts())
+        elif self.table in ("states", "items"):
+            parts = list(self._state_parts())
+        else:
+            parts = [_RecordRows(self.lake.storage, RUNS if self.table == "runs" else AUDIT, self.columns)]
+        return LakeReader([_Part(part) for part in parts] or [_Part(_no_rows)])
+
+    def _event_parts(self) -> Iterator[_EventRows]:
+        view = self.lake.view()
+        upto = view.last(self.upto)
+        if self.names is not None:
+            for name in self.names:
+                for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
+                    yield _EventRows(view.storage, file, RowRange(self.since, upto, name), self.columns)
+            return
+        for file in view.log_files if self.table == "events" else view.partition_files:
+            if file.last_id > self.since and file.first_id <= upto:
+                yield _EventRows(view.storage, file, RowRange(self.since, upto), self.columns)
+
+    def _state_parts(self) -> Iterator[_StateRows]:
+        table, head = self.lake.find(SNAPSHOTS), self.lake.head()
+        if table is None:
+            return
+        files = table.readable_files()
+        versions = {file.model_version or 0 for file in files}
+        version = max(versions, default=0) if self.model_version is None else self.model_version
+        upto = head if self.upto is None else min(self.upto, head)
+        buckets = table.description().buckets
+        if self.names is not None:
+            own = files_with(files_of(files, version), buckets, self.names, -1, upto)
+            encoded = tuple(sorted({name.encode() for name in self.names}))
+            named = NamedPartitions(buckets, names=encoded)
+            yield self._states(named, own, version, upto)
+            return
+        for subset, own in by_bucket(table, version):
+            yield self._states(subset, own, version, upto)
+
+    def _states(
+        self, subset: PartitionSubset, files: Sequence[DataFile], version: int, upto: int
+    ) -> _StateRows:
+        return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
+
+
+def _no_rows() -> Iterator[pa.RecordBatch]:
+    return iter(())
+
+
+def column_types(schema: str) -> dict[str, str]:
+    """Column → type of a schema in Spark's notation without nested commas."""
+    pairs = (part.strip().partition(" ") for part in schema.split(","))
+    return {name: kind for name, _, kind in pairs}
+
+
+def chosen_columns(schema: str, text: str | None) -> tuple[str, ...]:
+    """The columns named in an option, each once; all without one."""
+    known = tuple(column_types(schema))
+    if text is None:
+        return known
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise PipelineError(
+            f"option columns: {unknown[0] if unknown else text!r} is none of {', '.join(known)}"
+        )
+    return names
+
+
+def _stored(column: str) -> str:
+    return "status_updated_at" if column == COMMITTED_AT else column
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    if name != COMMITTED_AT:
+        return batch.column(name)
+    return batch.column("status_updated_at").cast(pa.timestamp("ms", "UTC")).cast(_TIMESTAMP)

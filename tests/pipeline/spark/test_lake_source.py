@@ -1,0 +1,139 @@
+"""The lake's tables through the data source: rows, columns and views; most of it without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.lake.lakes import HERE
+from tests.pipeline.equality import by_partition
+from tests.pipeline.history import make_store, row_of
+from unisono.lake.lake import Lake
+from unisono.lake.run_tables import RunRecord, record_runs
+from unisono.pipeline import create_views
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.snapshot.items import items_of
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.lake_source import LakeTableRead
+from unisono.store.port import Record
+
+OPEN = ShippedModel.open()
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, list[Record]]:
+    folder = tmp_path_factory.mktemp("tables")
+    records = make_store(folder / "data", 600)
+    made = Lake.at(str(folder / "lake"))
+    made.make(buckets=4)
+    for upto in (400, 600):
+        export(HERE, sqlite_uri(folder / "data"), made, to=upto)
+        snapshot(HERE, made, OPEN)
+    record_runs(made.storage, [RunRecord("one", "export", 1_700_000_000_000, 1.0, 600, True)])
+    return made, records
+
+
+def rows_of(lake: Lake, **options: str) -> list[dict[str, Any]]:
+    reader = LakeTableRead.of({"lake": lake.storage.location, **options}).reader()
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_events_with_their_time(lake: tuple[Lake, list[Record]]) -> None:
+    made, records = lake
+    rows = rows_of(made)
+    assert len(rows) == 600
+    for row, record in zip(sorted(rows, key=lambda row: row["committed_id"]), records, strict=True):
+        committed_at = row.pop("committed_at")
+        assert committed_at == datetime.fromtimestamp(record.status_updated_at / 1_000, UTC)
+        assert row == row_of(record)
+
+
+def test_only_the_columns_ids_and_partitions_that_are_asked_for(lake: tuple[Lake, list[Record]]) -> None:
+    made, records = lake
+    assert LakeTableRead.of({"lake": made.storage.location, "columns": "type, committed_at"}).schema() == (
+        "type STRING, committed_at TIMESTAMP"
+    )
+    some = rows_of(made, columns="committed_id", **{"from": "100", "to": "102"})
+    assert some == [{"committed_id": 101}, {"committed_id": 102}]
+    name, history = next(iter(by_partition(records).items()))
+    found = rows_of(made, table="partition_events", partitions=name, columns="committed_id,partition")
+    assert sorted(row["committed_id"] for row in found) == [record.committed_id for record in history]
+    assert {row["partition"] for row in found} == {name}
+
+
+def test_states_and_their_items(lake: tuple[Lake, list[Record]]) -> None:
+    made, records = lake
+    states = {row["partition"]: row for row in rows_of(made, table="states")}
+    assert states.keys() == by_partition(records).keys()
+    items = rows_of(made, table="items")
+    for name, row in states.items():
+        expected = state_at(made, name, OPEN).state
+        assert json.loads(row["state"]) == expected
+        own = [item for item in items if item["partition"] == name]
+        doc: Any = expected["tree"].get("doc", {})  # type: ignore[union-attr]
+        assert {item["id"]: json.loads(item["value"]) for item in own} == doc.get("items", {})
+        assert {item["target"] for item in own} <= {"doc"}
+    assert items
+    (name,) = {row["partition"] for row in rows_of(made, table="items", partitions=items[0]["partition"])}
+    assert name == items[0]["partition"]
+
+
+def test_items_have_parents_and_positions() -> None:
+    leaf = {"id": "c", "children": []}
+    tree = [{"id": "a", "children": [{"id": "b", "children": []}, leaf]}, {"id": "d", "children": []}]
+    state: Any = {
+        "tree": {"x": {"y": {"tree": tree, "items": {name: {"n": name} for name in "abcd"}}, "z": 1}}
+    }
+    assert [item[:5] for item in items_of(state)] == [
+        ("x.y", "a", None, 0, 0),
+        ("x.y", "b", "a", 0, 1),
+        ("x.y", "c", "a", 1, 1),
+        ("x.y", "d", None, 1, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"table": "log"}, "there is no table 'log'"),
+        ({"columns": "event, nothing"}, "'nothing' is none of committed_id"),
+        ({"colums": "event"}, "option 'colums' is unknown"),
+        ({"partitions": "a"}, "the table events is not by partition"),
+    ],
+)
+def test_options_that_cannot_be_meant(
+    lake: tuple[Lake, list[Record]], options: dict[str, str], error: str
+) -> None:
+    with pytest.raises(PipelineError, match=error):
+        LakeTableRead.of({"lake": lake[0].storage.location, **options})
+
+
+def test_views_in_the_catalog(spark: SparkSession, lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    made, records = lake
+    names = create_views(spark, made.storage.location, prefix="u_")
+    assert names == ["u_events", "u_partition_events", "u_states", "u_items", "u_runs", "u_audit"]
+    found = spark.sql("SELECT count(*) n, max(committed_at) t FROM u_events WHERE type = 'set'").collect()[0]
+    own = [record for record in records if row_of(record)["type"] == "set"]
+    assert (found.n, found.t.timestamp() * 1_000) == (len(own), own[-1].status_updated_at)
+    both = spark.sql(
+        "SELECT count(*) n FROM u_partition_events e JOIN u_states s ON e.partition = s.partition"
+    ).collect()[0]
+    assert both.n == sum(len(record.partitions) for record in records)
+    assert [row.job for row in spark.sql("SELECT job FROM u_runs").collect()] == ["export"]
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW u_two USING unisono OPTIONS (lake '{made.storage.location}', columns 'id')"
+    )
+    assert len(spark.sql("SELECT * FROM u_two LIMIT 5").collect()) == 5
+    empty = Lake.at(str(tmp_path / "empty"))
+    empty.make()
+    create_views(spark, empty, prefix="e_")
+    assert spark.sql("SELECT * FROM e_states").collect() == []
