@@ -119,16 +119,3 @@ class TimelineConnection(msgspec.Struct):
 
     syncs: deque[tuple[float, Sync]] = msgspec.field(default_factory=deque)
     cycle_starts: dict[str, int] = {}
-
-
-class RejectedEvent(msgspec.Struct, frozen=True):
-    """What counts of an `event_rejected`."""
-
-    id: str
-
-
-class ReceivedError(msgspec.Struct, frozen=True):
-    """What counts of an `error`."""
-
-    code: str = ""
-    details: Any = None

@@ -17,6 +17,7 @@ from tests.pipeline.corruptions import GROUPS, at_random
 from tests.pipeline.lake_corruptions import BUCKETS, HALF, SPREAD_TO, Found
 from tests.pipeline.planting import Planter
 from unisono.lake.lake import Lake
+from unisono.lake.run_tables import AUDIT, RUNS, read_rows
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.model.load import load_model
 from unisono.pipeline.job_model import ShippedModel
@@ -225,9 +226,12 @@ def test_the_command(spark: SparkSession, damager: Damager, sound: Path, tmp_pat
     planter.change(76, type="set")
     planter.commit()
     page, plain = tmp_path / "out" / "index.html", tmp_path / "out" / "audit.json"
-    files = ["--out", str(tmp_path / "out")]
+    files = ["--out", str(tmp_path / "out"), "--record"]
     done = unisono("lake", "audit", "--lake", lake.storage.location, "--data", str(data), *files)
     assert done.exit_code == 1, done.output
+    (run,), (row,) = (read_rows(lake.storage, name).to_pylist() for name in (RUNS, AUDIT))
+    assert (run["job"], run["ok"], run["run_id"]) == ("audit", False, row["run_id"])
+    assert (row["kind"], row["count"], row["committed_ids"]) == ("kind", 1, [76])
     assert "event 76: its columns say type 'set'" in done.stdout
     assert "NOT SOUND, 1 finding" in done.stdout.splitlines()[-1]
     told = json.loads(plain.read_text())

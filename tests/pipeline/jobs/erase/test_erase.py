@@ -36,12 +36,14 @@ from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtur
 from unisono.lake.attempt_files import removed_unless_committed
 from unisono.lake.errors import CommitConflict
 from unisono.lake.lake import Lake
+from unisono.lake.run_tables import RUNS, read_rows
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
 from unisono.model.authorship import authorship_of
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.erase.all_files import lake_files
+from unisono.pipeline.jobs.erase.certificate import ErasureCertificate
 from unisono.pipeline.jobs.erase.erasure_table import erasures
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, SALT_BYTES, Pieces, pieces_of, sample, token
 from unisono.pipeline.jobs.erase.job import NothingFound, erase, plan
@@ -372,8 +374,16 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     report = tmp_path / "report"
     (report / "tables").mkdir(parents=True)
     (report / "index.html").write_text(canary(40))
-    done = call("--client", CULPRIT, "--yes", "--reports", str(report))
+    unwritable = call("--client", CULPRIT, "--yes", "--certificate", str(tmp_path / "no" / "where.json"))
+    assert "its directory is missing" in unwritable.output
+    paper = tmp_path / "certificate.json"
+    done = call("--client", CULPRIT, "--yes", "--reports", str(report), "--certificate", str(paper))
     assert done.exit_code == 0, done.stderr
+    written = msgspec.json.decode(paper.read_bytes(), type=ErasureCertificate)
+    assert (written.is_unchanged(), written.complete, written.events) == (True, True, 5)
+    assert CULPRIT not in paper.read_text()
+    (run,) = read_rows(lake.storage, RUNS).to_pylist()
+    assert (run["job"], run["ok"], run["document"].encode()) == ("erase", True, paper.read_bytes())
     assert done.stdout.startswith("erased 5 events in ")
     assert done.stdout.endswith("files searched, none holds erased content\n")
     assert list(holders(data, tmp_path / "lake", report)) == []
