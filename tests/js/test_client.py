@@ -64,6 +64,10 @@ def test_connection(built: Path) -> None:
     run("--test", str(built / "packages/client/test/connection.test.mjs"))
 
 
+def test_a_tanstack_collection(node_tests: NodeTests) -> None:
+    node_tests("packages/tanstack-db/test/collection.test.mjs")
+
+
 def test_extensions(built: Path) -> None:
     run("--test", str(built / "packages/client/test/extension.test.mjs"))
 

@@ -152,6 +152,90 @@ def test_the_history_says_who_did_what_and_when(browser: Browser, dev: DevServer
         page.context.close()
 
 
+def _full(browser: Browser, dev: DevServer, **more: str) -> tuple[Page, Page]:
+    """A window that shows everything the demo has, and that of somebody who is at an item."""
+    page, other = window(browser, dev, **more), window(browser, dev)
+    title = f"Seen by {more}"
+    add(page, title)
+    add(page, f"List of {more}", "New list", "Add list")
+    page.get_by_label(f"Add a card to List of {more}").click()
+    page.get_by_text("History", exact=True).click()
+    page.get_by_label("Offline").check()
+    page.get_by_role("status").filter(has_text="Offline").wait_for()
+    late = page.get_by_label(f"Title of {title}")
+    late.fill("Too late")
+    late.press("Enter")
+    other.get_by_label(f"Delete {title}").click()
+    other.get_by_label(f"Title of {title}").wait_for(state="detached")
+    page.get_by_label("Offline").uncheck()
+    page.locator("#rejected li").wait_for()
+    other.get_by_label("Title of New card").first.focus()
+    page.locator(".marks").wait_for()
+    return page, other
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_nothing_serious_to_say(browser: Browser, dev: DevServer, scheme: str) -> None:
+    page, other = _full(browser, dev, color_scheme=scheme)
+    page.evaluate((CLIENTS / "node_modules/axe-core/axe.min.js").read_text())
+    found = page.evaluate("axe.run()")
+    assert len(found["passes"]) > 20
+    serious = [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    page.get_by_role("button", name="Discard Too late").click()
+    for each in (page, other):
+        each.context.close()
+
+
+REACHED = """() => {
+  const { activeElement: at } = document;
+  if (at === document.body) return null;
+  const { outlineStyle, outlineWidth } = getComputedStyle(at);
+  const seen = outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
+  return { place: [...document.querySelectorAll("*")].indexOf(at), seen };
+}"""
+
+
+def test_everything_is_reached_and_used_by_the_keyboard(browser: Browser, dev: DevServer) -> None:
+    page, other = _full(browser, dev)
+    usable = page.evaluate(
+        """[...document.querySelectorAll("*")].flatMap((each, place) =>
+        each.matches("button, input, summary, a[href]") && each.checkVisibility() ? [place] : [])"""
+    )
+    reached: list[int] = []
+    for _ in range(2 * len(usable)):  # from where the focus is, to the end and on from the beginning
+        page.keyboard.press("Tab")
+        at = page.evaluate(REACHED)
+        if at is not None:
+            assert at["seen"], "the focus is not to be seen"
+            if at["place"] in reached:
+                break
+            reached.append(at["place"])
+    first = reached.index(min(reached))
+    assert reached[first:] + reached[:first] == usable
+    page.get_by_label("New item").focus()
+    page.keyboard.type("By hand")
+    page.keyboard.press("Enter")
+    page.get_by_label("Title of By hand").wait_for()
+    page.get_by_label("Add an item below By hand").focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("Title of New item").wait_for()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Add an item below By hand"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    page.get_by_label("Title of By hand").wait_for(state="detached")
+    page.wait_for_function("document.activeElement.id === 'outline-text'")
+    page.get_by_label("Offline").focus()
+    page.keyboard.press("Space")
+    page.get_by_role("status").filter(has_text="Offline").wait_for()
+    for each in (page, other):
+        each.context.close()
+
+
 def test_a_second_window_is_another_person(browser: Browser, dev: DevServer) -> None:
     page = window(browser, dev)
     with page.expect_popup() as opening:

@@ -52,8 +52,9 @@ function element(tag, fields = {}, ...children) {
   return made;
 }
 
-function button(text, label, onclick) {
-  const made = element("button", { type: "button", textContent: text, onclick });
+/** A button; its name finds it again when everything was drawn anew. */
+function button(text, label, name, onclick) {
+  const made = element("button", { type: "button", textContent: text, name, onclick });
   made.setAttribute("aria-label", label);
   return made;
 }
@@ -69,9 +70,12 @@ function draftIds() {
 function titleField(target, id, title) {
   const field = element("input", { defaultValue: title, maxLength: 200, name: id });
   field.setAttribute("aria-label", `Title of ${title || "an untitled item"}`);
+  let saved = title;
   const save = () => {
     const text = field.value.trim();
-    if (text && text !== title && field.isConnected) attempt(client.tree(target).update(id, { title: text }));
+    if (drawing || !text || text === saved) return;
+    saved = text;
+    attempt(client.tree(target).update(id, { title: text }));
   };
   field.onblur = save;
   field.onkeydown = (event) => {
@@ -86,10 +90,10 @@ function outlineItem(tree, node, drafts) {
     "div",
     { className: "row" },
     titleField(OUTLINE, node.id, title),
-    button("+", `Add an item below ${title}`, () => {
+    button("+", `Add an item below ${title}`, `add ${node.id}`, () => {
       attempt(client.tree(OUTLINE).push({ title: "New item" }, { parent: node.id, position: "last" }));
     }),
-    button("×", `Delete ${title}`, () => attempt(client.tree(OUTLINE).delete(node.id))),
+    button("×", `Delete ${title}`, `delete ${node.id}`, () => attempt(client.tree(OUTLINE).delete(node.id))),
   );
   const item = element("li", { className: drafts.has(node.id) ? "draft" : "" }, row);
   if (node.children.length) item.append(element("ul", {}, ...node.children.map((below) => outlineItem(tree, below, drafts))));
@@ -102,10 +106,10 @@ function boardList(tree, node, drafts, lists) {
     "div",
     { className: "row" },
     titleField(BOARD, node.id, title),
-    button("+", `Add a card to ${title}`, () => {
+    button("+", `Add a card to ${title}`, `add ${node.id}`, () => {
       attempt(client.tree(BOARD).push({ title: "New card" }, { parent: node.id, position: "last" }));
     }),
-    button("×", `Delete the list ${title}`, () => attempt(client.tree(BOARD).delete(node.id))),
+    button("×", `Delete the list ${title}`, `delete ${node.id}`, () => attempt(client.tree(BOARD).delete(node.id))),
   );
   const next = lists[(lists.findIndex((each) => each.id === node.id) + 1) % lists.length];
   const cards = node.children.map((card) => {
@@ -114,12 +118,12 @@ function boardList(tree, node, drafts, lists) {
     if (next.id !== node.id) {
       const there = tree.items[next.id].title;
       cardRow.append(
-        button("→", `Move ${cardTitle} to ${there}`, () => {
+        button("→", `Move ${cardTitle} to ${there}`, `move ${card.id}`, () => {
           attempt(client.tree(BOARD).move(card.id, { parent: next.id, position: "last" }));
         }),
       );
     }
-    cardRow.append(button("×", `Delete ${cardTitle}`, () => attempt(client.tree(BOARD).delete(card.id))));
+    cardRow.append(button("×", `Delete ${cardTitle}`, `delete ${card.id}`, () => attempt(client.tree(BOARD).delete(card.id))));
     return element("div", { className: drafts.has(card.id) ? "card draft" : "card" }, cardRow);
   });
   return element("div", { className: drafts.has(node.id) ? "list draft" : "list" }, row, ...cards);
@@ -135,17 +139,20 @@ function rejection(draft) {
       "div",
       { className: "row" },
       element("span", { textContent: `${draft.event.type} “${what}”: ${why}` }),
-      button("Try again", `Try ${what} again`, () => attempt(client.retry(draft.id))),
-      button("Discard", `Discard ${what}`, () => attempt(client.discard(draft.id))),
+      button("Try again", `Try again: ${what}`, `retry ${draft.id}`, () => attempt(client.retry(draft.id))),
+      button("Discard", `Discard ${what}`, `discard ${draft.id}`, () => attempt(client.discard(draft.id))),
     ),
   );
 }
 
-/** Draw everything anew; the field that has the focus keeps it, with what is being typed. */
+/** Draw everything anew; what has the focus keeps it, a field with what is being typed. */
+let drawing = false;
 function draw() {
+  drawing = true; // a field that is taken away is not left by its person
   const view = client.view(partition);
   const drafts = draftIds();
   const { name, value, defaultValue, selectionStart, selectionEnd } = document.activeElement ?? {};
+  const section = document.activeElement?.closest("section");
   const none = (text) => element("p", { className: "empty", textContent: text });
   const outline = view[OUTLINE] ?? { items: {}, tree: [] };
   $("outline").replaceChildren(...outline.tree.map((node) => outlineItem(outline, node, drafts)));
@@ -159,8 +166,9 @@ function draw() {
   if (field) {
     if (value !== defaultValue) field.value = value;
     field.focus();
-    field.setSelectionRange(selectionStart, selectionEnd);
-  }
+    field.setSelectionRange?.(selectionStart, selectionEnd);
+  } else if (name) section?.querySelector("form input")?.focus(); // its item is gone
+  drawing = false;
   drawPeople();
   if ($("history").open) attempt(drawHistory());
 }
@@ -173,7 +181,7 @@ $("name").value = personName();
 let lastSaid = "";
 function sayWhere() {
   localStorage.setItem(nameKey, $("name").value);
-  const at = document.activeElement?.closest(".row") ? document.activeElement.name : null;
+  const at = document.activeElement?.matches(".row input") ? document.activeElement.name : null;
   const said = { name: $("name").value, at: at || null };
   if (JSON.stringify(said) === lastSaid) return;
   lastSaid = JSON.stringify(said);
