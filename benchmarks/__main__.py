@@ -25,7 +25,7 @@ COMMANDS = {
 }
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
-    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence",
+    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence", "browser",
 )  # fmt: skip
 
 
