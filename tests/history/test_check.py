@@ -10,13 +10,13 @@ from tests.history.story import Story, event_of, sound
 from tests.history.test_check_sound import finish
 from unisono.history.findings import INVARIANTS
 from unisono.history.records import (
-    AccessChanged,
     AccessScope,
     ClientCursor,
     ClientStore,
     LakeEvent,
     LogEvent,
     LogRead,
+    ScopeChanged,
     SnapshotRead,
 )
 
@@ -252,7 +252,7 @@ def a_commit_of_one_who_may_only_read(story: Story) -> None:
 @breaking("H8")
 def a_page_after_the_acl_took_the_partition_away(story: Story) -> None:
     reader_of_p(story)
-    story.add(AccessChanged(story.tick(), "c1", AccessScope(("z",))))
+    story.add(ScopeChanged(story.tick(), "c1", AccessScope(("z",))))
     story.sync("c1")
     story.page("c1", [1, 2, 4, 5], 5)
 
@@ -260,7 +260,7 @@ def a_page_after_the_acl_took_the_partition_away(story: Story) -> None:
 @breaking("H8")
 def a_page_after_a_kick(story: Story) -> None:
     reader_of_p(story)
-    story.add(AccessChanged(story.tick(), "c1"))
+    story.add(ScopeChanged(story.tick(), "c1"))
     story.sync("c1")
     story.page("c1", [1, 2, 4, 5], 5)
 
@@ -268,7 +268,7 @@ def a_page_after_a_kick(story: Story) -> None:
 @breaking("H8")
 def a_connection_that_should_have_been_refused(story: Story) -> None:
     reader_of_p(story)
-    story.add(AccessChanged(story.tick(), "c1", until=story.now + 100))
+    story.add(ScopeChanged(story.tick(), "c1", until=story.now + 100))
     story.connect("c2", "c1", scope=AccessScope(("p",)))
     story.sync("c2")
     story.page("c2", [1, 2, 4, 5], 5)
@@ -366,11 +366,11 @@ def test_a_broken_invariant_is_found(invariant: str, name: str, change: Break) -
 def test_what_access_allows_at_the_time_is_no_finding() -> None:
     story = sound()
     reader_of_p(story)
-    story.add(AccessChanged(story.now, "c1"))  # a kick; the last page was on its way
-    story.add(AccessChanged(story.tick(), "c1", until=story.now + 1))
+    story.add(ScopeChanged(story.now, "c1"))  # a kick; the last page was on its way
+    story.add(ScopeChanged(story.tick(), "c1", until=story.now + 1))
     story.tick()
     story.connect("c2", "c1", scope=AccessScope(("z",)))
-    story.add(AccessChanged(story.tick(), "c1", AccessScope(("p", "q"))))  # it may more than its token said
+    story.add(ScopeChanged(story.tick(), "c1", AccessScope(("p", "q"))))  # it may more than its token said
     story.tick()
     story.sync("c2")
     story.page("c2", [1, 2, 4, 5], 5)

@@ -10,7 +10,7 @@ from typing import Final
 from unisono.history.facts import SubscriptionChange, TimelineConnection
 from unisono.history.findings import InvariantCheck, listed
 from unisono.history.known import KnownEvents
-from unisono.history.records import AccessChanged, AccessScope, ConnectionOpened
+from unisono.history.records import AccessScope, ConnectionOpened, ScopeChanged
 from unisono.history.timeline import Timeline
 
 EXPIRY_GRACE_S: Final = 1.0
@@ -110,7 +110,7 @@ def check_access(timeline: Timeline, known: KnownEvents, check: InvariantCheck) 
 
 
 def _scope_at(
-    changes: Sequence[AccessChanged], opened: ConnectionOpened, at: float
+    changes: Sequence[ScopeChanged], opened: ConnectionOpened, at: float
 ) -> tuple[AccessScope | None, bool]:
     """The scope of a connection at a time, and whether it had ended, or should not have been accepted."""
     scope = opened.scope

@@ -72,7 +72,7 @@ class ConnectionClosed(msgspec.Struct, tag_field="record", tag="closed", frozen=
     code: int | None = None
 
 
-class AccessChanged(msgspec.Struct, tag_field="record", tag="access", frozen=True):
+class ScopeChanged(msgspec.Struct, tag_field="record", tag="access", frozen=True):
     """What a client may do has changed: its open connections have this scope from then on.
 
     Without a scope they were ended (a kick, a revoked token), and new ones refused until `until`.
@@ -166,7 +166,7 @@ HistoryRecord: TypeAlias = (
     | ConnectionOpened
     | Frame
     | ConnectionClosed
-    | AccessChanged
+    | ScopeChanged
     | Operation
     | ClientCursor
     | Fault

@@ -29,7 +29,6 @@ from unisono.history.facts import (
 )
 from unisono.history.known import FinalRead
 from unisono.history.records import (
-    AccessChanged,
     ClientCursor,
     ClientStore,
     ConnectionClosed,
@@ -43,6 +42,7 @@ from unisono.history.records import (
     LogEvent,
     LogRead,
     Operation,
+    ScopeChanged,
     SnapshotRead,
 )
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
@@ -85,7 +85,7 @@ class Timeline:
         self.snapshots: list[SnapshotRead] = []
         self.operations: list[Located] = []
         self.faults: list[Fault] = []
-        self.access: dict[str, list[AccessChanged]] = defaultdict(list)
+        self.access: dict[str, list[ScopeChanged]] = defaultdict(list)
         self.logs: set[tuple[str | None, int | None]] = set()
         self.frames = 0
 
@@ -102,7 +102,7 @@ class Timeline:
             case Frame():
                 self.frames += 1
                 self._frame(record, where)
-            case AccessChanged():
+            case ScopeChanged():
                 self.access[record.client_id].append(record)
             case Operation():
                 self.operations.append(located)
