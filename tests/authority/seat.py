@@ -241,6 +241,7 @@ class Seat(Generic[L]):
             perf=time.perf_counter,
             execute=AdminCommands(Settings()).execute,
             cluster=cluster,
+            tracer=None,
             **bounds,
         )
         self._thread = threading.Thread(target=self._run, name="authority", daemon=True)

@@ -44,6 +44,8 @@ def another(name: str) -> Any:
         return ("HS256", "ES256")
     if name == "allowed_origins":
         return ("https://app.example.com", "http://localhost:5173")
+    if name == "otel_endpoint":
+        return "http://127.0.0.1:4318"
     if name == "store":
         return "postgresql://db.example/log"
     if is_table(name):
