@@ -56,10 +56,10 @@ LAKE = (
 
 def test_there_is_one_command_for_each_thing_to_do() -> None:
     assert [" ".join(path) for path, _ in commands(main)] == [
-        "serve", "token", "tail", "submit", "bench", "client", "access", "access list", "access reload",
-        "access revoke", "connections", "kick", "console", "check", "model", "model check", "model export",
-        "model reload", "snapshot",
-        "db", "db init", "db migrate", "db new-epoch", "db status", "copy", "restore", "verify-history", "lake",
+        "serve", "token", "tail", "submit", "history", "bench", "client", "access", "access list", "access reload",
+        "access revoke", "connections", "kick", "console", "check", "doctor", "model", "model check",
+        "model export", "model new", "model reload", "snapshot", "db",
+        "db init", "db migrate", "db new-epoch", "db status", "copy", "backup", "restore", "verify-history", "lake",
         *(f"lake {name}" for name in LAKE),
     ]  # fmt: skip
     told = unisono("--version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.behaviour.server.harness import Server, running
 from tests.client.running import NOWHERE, WAIT_S, asynchronous, client, of, until
-from unisono.client import Committed, Rejected, SyncClient, UndoRefused, connect
+from unisono.client import Committed, InvalidEvent, Rejected, SyncClient, UndoRefused, connect
 from unisono.client.undo import STEPS_MAX
 from unisono.samples import sample_model
 
@@ -202,3 +203,30 @@ def test_a_model_says_how_its_events_are_taken_back(tmp_path: Path) -> None:
             assert refused.value.reason == "no_inverse"
             ann.caught_up(WAIT_S)
             assert ann.rejected() == ()
+
+
+@pytest.mark.req("CLIENT-17", "CLIENT-20", "CLIENT-21")
+@asynchronous
+async def test_a_transaction_is_taken_back_event_by_event(server: Server, part: str) -> None:
+    async with of(server, part, part) as ann:
+        await ann.caught_up(WAIT_S)
+        await ann.tree("outline").push({"id": "a", "title": "A"})
+        before = ann.view(part)
+        async with ann.transaction():
+            await ann.tree("outline").delete("a")
+            await ann.tree("explorer").push({"id": "a", "title": "A"})
+        with suppress(InvalidEvent):
+            async with ann.transaction():
+                await ann.set("theme", "dark")
+                await ann.tree("explorer").push({"id": "a"})
+        await ann.caught_up(WAIT_S)
+        await ann.undo()  # what was refused is no step
+        await ann.undo()
+        view = ann.view(part)
+        assert view["outline"] == before["outline"]
+        assert view.get("explorer", {}).get("items", {}) == {}
+        await ann.redo()
+        await ann.redo()
+        assert "a" in ann.view(part)["explorer"]["items"]
+        await ann.caught_up(WAIT_S)
+        assert ann.rejected() == ()

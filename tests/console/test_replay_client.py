@@ -15,10 +15,10 @@ from unisono.config import Settings
 from unisono.console import replay_client
 from unisono.console.errors import ConsoleBusy, ConsoleRefused
 from unisono.console.replay_client import WAITING_MAX, ReplayClient
-from unisono.console.replay_requests import AskHistory, AskState
+from unisono.console.replay_requests import AskPartitionHistory, AskState
 from unisono.store.sqlite.log import SqliteLog
 
-HISTORY = AskHistory("p")
+HISTORY = AskPartitionHistory("p")
 
 
 @pytest.fixture

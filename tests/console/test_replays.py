@@ -20,8 +20,8 @@ from unisono.console.replay_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
-    AskHistory,
     AskModel,
+    AskPartitionHistory,
     AskState,
 )
 from unisono.lake.lake import Lake
@@ -59,9 +59,9 @@ def test_a_long_history_starts_at_its_snapshot(
 ) -> None:
     short(monkeypatch, 5)
     with pytest.raises(HistoryTooLarge, match="unisono snapshot"):
-        replays.answer(AskHistory("p"))
+        replays.answer(AskPartitionHistory("p"))
     log.put_snapshots([Snapshot("p", 6, 0, pack({"tree": {"a": {"n": 6}}, "data": {}}), 0)])
-    history: Any = replays.answer(AskHistory("p"))
+    history: Any = replays.answer(AskPartitionHistory("p"))
     assert (history["start"], history["ids"]) == (6, [7, 8, 9, 10])
     state: Any = replays.answer(AskState("p", 6))
     assert state["value"]["tree"] == {"a": {"n": 6}}
@@ -82,7 +82,7 @@ def test_a_history_grows_with_the_log_until_it_is_too_long(
     log.begin([])
     log.commit([make_record(12, ("p",), event=set_to(12, {"n": 12}))])
     with pytest.raises(HistoryTooLarge):
-        replays.answer(AskHistory("p"))
+        replays.answer(AskPartitionHistory("p"))
 
 
 def test_a_large_event_is_shown_in_part(log: SqliteLog, replays: Replays) -> None:
@@ -98,7 +98,7 @@ def test_a_large_event_is_shown_in_part(log: SqliteLog, replays: Replays) -> Non
 
 
 def test_an_unknown_partition_is_empty_and_an_open_model_has_no_files(replays: Replays) -> None:
-    history: Any = replays.answer(AskHistory("unknown"))
+    history: Any = replays.answer(AskPartitionHistory("unknown"))
     assert (history["ids"], history["start"]) == ([], 0)
     model: Any = replays.answer(AskModel())
     assert (model["name"], model["files"]) == ("open", [])
@@ -111,7 +111,7 @@ def test_events_that_have_left_the_log_are_read_from_the_lake(log: SqliteLog, tm
     while log.prune_batch(7):
         pass
     replays = Replays(Settings(data=str(tmp_path), model="open"))
-    history: Any = replays.answer(AskHistory("p"))
+    history: Any = replays.answer(AskPartitionHistory("p"))
     assert history["ids"] == list(range(1, 11))
     state: Any = replays.answer(AskState("p", 4))
     assert state["value"]["tree"] == {"a": {"n": 4}}

@@ -154,7 +154,7 @@ def test_the_history_says_who_did_what_and_when(browser: Browser, dev: DevServer
 
 def _full(browser: Browser, dev: DevServer, **more: str) -> tuple[Page, Page]:
     """A window that shows everything the demo has, and that of somebody who is at an item."""
-    page, other = window(browser, dev, **more), window(browser, dev)
+    page, other = window(browser, dev, **more), window(browser, dev)  # type: ignore[arg-type]
     title = f"Seen by {more}"
     add(page, title)
     add(page, f"List of {more}", "New list", "Add list")

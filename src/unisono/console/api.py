@@ -25,8 +25,8 @@ from unisono.console.replay_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
-    AskHistory,
     AskModel,
+    AskPartitionHistory,
     AskState,
 )
 from unisono.display import escape_controls, shorten
@@ -158,7 +158,7 @@ class ConsoleApi:
         return {"partitions": list(found), "more": len(found) == PARTITIONS_MAX}
 
     async def _partition_history(self, request: web.Request) -> Json:
-        return await self._replays.ask(AskHistory(_partition(request)))
+        return await self._replays.ask(AskPartitionHistory(_partition(request)))
 
     async def _state(self, request: web.Request) -> Json:
         return await self._replays.ask(AskState(_partition(request), parameters.number(request, "at")))

@@ -27,8 +27,8 @@ from unisono.console.replay_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
-    AskHistory,
     AskModel,
+    AskPartitionHistory,
     AskState,
     ReplayAnswer,
     ReplayRequest,
@@ -68,7 +68,7 @@ class Replays:
 
     def answer(self, request: ReplayRequest) -> Json:
         match request:
-            case AskHistory():
+            case AskPartitionHistory():
                 return self._describe(self._history(request.partition))
             case AskState():
                 state, skipped = self._history(request.partition).state(request.at)

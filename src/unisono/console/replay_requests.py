@@ -15,7 +15,7 @@ class StartReplays(msgspec.Struct, frozen=True):
     settings: Settings
 
 
-class AskHistory(msgspec.Struct, frozen=True, tag="history"):
+class AskPartitionHistory(msgspec.Struct, frozen=True, tag="history"):
     """The events of a partition, as ids and times."""
 
     partition: str
@@ -55,7 +55,7 @@ class AskModel(msgspec.Struct, frozen=True, tag="model"):
     """What the model in force consists of."""
 
 
-ReplayRequest: TypeAlias = AskHistory | AskState | AskDifference | AskChanges | AskEvent | AskModel
+ReplayRequest: TypeAlias = AskPartitionHistory | AskState | AskDifference | AskChanges | AskEvent | AskModel
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True):
