@@ -211,7 +211,7 @@ async def test_a_transaction_is_taken_back_event_by_event(server: Server, part: 
     async with of(server, part, part) as ann:
         await ann.caught_up(WAIT_S)
         await ann.tree("outline").push({"id": "a", "title": "A"})
-        before = ann.view(part)
+        before: Any = ann.view(part)
         async with ann.transaction():
             await ann.tree("outline").delete("a")
             await ann.tree("explorer").push({"id": "a", "title": "A"})
@@ -222,11 +222,12 @@ async def test_a_transaction_is_taken_back_event_by_event(server: Server, part: 
         await ann.caught_up(WAIT_S)
         await ann.undo()  # what was refused is no step
         await ann.undo()
-        view = ann.view(part)
+        view: Any = ann.view(part)
         assert view["outline"] == before["outline"]
         assert view.get("explorer", {}).get("items", {}) == {}
         await ann.redo()
         await ann.redo()
-        assert "a" in ann.view(part)["explorer"]["items"]
+        view = ann.view(part)
+        assert "a" in view["explorer"]["items"]
         await ann.caught_up(WAIT_S)
         assert ann.rejected() == ()
