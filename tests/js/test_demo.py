@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.js.browser import chromium
 from tests.js.node import CLIENTS, run
 from tests.waiting import PATIENCE_S
 from unisono.demo.site import STATIC
+
+_numbers = count(1)
 
 
 class DevServer(Server):
@@ -152,13 +155,13 @@ def test_the_history_says_who_did_what_and_when(browser: Browser, dev: DevServer
         page.context.close()
 
 
-def _full(browser: Browser, dev: DevServer, **more: str) -> tuple[Page, Page]:
+def _full(browser: Browser, dev: DevServer, scheme: str = "light") -> tuple[Page, Page]:
     """A window that shows everything the demo has, and that of somebody who is at an item."""
-    page, other = window(browser, dev, **more), window(browser, dev)  # type: ignore[arg-type]
-    title = f"Seen by {more}"
+    page, other = window(browser, dev, color_scheme=scheme), window(browser, dev)
+    title, board = f"Seen in {scheme} {next(_numbers)}", f"List {next(_numbers)}"
     add(page, title)
-    add(page, f"List of {more}", "New list", "Add list")
-    page.get_by_label(f"Add a card to List of {more}").click()
+    add(page, board, "New list", "Add list")
+    page.get_by_label(f"Add a card to {board}").click()
     page.get_by_text("History", exact=True).click()
     page.get_by_label("Offline").check()
     page.get_by_role("status").filter(has_text="Offline").wait_for()
@@ -176,7 +179,7 @@ def _full(browser: Browser, dev: DevServer, **more: str) -> tuple[Page, Page]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_nothing_serious_to_say(browser: Browser, dev: DevServer, scheme: str) -> None:
-    page, other = _full(browser, dev, color_scheme=scheme)
+    page, other = _full(browser, dev, scheme)
     page.evaluate((CLIENTS / "node_modules/axe-core/axe.min.js").read_text())
     found = page.evaluate("axe.run()")
     assert len(found["passes"]) > 20
