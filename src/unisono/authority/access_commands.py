@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from unisono.authority.replica import Replica
-from unisono.ipc.messages import AccessChanged, RevokedName
+from unisono.ipc.messages import AccessChanged, ListConnections, ListedConnections, RevokedName
 from unisono.store.port import CommitLog, Revocation
 from unisono.vocabulary import JsonObject
 
@@ -48,12 +48,17 @@ class AccessCommands:
                 extra={"kind": asked.kind, "for_s": asked.for_s},
             )
         replica.change_access(change)
-        replica.cluster.tell_access(change)
+        replica.cluster.tell(change)
         return {"changed": True}
 
     def listed(self) -> JsonObject:
         assert self._store is not None
         return {"revocations": [msgspec.to_builtins(each) for each in self._store.revocations()]}
+
+    def tell(self, replica: Replica, body: bytes) -> JsonObject:
+        """Tell the other nodes what this node's own process asks them, or answers."""
+        replica.cluster.tell(msgspec.msgpack.decode(body, type=ListConnections | ListedConnections))
+        return {"told": True}
 
     def clients(self, replica: Replica, limit: int) -> JsonObject:
         """The clients of all nodes; null where there is one node only, whose fronts know better."""

@@ -66,6 +66,8 @@ class AdminCommands:
                     body = self._access.listed()
                 case "clients":
                     body = self._access.clients(replica, int(command.argument))
+                case "tell":
+                    body = self._access.tell(replica, command.body)
                 case "recent_groups":
                     body = {"groups": msgspec.to_builtins(replica.recent.groups(int(command.argument)))}
                 case "refusals":

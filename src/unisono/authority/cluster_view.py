@@ -8,15 +8,30 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from unisono.ipc.messages import AccessChanged, Claim, PresenceChange, PresenceChanges, Submit
+from unisono.ipc.messages import (
+    AccessChanged,
+    Claim,
+    ListConnections,
+    ListedConnections,
+    PresenceChange,
+    Submit,
+)
 from unisono.model.load import load_files
 from unisono.model.model import Model
 from unisono.store.cluster import Cluster, ModelBundle, News
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(PresenceChange | AccessChanged).decode
+_decode = msgspec.msgpack.Decoder(PresenceChange | AccessChanged | ListConnections | ListedConnections).decode
 
 logger = logging.getLogger("unisono.authority")
+
+
+class Heard(msgspec.Struct):
+    """What other nodes told. `for_node`: for this node's own process."""
+
+    presence: list[PresenceChange] = []
+    access: list[AccessChanged] = []
+    for_node: list[ListConnections | ListedConnections] = []
 
 
 class ClusterView:
@@ -49,23 +64,24 @@ class ClusterView:
         if self._cluster is not None:
             self._cluster.tell([_encode(change) for change in changes])
 
-    def tell_access(self, change: AccessChanged) -> None:
-        """Tell other nodes that access has changed."""
+    def tell(self, message: AccessChanged | ListConnections | ListedConnections) -> None:
+        """Tell other nodes something."""
         if self._cluster is not None:
-            self._cluster.tell([_encode(change)])
+            self._cluster.tell([_encode(message)])
 
-    def heard(self, told: Sequence[bytes]) -> tuple[PresenceChanges, list[AccessChanged]]:
+    def heard(self, told: Sequence[bytes]) -> Heard:
         """What other nodes told; what cannot be read is left out."""
-        presence: list[PresenceChange] = []
-        access: list[AccessChanged] = []
+        heard = Heard()
         for each in told:
             with contextlib.suppress(msgspec.MsgspecError):
-                message = _decode(each)
-                if isinstance(message, AccessChanged):
-                    access.append(message)
-                else:
-                    presence.append(message)
-        return PresenceChanges(tuple(presence)), access
+                match _decode(each):
+                    case PresenceChange() as change:
+                        heard.presence.append(change)
+                    case AccessChanged() as change:
+                        heard.access.append(change)
+                    case message:
+                        heard.for_node.append(message)
+        return heard
 
     def connected_clients(self, limit: int) -> Sequence[tuple[str, str]] | None:
         """(client_id, node) of all nodes; None where there are no others."""

@@ -101,7 +101,7 @@ class Authority:
         self._out = Outboxes(fronts, self._disconnect)
         self._counters = Counters()
         self._counters.set("store_reachable", 1)
-        self._replica = Replica(store, states, cluster, clock, self._claims, self._out)
+        self._replica = Replica(store, states, cluster, clock, self._claims, self._out, node)
         self.groups = GroupCommitter(
             store,
             self._replica,

@@ -15,12 +15,14 @@ from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from unisono.authority.outboxes import Outboxes
 from unisono.authority.recent_activity import RecentActivity
 from unisono.authority.states.resident import States
+from unisono.ipc.channel import Channel
 from unisono.ipc.messages import (
     AccessChanged,
     EventCommitted,
     LogFailed,
     ModelChanged,
     Offer,
+    PresenceChanges,
     Replaced,
     RevokedName,
 )
@@ -49,6 +51,7 @@ class Replica:
         clock: Clock,
         claims: ClientClaims,
         outboxes: Outboxes,
+        node: Channel,
     ) -> None:
         self.states = states
         self.cluster = cluster
@@ -61,6 +64,7 @@ class Replica:
         self._clock = clock
         self._claims = claims
         self._out = outboxes
+        self._node = node
 
     def offer(self) -> Offer:
         states = self.states
@@ -126,11 +130,13 @@ class Replica:
             self.apply_and_send(news.records)
             self.apply((), news.replaced)
             if news.told:
-                presence, access = self.cluster.heard(news.told)
-                if presence.changes:
-                    self._out.stage_for_all(presence)
-                for change in access:
+                heard = self.cluster.heard(news.told)
+                if heard.presence:
+                    self._out.stage_for_all(PresenceChanges(tuple(heard.presence)))
+                for change in heard.access:
                     self.change_access(change)
+                if heard.for_node:
+                    self._out.send(self._node, heard.for_node)
             if news.log_epoch not in (None, self._identity.log_epoch):
                 self._restart_clients()
             if news.erased:  # states folded before may contain erased text

@@ -102,9 +102,9 @@ def _refused(for_s: float) -> str:
 @click.option("--limit", default=1000, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def connections(data: Path, limit: int, as_json: bool) -> None:
-    """Show who is connected: client, user, node, profile, subscriptions, and how far behind it is.
+    """Show who is connected, on all nodes: client, user, node, profile, subscriptions, and how far behind it is.
 
-    Of clients on other nodes only the node is known.
+    A node that does not answer within a second is shown with the names of its clients alone.
     """
     import json
 
@@ -115,7 +115,9 @@ def connections(data: Path, limit: int, as_json: bool) -> None:
             continue
         line = f"{each['client_id'] or '(not connected yet)'}  {each.get('user_id') or '-'}  {each['node']}"
         if "subscriptions" in each:
-            state = "syncing" if each["syncing"] else "live"
+            state = (
+                f"{each['lag']} events behind" if each["lag"] else "syncing" if each["syncing"] else "live"
+            )
             line += (
                 f"  {each['profile'] or '-'}  {each['subscriptions']} subscriptions  {state}"
                 f"  {each['in_flight']} in flight  {each['unsent_bytes']} bytes unsent"

@@ -132,6 +132,11 @@ class CatchUp:
     def busy(self) -> bool:
         return self._current is not None
 
+    @property
+    def lag(self) -> int:
+        """How many ids of the log the cycle under way has still to go through."""
+        return 0 if self._cycle is None else self._cycle.sync_to - self._cycle.next_since
+
     def start(self, sync: Sync) -> None:
         """Check the whole request before any of it takes effect (AUTHZ-04), then answer it in turn."""
         ask = self._checked(sync)

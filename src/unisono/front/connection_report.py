@@ -18,6 +18,7 @@ def describe(connection: ClientConnection) -> JsonObject:
         "subscriptions": len(connection.subscriptions),
         "partitions": list(connection.subscriptions[:SUBSCRIPTIONS_SHOWN_MAX]),
         "syncing": connection.syncing,
+        "lag": 0 if connection.catchup is None else connection.catchup.lag,
         "in_flight": connection.in_flight_items,
         "unsent_bytes": connection.unsent_bytes,
         "expires_at_s": None if identity is None else identity.expires_at_s,

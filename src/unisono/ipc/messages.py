@@ -293,6 +293,22 @@ class AskConnections(ChannelStruct, frozen=True):
     limit: int
 
 
+class ListConnections(ChannelStruct, frozen=True):
+    """A node asks the others for their connections, at most `limit` of each; answered by ListedConnections."""
+
+    ticket: str
+    limit: int
+
+
+class ListedConnections(ChannelStruct, frozen=True):
+    """Connections of the node `node`, as JSON. `more`: the next part of them follows."""
+
+    ticket: str
+    node: str
+    body: bytes
+    more: bool
+
+
 class AskSubscribers(ChannelStruct, frozen=True):
     """Ask a front how many of its connections subscribe to each partition; answered by CommandResult."""
 
@@ -366,6 +382,8 @@ Message: TypeAlias = (
     | PageFailed
     | AskStats
     | AskConnections
+    | ListConnections
+    | ListedConnections
     | AskSubscribers
     | Stats
     | Ready

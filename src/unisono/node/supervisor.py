@@ -39,6 +39,8 @@ from unisono.ipc.messages import (
     AskSubscribers,
     CommandResult,
     Drain,
+    ListConnections,
+    ListedConnections,
     Message,
     PeerFailed,
     Ready,
@@ -47,7 +49,7 @@ from unisono.ipc.messages import (
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminHost, AdminServer
-from unisono.node.connection_list import merged_connections
+from unisono.node.connection_list import ConnectionList
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
@@ -126,6 +128,8 @@ class Supervisor:
         self._failed = False
         self.admin_token = secrets.token_urlsafe(32)
         self._reloader = ModelReloader(settings, self.execute)
+        name = settings.node_name or socket.gethostname()
+        self._connection_list = ConnectionList(name, self._own_connections, self.execute)
 
     async def run(
         self, admin_socket: socket.socket, announce: Callable[[str], None], site: AdminSite | None = None
@@ -217,13 +221,15 @@ class Supervisor:
         return await self.execute("access", body=body)
 
     async def connections(self, limit: int) -> list[JsonObject]:
-        """The connections of this node with their details, and the clients of other nodes."""
+        """The connections of all nodes."""
+        return await self._connection_list.everywhere(limit)
+
+    async def _own_connections(self, limit: int) -> list[JsonObject]:
         found: list[JsonObject] = []
         for role in [role for role in self._links if role.startswith("front")]:
             answer = await self._ask(role, partial(AskConnections, limit=limit), STATS_TIMEOUT_S)
             found += msgspec.json.decode(answer.body)
-        elsewhere = await self.execute("clients", str(limit))
-        return merged_connections(self._settings, found, elsewhere.body)[:limit]
+        return found[:limit]
 
     async def subscribers(self, partitions: Sequence[str]) -> list[int]:
         """How many connections of this node subscribe to each partition."""
@@ -266,6 +272,8 @@ class Supervisor:
                 future = self._answers.get(message.ticket)
                 if future is not None and not future.done():
                     future.set_result(message)
+            case ListConnections() | ListedConnections():
+                self._connection_list.on_message(message)
             case PeerFailed():
                 self._given_up.add(message.role)
                 self._fail(

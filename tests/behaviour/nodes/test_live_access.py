@@ -26,6 +26,9 @@ def test_access_changes_on_all_nodes(tmp_path: Path, database: str, postgres: Po
             ann.expect("event_broadcast")
             listed = [json.loads(line) for line in here.command("connections", "--json").splitlines()]
             assert {each["client_id"]: each["node"] for each in listed} == {"ann": "b", "ben": "a"}
+            (far,) = (each for each in listed if each["node"] == "b")
+            assert (far["user_id"], far["profile"]) == ("u", "compatibility")
+            assert (far["partitions"], far["lag"], far["unsent_bytes"]) == (["p", "q"], 0, 0)
             here.write(ann={"partitions": ["q"]}, ben={"partitions": ["p"]})
             here.command("access", "reload")
             changed = time.monotonic()

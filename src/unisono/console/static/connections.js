@@ -81,7 +81,7 @@ function row(each, bound, kick) {
     h("td", {}, each.user_id ? data(each.user_id) : "–"),
     h("td", {}, data(each.node)),
     h("td", {}, each.profile ?? "–"),
-    h("td", {}, own ? [`${count(each.subscriptions)}`, each.partitions.length ? [": ", data(each.partitions.join(", "))] : null, more, each.syncing ? " · catching up" : null] : "on another node"),
+    h("td", {}, own ? [`${count(each.subscriptions)}`, each.partitions.length ? [": ", data(each.partitions.join(", "))] : null, more, each.lag ? ` · ${count(each.lag)} events behind` : each.syncing ? " · catching up" : null] : "its node does not answer"),
     h("td", { class: "number" }, own ? count(each.in_flight) : "–"),
     h("td", { class: "number" }, own ? `${bytes(each.unsent_bytes)} of ${bytes(bound)}` : "–"),
     h("td", {}, each.expires_at_s ? moment(each.expires_at_s * 1000).slice(0, 19) : "–"),
