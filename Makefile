@@ -31,7 +31,7 @@ $(VENV)/.server: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@tools/ensure-java
 	@echo "installing everything, PySpark and the development tools among it, into $(VENV): some minutes"
-	$(PIP) install --constraint constraints.txt --editable '.[dev,postgres,pipeline,terminal]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,docs,postgres,pipeline,terminal]'
 	@touch $(VENV)/.server $@
 
 $(VENV)/.spark: $(VENV)/.dev
@@ -86,15 +86,10 @@ dist: .venv-dist/.build
 	@touch $@
 
 # The documentation site, in site/: open site/index.html. Warnings and broken links are errors.
-docs: .venv-docs/.site
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
-.venv-docs/.site: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[docs]'
-	@touch $@
-
 clean:
-	rm -rf $(VENV) .venv-docs .venv-dist .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist site
+	rm -rf $(VENV) .venv-dist .venv-peers $(JS)/node_modules benchmarks/peers/node_modules build dist site
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
