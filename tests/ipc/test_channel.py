@@ -28,6 +28,7 @@ from unisono.ipc.messages import (
     AdminCommand,
     AskConnections,
     AskHead,
+    AskNewest,
     AskPage,
     AskStats,
     AskSubscribers,
@@ -41,6 +42,8 @@ from unisono.ipc.messages import (
     Dropped,
     EventCommitted,
     HeadAnswer,
+    ListConnections,
+    ListedConnections,
     LogFailed,
     Message,
     ModelChanged,
@@ -93,6 +96,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     ModelChanged: st.builds(ModelChanged, versions, offers),
     LogFailed: st.builds(LogFailed, texts, st.booleans()),
     AskPage: st.builds(AskPage, numbers, names, numbers, numbers, numbers, numbers),
+    AskNewest: st.builds(AskNewest, numbers, texts, numbers, numbers, numbers),
     CancelPage: st.builds(CancelPage, numbers),
     PageResult: st.builds(PageResult, numbers, blobs, numbers, numbers, st.booleans()),
     PageFailed: st.builds(PageFailed, numbers),
@@ -105,6 +109,8 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
     AskConnections: st.builds(AskConnections, numbers, numbers),
     AskSubscribers: st.builds(AskSubscribers, numbers, names),
+    ListConnections: st.builds(ListConnections, texts, numbers),
+    ListedConnections: st.builds(ListedConnections, texts, texts, blobs, st.booleans()),
     AccessChanged: st.builds(
         AccessChanged, st.lists(revoked, max_size=2).map(tuple), st.booleans(), st.none() | revoked
     ),

@@ -61,8 +61,8 @@ def around(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
 @mutant("H1", "H2")
 def commits_are_not_synced() -> Patches:
     def make(original: Any) -> Any:
-        def init(self: SqliteLog, connection: Any, *more: Any) -> None:
-            original(self, connection, *more)
+        def init(self: SqliteLog, connection: Any, *more: Any, **named: Any) -> None:
+            original(self, connection, *more, **named)
             connection.pragma("synchronous", 0)
 
         return init

@@ -59,6 +59,7 @@ def removed(place: Path) -> None:
     (place / "schemas" / "note.removed.json").unlink()
     replaced(place / "rules.py", '@rules.check("note.edited", "note.removed")', '@rules.check("note.edited")')
     replaced(place / "rules.py", '@rules.reduce("note.removed")', "")
+    replaced(place / "rules.py", '@rules.undo("note.removed")', "")
 
 
 def other_reducer(place: Path) -> None:
