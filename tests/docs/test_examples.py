@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 PLAYED = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 
+LONG = {"docs/pipeline-audit.md", "docs/pipeline-snapshots.md"}
+"""A minute each, of which Spark's starts are the most: `make soak` plays them."""
+
 MAKE_RUN = ".venv/bin/unisono serve --dev"
 
 
@@ -39,7 +42,13 @@ def plays(
         }
 
 
-@pytest.mark.parametrize("page", PLAYED, ids=_name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.soak] if _name(page) in LONG else [], id=_name(page))
+        for page in PLAYED
+    ],
+)
 def test_the_examples_of_a_page_do_what_it_says(page: Path, plays: dict[Path, Future[None]]) -> None:
     plays[page].result()
 

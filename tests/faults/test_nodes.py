@@ -30,6 +30,7 @@ def test_nodes_killed_under_load(tmp_path: Path, database: str) -> None:
     assert tally.recovered > 0, "no kill fell between a commit and its answer"
 
 
+@pytest.mark.soak
 @pytest.mark.req("DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-05", "SYNC-06")
 @pytest.mark.timeout(240)
 def test_database_restarted_under_load(tmp_path: Path, postgres: Postgres, database: str) -> None:

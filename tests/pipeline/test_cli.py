@@ -105,6 +105,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     assert "apt install openjdk-17-jre-headless" in err
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_ctrl_c(tmp_path: Path) -> None:
     """A terminal sends it to the whole group of processes; Java and its workers are not in ours."""

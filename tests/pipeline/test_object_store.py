@@ -17,6 +17,7 @@ from unisono.pipeline.spark.frames import read_log, read_partitions
 from unisono.store.port import Record
 
 
+@pytest.mark.soak
 def test_a_lake_in_an_object_store(spark: SparkSession, store: str, records: list[Record]) -> None:
     with object_store() as options:
         lake = Lake.at("s3://lake/history", options)

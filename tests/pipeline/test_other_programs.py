@@ -392,6 +392,7 @@ def test_a_lake_of_before_rows_were_recorded(spark: SparkSession, place: Place) 
     _require_cold(place)
 
 
+@pytest.mark.soak
 def test_erasures_that_lost_a_line(spark: SparkSession, place: Place) -> None:
     for number in (-1, -2):
         told = unisono("lake", "erase", *place.options, "--id", place.records[number].id, "--yes")

@@ -24,6 +24,7 @@ from unisono.store.port import Pruned
 from unisono.store.postgres.log import PostgresLog
 
 
+@pytest.mark.soak
 def test_source_export_and_follow(
     spark: SparkSession,
     database: str,  # noqa: F811

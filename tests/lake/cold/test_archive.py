@@ -198,6 +198,7 @@ def test_what_the_lake_has_not_is_refused(lake: Lake) -> None:
 # -- the lake changes meanwhile --------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.req("DUR-06", "SYNC-01")
 @pytest.mark.parametrize("cache", [CACHE, 0], ids=["cache", "no cache"])
 def test_compaction_and_vacuum_while_paging(

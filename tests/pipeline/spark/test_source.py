@@ -181,6 +181,7 @@ def collect(spark: SparkSession, tmp_path: Path) -> Callable[..., list[list[int]
     return run
 
 
+@pytest.mark.soak
 def test_a_stream_in_bounded_batches_goes_on_from_its_checkpoint(
     collect: Callable[..., list[list[int]]], tmp_path: Path
 ) -> None:

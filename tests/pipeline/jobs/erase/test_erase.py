@@ -394,6 +394,7 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     assert call("--client", CULPRIT, "--yes").exit_code == 0, "nothing is known any more of what was erased"
 
 
+@pytest.mark.soak
 def test_what_was_found_is_looked_for_until_it_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
     with closing(SqliteLog.open(data)) as log:

@@ -96,6 +96,7 @@ def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: L
     assert told[-1][1] == 900
 
 
+@pytest.mark.soak
 def test_a_checkpoint_the_lake_has_overtaken_is_given_up(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

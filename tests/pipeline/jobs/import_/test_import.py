@@ -228,6 +228,7 @@ def test_into_a_log_that_holds_events(importing: Importing, tmp_path: Path) -> N
     assert [record.id for record in read_store(fresh)[300:]] == ["elsewhere"]
 
 
+@pytest.mark.soak
 def test_beside_a_server_and_after_it(importing: Importing, tmp_path: Path) -> None:
     """A dry run may look while a server runs; what it prepared is judged again when the log has moved."""
     file = write(tmp_path / "a.jsonl", push("mine", "x", ["p"]), push("other", "y", ["p"]))

@@ -176,6 +176,7 @@ def asked(*arguments: str) -> Result:
     return unisono("lake", *arguments)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     records = make_outlines(tmp_path / "data", 700, 20)
