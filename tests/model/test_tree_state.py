@@ -92,8 +92,8 @@ def test_what_is_no_state_is_not_loaded(dumped: Any, place: str) -> None:
 
 
 @pytest.mark.req("TREE-12")
-def test_a_tree_of_30_000_levels() -> None:
-    levels = 30_000
+def test_a_tree_of_100_000_levels() -> None:
+    levels = 100_000
     state = PROFILE.empty()
     above = "_root"
     for level in range(levels):
@@ -107,7 +107,7 @@ def test_a_tree_of_30_000_levels() -> None:
     assert loaded.weight() == state.weight()
     assert refused_deep(state, move("n1", parent=above)) == ["event.payload.options.parent"]
     mark = state.mark()
-    for one in (move(above), move("n15000"), delete("n15000"), delete("n0")):
+    for one in (move(above), move("n50000"), delete("n50000"), delete("n0")):
         assert PROFILE.refusals(state, one) == []
         PROFILE.apply(state, one)
     assert state.dump() == {"explorer": tree(node(above), **{above: {}})}
@@ -120,12 +120,12 @@ def refused_deep(state: TreeState, one: Any) -> list[str]:
 
 
 @pytest.mark.req("TREE-12")
-def test_values_of_30_000_levels() -> None:
+def test_values_of_100_000_levels() -> None:
     deep: Any = 1
-    for _ in range(15_000):
+    for _ in range(50_000):
         deep = {"a": [deep]}
     chain: Any = 1
-    for _ in range(30_000):
+    for _ in range(100_000):
         chain = {"a": chain}
     state = PROFILE.empty()
     for one in (put("chain", chain), push("A", deep=deep)):
@@ -138,7 +138,7 @@ def test_values_of_30_000_levels() -> None:
     state.rollback(mark)
     assert same(state.dump(), {"chain": chain, "explorer": tree(node("A"), A={"deep": deep})})
     broken: Any = tree(node("Z"))
-    for _ in range(30_000):
+    for _ in range(100_000):
         broken = {"a": broken}
     assert refused_deep(state, put("broken", broken))[0].startswith("event.payload.value.a.a.a")
 
