@@ -62,10 +62,10 @@ lint: $(VENV)/.dev
 # Spark is prepared beside the linters, each of which has one core to itself.
 check: lint $(VENV)/.spark setup-js
 
-# Four files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
+# Three files at a time, the slow ones first: much of a test's time is waiting for processes to start and to end.
 test:
 	@$(MAKE) --no-print-directory -j2 check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The peers are installed by it, apart from everything else. Figures and pictures go into docs/performance.md.
 bench: setup-dev

@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 PLAYED = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 
-LONG = {"docs/pipeline-audit.md", "docs/pipeline-snapshots.md"}
+LONG = {
+    "docs/pipeline-audit.md",
+    "docs/pipeline-erase.md",
+    "docs/pipeline-revalidate.md",
+    "docs/pipeline-snapshots.md",
+}
 """A minute each, of which Spark's starts are the most: `make soak` plays them."""
 
 MAKE_RUN = ".venv/bin/unisono serve --dev"

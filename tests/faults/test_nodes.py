@@ -39,6 +39,7 @@ def test_database_restarted_under_load(tmp_path: Path, postgres: Postgres, datab
     assert tally.ends["server_error"] > 0
 
 
+@pytest.mark.soak
 @pytest.mark.req("CONN-05", "DUR-02", "DUR-03", "DUR-04", "ORD-01", "ORD-02", "ORD-05")
 def test_nodes_frozen_in_a_group_for_longer_than_they_may_hold_it(tmp_path: Path, database: str) -> None:
     tally = freeze_nodes(tmp_path, database, FREEZES, seed=7)

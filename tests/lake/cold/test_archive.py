@@ -224,6 +224,7 @@ def test_compaction_and_vacuum_while_paging(
     pages.close()
 
 
+@pytest.mark.soak
 @pytest.mark.req("DUR-06")
 def test_a_lake_in_an_object_store(whole: Path, reader: SqliteReader) -> None:
     with object_store() as options:

@@ -71,6 +71,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_every_command(server: str, tmp_path: Path) -> None:
     with closing(SqliteLog.open(tmp_path / "data")) as log:

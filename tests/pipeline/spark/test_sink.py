@@ -6,6 +6,7 @@ import os
 import random
 import runpy
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.behaviour.server.harness import Server, running
 from tests.pipeline.history import read_store
 from tests.pipeline.processes import python_workers
 from tests.ports import free_port
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.pipeline.spark.executors import parallelism
 from unisono.pipeline.spark.private import java_process
@@ -299,9 +300,17 @@ def test_a_request_refused_whole_is_taken_apart(tmp_path: Path) -> None:
         assert [record.id for record in read_store(server.data)] == fine[:7]
 
 
+def is_free(port: int) -> bool:
+    """Whether the last process of a killed server has let go of its port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 @pytest.mark.req("DUR-03")
 def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data", "--model", "open", "--port", str(free_port())).start()
+    port = free_port()
+    server = Server(tmp_path / "data", "--model", "open", "--port", str(port)).start()
     try:
         with exchange(server) as conversation:
 
@@ -309,6 +318,7 @@ def test_the_server_is_killed_and_comes_back(tmp_path: Path) -> None:
                 for number, item in enumerate(items("chain", 400)):
                     if number == 200:
                         server.kill()
+                        until(lambda: is_free(port), "the port of the killed server is still in use")
                         threading.Thread(target=server.start).start()
                     yield item
 

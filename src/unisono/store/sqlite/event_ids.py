@@ -118,7 +118,8 @@ class EventIdWriter(EventIds):
 
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__(connection)
-        self._parts: list[list[int]] = [[] for _ in range(_PARTS)]
+        self._parts: dict[int, list[int]] = {}
+        """The keys of the waiting ids, by part."""
         self._next = 0
         self.indexed_to, self._head = self._extent()
         self._round_head = self._head
@@ -135,9 +136,8 @@ class EventIdWriter(EventIds):
         rows_max = len(rows) + ROWS_MIN + 2 * added
         waiting = self._waiting
         while len(waiting) > capacity and len(rows) < rows_max:
-            part = self._parts[self._next]
-            if part:
-                self._parts[self._next] = []
+            part = self._parts.pop(self._next, None)
+            if part is not None:
                 part.sort()
                 rows += [(key, waiting.pop(key)) for key in part]
             self._next = (self._next + 1) % _PARTS
@@ -155,7 +155,12 @@ class EventIdWriter(EventIds):
                 self._same_key.append((key, committed_id))
             else:
                 waiting[key] = committed_id
-                parts[(key >> _PART_SHIFT) & (_PARTS - 1)].append(key)
+                number = (key >> _PART_SHIFT) & (_PARTS - 1)
+                part = parts.get(number)
+                if part is None:
+                    parts[number] = [key]
+                else:
+                    part.append(key)
 
     def forget(self, upto: int) -> None:
         """The events up to `upto` have left the log, and their rows with them."""
@@ -164,7 +169,7 @@ class EventIdWriter(EventIds):
         kept = [(key, at) for key, at in (*self._waiting.items(), *self._same_key) if at > upto]
         self._waiting.clear()
         self._same_key.clear()
-        self._parts = [[] for _ in range(_PARTS)]
+        self._parts.clear()
         self.add(kept)
 
 

@@ -98,9 +98,8 @@ STEPS = (
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "step", [step if step == STEPS[1] else pytest.param(step, marks=pytest.mark.soak) for step in STEPS]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("step", STEPS)
 def test_the_next_erasure_finishes_one_that_was_killed(
     spark: SparkSession, prepared: Prepared, tmp_path: Path, step: str
 ) -> None:
