@@ -199,23 +199,23 @@ class SyncClient(Client[Coroutine[Any, Any, Draft]]):
         What takes it back are ordinary events, drafts like any other; `redo` does it again. UndoRefused, with the
         reason, when that cannot be; the next call then goes to the event before.
         """
-        name = None if partition is None else partition_name(partition)
-        return [Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.undo(name))]
+        return [
+            Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.undo(partition))
+        ]
 
     async def redo(self, partition: str | None = None) -> list[Draft]:
         """Do again what was taken back last; see `undo`."""
-        name = None if partition is None else partition_name(partition)
-        return [Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.redo(name))]
+        return [
+            Draft(self, ticket) for ticket in await self._call(lambda core: core.undo_stack.redo(partition))
+        ]
 
     async def undoable(self, partition: str | None = None) -> JsonObject | None:
         """The event that `undo` would take back; None when there is none."""
-        name = None if partition is None else partition_name(partition)
-        return await self._call(lambda core: core.undo_stack.newest(name, undone=False))
+        return await self._call(lambda core: core.undo_stack.newest(partition, undone=False))
 
     async def redoable(self, partition: str | None = None) -> JsonObject | None:
         """The event that `redo` would do again; None when there is none."""
-        name = None if partition is None else partition_name(partition)
-        return await self._call(lambda core: core.undo_stack.newest(name, undone=True))
+        return await self._call(lambda core: core.undo_stack.newest(partition, undone=True))
 
     async def pending(self) -> list[Draft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""

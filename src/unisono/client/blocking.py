@@ -184,23 +184,23 @@ class BlockingClient(Client[BlockingDraft]):
         What takes it back are ordinary events, drafts like any other; `redo` does it again. UndoRefused, with the
         reason, when that cannot be; the next call then goes to the event before.
         """
-        name = None if partition is None else partition_name(partition)
-        return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.undo(name))]
+        return [
+            BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.undo(partition))
+        ]
 
     def redo(self, partition: str | None = None) -> list[BlockingDraft]:
         """Do again what was taken back last; see `undo`."""
-        name = None if partition is None else partition_name(partition)
-        return [BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.redo(name))]
+        return [
+            BlockingDraft(self, ticket) for ticket in self._call(lambda core: core.undo_stack.redo(partition))
+        ]
 
     def undoable(self, partition: str | None = None) -> JsonObject | None:
         """The event that `undo` would take back; None when there is none."""
-        name = None if partition is None else partition_name(partition)
-        return self._call(lambda core: core.undo_stack.newest(name, undone=False))
+        return self._call(lambda core: core.undo_stack.newest(partition, undone=False))
 
     def redoable(self, partition: str | None = None) -> JsonObject | None:
         """The event that `redo` would do again; None when there is none."""
-        name = None if partition is None else partition_name(partition)
-        return self._call(lambda core: core.undo_stack.newest(name, undone=True))
+        return self._call(lambda core: core.undo_stack.newest(partition, undone=True))
 
     def pending(self) -> list[BlockingDraft]:
         """The drafts the server has not answered yet, also those of earlier runs, oldest first."""

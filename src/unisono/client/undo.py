@@ -16,6 +16,7 @@ from unisono.client.ids import new_id
 from unisono.client.store.outbox import DraftRecord
 from unisono.client.store.store import Store
 from unisono.client.submit import SubmitRequest, Ticket
+from unisono.client.validation import partition_name
 from unisono.client.view.partition import UndoRecord, draft_key, parse
 from unisono.client.view.views import Views
 from unisono.model.undo import Fingerprint, Place
@@ -164,8 +165,9 @@ class UndoStack:
             raise UndoRefused("changed", "somebody has changed it since")
 
     def _find(self, partition: str | None, steps: deque[UndoStep]) -> UndoStep | None:
+        name = None if partition is None else partition_name(partition)
         for step in reversed(steps):
-            if (partition is None or partition in step.partitions) and not _changed_nothing(step):
+            if (name is None or name in step.partitions) and not _changed_nothing(step):
                 return step
         return None
 

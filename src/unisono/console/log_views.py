@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from unisono.console.partition_history import event_row
 from unisono.node.open_log import open_reader
 from unisono.store.browse import BrowsableLog
 from unisono.store.maintenance import NO_MODEL_VERSION
-from unisono.store.port import Pruned, Record, StorageError, StoreUnusable
+from unisono.store.port import LogExtent, Pruned, Record, StorageError, StoreUnusable
 from unisono.vocabulary import Json, JsonObject
 
 READS_WAITING_MAX: Final = 16
@@ -38,6 +38,9 @@ COUNTED_MAX: Final = 100_000
 ROW_NAMES_MAX: Final = 8
 
 T = TypeVar("T")
+
+Portion: TypeAlias = "tuple[Sequence[Record], int]"
+"""Events in the order in which they are shown, and up to which id that is all there are."""
 
 
 class EventFilter(msgspec.Struct, frozen=True):
@@ -113,13 +116,20 @@ class LogViews:
             raise ConsoleRefused(f"the log cannot be read: {error}") from error
 
 
-def _after(log: BrowsableLog, since: int, wanted: EventFilter, limit: int) -> JsonObject:
-    extent = log.extent()
-    at = max(since, extent.pruned_to)
+def _filtered(
+    extent: LogExtent, at: int, more: Callable[[int], Portion | None], wanted: EventFilter, limit: int
+) -> JsonObject:
+    """The events from `at` on that are wanted, until there are enough, or enough was looked at.
+
+    `more` gives the next ones and where they end; None at the end of the log.
+    """
     rows: list[Json] = []
     looked = size = 0
-    while at < extent.head and len(rows) < limit and looked < LOOKED_AT_MAX and size < BYTES_MAX:
-        records, at = _next(log, at, extent.head, wanted.partition)
+    while len(rows) < limit and looked < LOOKED_AT_MAX and size < BYTES_MAX:
+        portion = more(at)
+        if portion is None:
+            break
+        records, at = portion
         for record in records:
             looked += 1
             size += len(record.event)
@@ -132,7 +142,17 @@ def _after(log: BrowsableLog, since: int, wanted: EventFilter, limit: int) -> Js
     return {"events": rows, "looked_to": at, "head": extent.head, "pruned_to": extent.pruned_to}
 
 
-def _next(log: BrowsableLog, since: int, head: int, partition: str) -> tuple[Sequence[Record], int]:
+def _after(log: BrowsableLog, since: int, wanted: EventFilter, limit: int) -> JsonObject:
+    extent = log.extent()
+    at = max(since, extent.pruned_to)
+
+    def following(at: int) -> Portion | None:
+        return _next(log, at, extent.head, wanted.partition) if at < extent.head else None
+
+    return _filtered(extent, at, following, wanted, limit)
+
+
+def _next(log: BrowsableLog, since: int, head: int, partition: str) -> Portion:
     """The next events, and up to which id that is all there are."""
     try:
         if partition:
@@ -147,23 +167,17 @@ def _next(log: BrowsableLog, since: int, head: int, partition: str) -> tuple[Seq
 def _before(log: BrowsableLog, before: int | None, wanted: EventFilter, limit: int) -> JsonObject:
     extent = log.extent()
     at = extent.head + 1 if before is None else min(before, extent.head + 1)
-    rows: list[Json] = []
-    looked = size = 0
-    while at > extent.pruned_to + 1 and len(rows) < limit and looked < LOOKED_AT_MAX and size < BYTES_MAX:
+
+    def preceding(at: int) -> Portion | None:
+        if at <= extent.pruned_to + 1:
+            return None
         records, at = _previous(log, at, extent.pruned_to, wanted.partition)
-        for record in reversed(records):
-            looked += 1
-            size += len(record.event)
-            row = _row(record)
-            if wanted.wants(row):
-                rows.append(row)
-                if len(rows) == limit:
-                    at = record.committed_id
-                    break
-    return {"events": rows, "looked_to": at, "head": extent.head, "pruned_to": extent.pruned_to}
+        return records[::-1], at
+
+    return _filtered(extent, at, preceding, wanted, limit)
 
 
-def _previous(log: BrowsableLog, before: int, pruned_to: int, partition: str) -> tuple[Sequence[Record], int]:
+def _previous(log: BrowsableLog, before: int, pruned_to: int, partition: str) -> Portion:
     """The events before an id, ascending, and down to which id that is all there are."""
     try:
         if partition:

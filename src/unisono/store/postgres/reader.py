@@ -284,7 +284,7 @@ class PostgresReader(EncodedPages):
         """Every partition that has, or had, an event in this log, in short reads."""
         after = ""
         while True:
-            rows = self.list("partition_names", {"after": after, "limit": NAMES_READ_MAX})
+            rows = self.list("names_from", {"first": "", "after": after, "limit": NAMES_READ_MAX})
             yield from (unescape(name) for (name,) in rows)
             if len(rows) < NAMES_READ_MAX:
                 return

@@ -1,35 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { WebSocketServer } from "ws";
-import { caughtUp, client, started, until } from "./support.mjs";
-
-/** A server that follows the protocol far enough, and has a message of its own. */
-async function peer(t) {
-  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
-  await new Promise((resolve) => server.once("listening", resolve));
-  t.after(() => server.close());
-  const heard = [];
-  server.on("connection", (socket) => {
-    const say = (type, payload) =>
-      socket.send(JSON.stringify({ type, msg_id: "s", timestamp: 1, protocol_version: "1.0", payload }));
-    socket.on("message", (data) => {
-      const { type, payload } = JSON.parse(data);
-      heard.push([type, payload]);
-      if (type === "connect") {
-        say("connected", { client_id: payload.client_id, capabilities: { profile: "compatibility", tree_policy: "strict" } });
-      } else if (type === "sync") {
-        say("sync_response", { events: [], next_since_committed_id: 0, sync_to_committed_id: 0, has_more: false });
-      } else if (type === "wave") {
-        say("waved", { back: payload.hand });
-        say("nobody_knows", {});
-      }
-    });
-  });
-  return { url: `ws://127.0.0.1:${server.address().port}/`, heard };
-}
+import { caughtUp, client, peer, started, until } from "./support.mjs";
 
 test("an extension adds to connect, sends, and hears its messages alone", async (t) => {
-  const { url, heard } = await peer(t);
+  const { url, heard } = await peer(t, {
+    wave: (payload, say) => {
+      say("waved", { back: payload.hand });
+      say("nobody_knows", {});
+    },
+  });
   const seen = [];
   const extension = {
     name: "waving",

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { createHmac, randomUUID } from "node:crypto";
-import WebSocket from "ws";
+import WebSocket, { WebSocketServer } from "ws";
 import { createMemoryStore, createSyncClient, treeModel } from "../dist/node.js";
 
 const CONTROL = process.env.UNISONO_CONTROL;
@@ -63,3 +63,26 @@ export async function until(condition, what = "waited in vain") {
 }
 
 export const caughtUp = (...clients) => Promise.all(clients.map((each) => each.caughtUp({ timeoutMs: PATIENCE_MS })));
+
+/** A server that follows the protocol far enough, without any extension; `answers` says what it does with other messages. */
+export async function peer(test, answers = {}) {
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  await new Promise((resolve) => server.once("listening", resolve));
+  test.after(() => server.close());
+  const heard = [];
+  const all = {
+    connect: ({ client_id }, say) => say("connected", { client_id, capabilities: { profile: "compatibility", tree_policy: "strict" } }),
+    sync: (_, say) => say("sync_response", { events: [], next_since_committed_id: 0, sync_to_committed_id: 0, has_more: false }),
+    ...answers,
+  };
+  server.on("connection", (socket) => {
+    const say = (type, payload) =>
+      socket.send(JSON.stringify({ type, msg_id: "s", timestamp: 1, protocol_version: "1.0", payload }));
+    socket.on("message", (data) => {
+      const { type, payload } = JSON.parse(data);
+      heard.push([type, payload]);
+      all[type]?.(payload, say);
+    });
+  });
+  return { url: `ws://127.0.0.1:${server.address().port}/`, heard };
+}

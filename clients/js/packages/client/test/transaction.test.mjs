@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { WebSocketServer } from "ws";
 import { createMemoryStore, InvalidEvent, TransactionRefused } from "../dist/node.js";
-import { caughtUp, client, PATIENCE_MS, started, unique, until } from "./support.mjs";
+import { caughtUp, client, PATIENCE_MS, peer, started, unique, until } from "./support.mjs";
 
 const push = (id, more = {}) => ({
   event: { type: "treePush", payload: { target: "list", value: { id }, ...(more.parent && { options: { parent: more.parent } }) } },
@@ -92,25 +91,11 @@ test("its drafts rebase, and are rejected, retried and discarded together, in al
 });
 
 test("a server without the extension never gets a part of it", async (t) => {
-  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
-  await new Promise((resolve) => server.once("listening", resolve));
-  t.after(() => server.close());
-  const heard = [];
-  server.on("connection", (socket) => {
-    const say = (type, payload) =>
-      socket.send(JSON.stringify({ type, msg_id: "s", timestamp: 1, protocol_version: "1.0", payload }));
-    socket.on("message", (data) => {
-      const { type, payload } = JSON.parse(data);
-      heard.push([type, payload]);
-      if (type === "connect") {
-        say("connected", { client_id: payload.client_id, capabilities: { profile: "compatibility", tree_policy: "strict" } });
-      } else if (type === "sync") {
-        say("sync_response", { events: [], next_since_committed_id: 0, sync_to_committed_id: 0, has_more: false });
-      } else if (type === "submit_events") {
-        const results = payload.events.map((each, n) => ({ id: each.id, status: "committed", committed_id: n + 1, status_updated_at: 1 }));
-        say("submit_events_result", { results });
-      }
-    });
+  const { url, heard } = await peer(t, {
+    submit_events: ({ events }, say) => {
+      const results = events.map((each, n) => ({ id: each.id, status: "committed", committed_id: n + 1, status_updated_at: 1 }));
+      say("submit_events_result", { results });
+    },
   });
   const [who, store] = [unique("ann"), createMemoryStore()];
   const offline = client(who, ["p"], { store, ...OFFLINE });
@@ -118,7 +103,7 @@ test("a server without the extension never gets a part of it", async (t) => {
   const drafts = await offline.transaction([put("a", 1), put("b", 2)]);
   await offline.set("c", 3);
   await offline.stop();
-  const ann = client(who, ["p"], { store, url: `ws://127.0.0.1:${server.address().port}/` });
+  const ann = client(who, ["p"], { store, url });
   await started(t, ann);
   await caughtUp(ann);
   assert.deepEqual(ann.rejected().map((each) => [each.id, each.reason]), drafts.map(({ id }) => [id, "atomic_unsupported"]));

@@ -281,25 +281,8 @@ SELECT partition, committed_id FROM unisono.snapshots
 WHERE partition > %(after)b AND model_version = %(version)b AND model_digest = %(digest)b
 ORDER BY partition LIMIT %(limit)b;
 
--- name: partition_names
--- A loose index scan from name to name: the cost is that of the names, not of their events.
-WITH RECURSIVE present AS (
-    (SELECT partition FROM unisono.event_partitions
-     WHERE partition > %(after)b ORDER BY partition LIMIT 1)
-    UNION ALL
-    SELECT (SELECT following.partition FROM unisono.event_partitions AS following
-            WHERE following.partition > present.partition ORDER BY following.partition LIMIT 1)
-    FROM present WHERE present.partition IS NOT NULL
-), some_present AS (
-    SELECT partition FROM present WHERE partition IS NOT NULL LIMIT %(limit)b
-), some_pruned AS (
-    SELECT partition FROM unisono.pruned_partitions
-    WHERE partition > %(after)b ORDER BY partition LIMIT %(limit)b
-)
-SELECT partition FROM some_present UNION SELECT partition FROM some_pruned ORDER BY partition LIMIT %(limit)b;
-
 -- name: names_from
--- As `partition_names`, of names from `first` on.
+-- Of names from `first` on. A loose index scan from name to name: the cost is that of the names, not of their events.
 WITH RECURSIVE present AS (
     (SELECT partition FROM unisono.event_partitions
      WHERE partition > %(after)b AND partition >= %(first)b ORDER BY partition LIMIT 1)
