@@ -1,4 +1,4 @@
-"""Names: one public class of each name, so that a name means one thing wherever it is read."""
+"""Names and sizes: one public class of each name, one idea a file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from pathlib import Path
 import unisono
 
 ROOT = Path(unisono.__file__).parent
+REPOSITORY = ROOT.parent.parent
+
+LINES_MAX = 400
+"""A longer file wants to be two, each with one idea."""
+
+
+def test_no_file_is_longer_than_one_idea_needs() -> None:
+    """Without exception, in the program and in its tests."""
+    paths = [
+        path for room in (ROOT, REPOSITORY / "tests", REPOSITORY / "soak") for path in room.rglob("*.py")
+    ]
+    assert len(paths) > 900
+    lines = {path.relative_to(REPOSITORY).as_posix(): path.read_bytes().count(b"\n") for path in paths}
+    assert {name: count for name, count in lines.items() if count > LINES_MAX} == {}
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -14,9 +14,10 @@ import click
 from msgspec import Meta
 
 from unisono.cli.main import main
+from unisono.cli.setting_fields import FIELDS, section_and_help
 from unisono.cli.settings import OLD_NAMES
 from unisono.client.options import Options
-from unisono.config import FIELDS, Settings, section_and_help
+from unisono.config import Settings
 from unisono.ipc.stats import SECONDS_BUCKETS, SIZE_BUCKETS
 from unisono.node import pipeline_metrics
 from unisono.node.metrics import COUNTERS, GAUGES, HISTOGRAMS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.bounds import FIXED, SENTENCES, written
-from unisono.config import FIELDS
+from unisono.cli.setting_fields import FIELDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

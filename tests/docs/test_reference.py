@@ -9,7 +9,7 @@ import pytest
 from tests.docs.conversation import PAGES as CONVERSATION
 from tests.docs.conversation import hold, shown, spliced
 from tests.docs.reference import PAGES
-from unisono.config import FIELDS, section_and_help
+from unisono.cli.setting_fields import FIELDS, section_and_help
 from unisono.protocol.errors import WIRE_ERRORS, CloseCode
 from unisono.protocol.messages import MESSAGE_TYPES
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import TableFeatures
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE, export_to, spreading
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.history import make_store, require_exact
+from tests.pipeline.other_programs import (
+    DAMAGE,
+    EVENTS,
+    OPEN,
+    Place,
+    lose_a_line,
+    optimize,
+    z_order,
+)
 from tests.pipeline.planting import Planter
 from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
 from unisono.lake.errors import LakeUnusable
@@ -24,7 +32,6 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS
 from unisono.model.pack import pack
 from unisono.pipeline.errors import Mismatch
-from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact import foreign_files
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
@@ -35,34 +42,6 @@ from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteReader
-
-EVENTS = 1_000
-OPEN = ShippedModel.open()
-
-
-class Place:
-    """A log of 1,000 events, of which 100 have left it, and its lake, that another program may change."""
-
-    def __init__(self, folder: Path, records: list[Record]) -> None:
-        self.data = folder / "data"
-        self.lake = Lake.at(str(folder / "lake"))
-        self.records = records
-        self.options = ["--data", str(self.data), "--lake", self.lake.storage.location, "--quiet"]
-
-    def delta(self, table: str) -> DeltaTable:
-        return DeltaTable(self.lake.storage.table(table))
-
-    def commits(self, table: str) -> list[Path]:
-        return sorted(Path(self.lake.storage.table(table), "_delta_log").glob("0*.json"))
-
-    def kept(self) -> tuple[object, ...]:
-        """What a wrong lake must not change: the log's extent, and the snapshots in it."""
-        with closing(SqliteReader.open(self.data)) as reader:
-            states = {
-                name: None if (row := reader.snapshot(name, 0)) is None else (row.committed_id, row.state)
-                for name in by_partition(self.records)
-            }
-            return reader.extent(), states
 
 
 @pytest.fixture(scope="module")
@@ -94,42 +73,6 @@ def place(ready: tuple[Path, list[Record]], tmp_path: Path) -> Place:
     return made
 
 
-def lose_a_line(place: Place, table: str, number: int = -1) -> None:
-    """The last commit that adds a file loses the line that does."""
-    adding = [path for path in place.commits(table) if '"add"' in path.read_text()]
-    lines = adding[number].read_text().splitlines()
-    adding[number].write_text("\n".join(line for line in lines if '"add"' not in line) + "\n")
-
-
-def restore(place: Place, table: str) -> None:
-    delta = place.delta(table)
-    delta.restore(delta.version() - 1)
-
-
-def optimize(place: Place, table: str) -> None:
-    place.delta(table).optimize.compact()
-
-
-def z_order(place: Place, table: str) -> None:
-    place.delta(table).optimize.z_order(["client_id" if table != SNAPSHOTS else "state"])
-
-
-def drop_statistics(place: Place, table: str) -> None:
-    path = place.commits(table)[-1]
-    path.write_text(path.read_text().replace("numRecords", "numRecordz"))
-
-
-DAMAGE: dict[str, tuple[Callable[[Place, str], None], str]] = {
-    "optimize by_partition": (optimize, BY_PARTITION),
-    "z-order by_partition": (z_order, BY_PARTITION),
-    "optimize log": (optimize, LOG),
-    "z-order log": (z_order, LOG),
-    "statistics of by_partition": (drop_statistics, BY_PARTITION),
-    "line of by_partition": (lose_a_line, BY_PARTITION),
-    "line of log": (lose_a_line, LOG),
-    "by_partition restored": (restore, BY_PARTITION),
-    "log restored": (restore, LOG),
-}
 REARRANGED = [name for name in DAMAGE if name.split()[0] in ("optimize", "z-order")]
 MENDED = [*REARRANGED, "statistics of by_partition"]
 

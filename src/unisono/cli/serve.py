@@ -18,9 +18,10 @@ import msgspec
 from aiohttp.web import Application
 
 from unisono.cli import logs
+from unisono.cli.setting_fields import FIELDS, is_flag, is_list, section_and_help
 from unisono.cli.settings import OLD_NAMES, ConfigError, RenamedSetting, load, secrets_of
 from unisono.cli.store_option import EXIT_UNUSABLE, needing_driver
-from unisono.config import FIELDS, Settings, is_flag, is_list, section_and_help
+from unisono.config import Settings
 from unisono.console.links import console_link
 from unisono.console.site import ConsoleSite
 from unisono.demo.site import DemoSite, reachable_url
@@ -31,8 +32,8 @@ from unisono.front.auth.verify import Verifier, sign_token
 from unisono.model.load import ModelError, load_model
 from unisono.model.model import Model, no_model, open_model
 from unisono.node.admin import AdminHost
+from unisono.node.start import serve as run_node
 from unisono.node.supervisor import AdminSite
-from unisono.node.supervisor import serve as run_node
 from unisono.samples import sample_model
 
 log = logging.getLogger("unisono.serve")

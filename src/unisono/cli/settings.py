@@ -16,8 +16,9 @@ from urllib.parse import unquote
 
 import msgspec
 
+from unisono.cli.setting_fields import FIELDS, allowed_values, is_list, is_table, type_of
 from unisono.cli.suggestions import did_you_mean
-from unisono.config import FIELDS, Settings, allowed_values, is_list, is_table, type_of
+from unisono.config import Settings
 
 ENVIRONMENT_PREFIX = "UNISONO_"
 

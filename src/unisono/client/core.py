@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from pathlib import Path
 from typing import assert_never
 
 import apsw
@@ -22,6 +21,7 @@ from unisono.client.config import Config, load
 from unisono.client.core_connection import CoreConnection
 from unisono.client.errors import ClientClosed, ClientError, TransactionRefused
 from unisono.client.history import HistoryPage, ServerHistory, read_history
+from unisono.client.model_match import matching_model
 from unisono.client.outgoing import next_submit
 from unisono.client.publish import Publisher
 from unisono.client.status import Committed, Problem, Rejected, rejection
@@ -29,7 +29,7 @@ from unisono.client.store.checksums import store_failure
 from unisono.client.store.store import Store, StoreContradiction
 from unisono.client.submit import Drafting, SubmitRequest, Ticket
 from unisono.client.sync.advance import Phase, SyncState, advance
-from unisono.client.sync.bootstrap import can_continue_from, check_snapshots, is_same_model, may_use_snapshots
+from unisono.client.sync.bootstrap import can_continue_from, check_snapshots, may_use_snapshots
 from unisono.client.sync.drafts import UNFIT
 from unisono.client.sync.inputs_effects import (
     Apply,
@@ -61,7 +61,6 @@ from unisono.client.sync.inputs_effects import (
 from unisono.client.undo import UndoStack
 from unisono.client.validation import CheckedEvent
 from unisono.client.view.views import Views
-from unisono.model.load import ModelError
 from unisono.model.model import Model
 from unisono.protocol.client_codec import (
     SyncResponse,
@@ -272,29 +271,11 @@ class Core:
 
     def _match_model(self, version: int | None, digest: str | None) -> None:
         """Where the server's model is another than ours, read ours again; report it when it still is another."""
-        ours = self.views.model
-        if version is None or ours.version is None or is_same_model(ours, version, digest):
-            return
-        path = self._config.model
-        if isinstance(path, Path) and (model := self._reload(path)) and is_same_model(model, version, digest):
-            self.views.reopen_all(model)
-        elif ours.version != version:
-            self.report(
-                "model_mismatch", f"the server has model version {version}, this client {ours.version}"
-            )
-        else:
-            self.report(
-                "model_mismatch",
-                f"the server's model version {version} has another content (digest {str(digest)[:12]}) than this "
-                f"client's ({ours.digest[:12]})",
-            )
-
-    def _reload(self, path: Path) -> Model | None:
-        try:
-            return load(path)
-        except ModelError as error:
-            log.warning("%s", error)
-            return None
+        found = matching_model(self.views.model, self._config.model, version, digest)
+        if isinstance(found, Model):
+            self.views.reopen_all(found)
+        elif found is not None:
+            self.report("model_mismatch", found)
 
     # -- drafts --------------------------------------------------------------------------------------------
 

@@ -6,12 +6,10 @@ syncs. An `error` may answer any request, also earlier ones last: where several 
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -19,15 +17,29 @@ from msgspec import UNSET
 from unisono.history.facts import (
     ReceivedError,
     ReceivedPage,
-    RejectedEvent,
     SeenEvent,
-    SentBatch,
     SentItem,
     SentRequest,
     SubscriptionChange,
     TimelineConnection,
 )
 from unisono.history.known import FinalRead
+from unisono.history.messages import (
+    PageResponse,
+    decode_committed,
+    decode_connected,
+    decode_envelope,
+    decode_error,
+    decode_page,
+    decode_rejected,
+    decode_result,
+    decode_submit,
+    decode_submit_one,
+    decode_sync,
+    hash_of,
+    requested_partitions,
+    sent_item,
+)
 from unisono.history.records import (
     ClientCursor,
     ClientStore,
@@ -45,28 +57,16 @@ from unisono.history.records import (
     ScopeChanged,
     SnapshotRead,
 )
-from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
 from unisono.protocol.client_codec import (
     CommittedEvent,
-    Connected,
     SubmitResult,
-    SyncResponse,
     decode_snapshots,
 )
 from unisono.protocol.codec import Envelope
 from unisono.protocol.extensions import ATOMIC
-from unisono.protocol.messages import Item, SubmitEvent, Sync
-from unisono.protocol.partitions import PartitionError, normalise
-from unisono.protocol.tombstones import is_tombstone
 
 ENDING_ERRORS: Final = ("server_error", "auth_failed")
 """The log failed; the token has expired."""
-
-
-class PageResponse(SyncResponse, frozen=True):
-    """A page with the fields that no client needs."""
-
-    effective_subscriptions: tuple[str, ...] = ()
 
 
 class Timeline:
@@ -142,7 +142,7 @@ class Timeline:
     def _frame(self, frame: Frame, where: str) -> None:
         connection = self._connection(frame.connection, frame.at)
         try:
-            envelope = _decode_envelope(frame.message)
+            envelope = decode_envelope(frame.message)
             if frame.direction == "sent":
                 self._sent(connection, envelope, frame, where)
             else:
@@ -154,13 +154,13 @@ class Timeline:
         at, name = frame.at, frame.connection
         match envelope.type:
             case "submit_events":
-                submit = _decode_submit(envelope.payload)
-                sent_items = [_sent_item(each, at, where, name) for each in submit.events]
+                submit = decode_submit(envelope.payload)
+                sent_items = [sent_item(each, at, where, name) for each in submit.events]
                 atomic = connection.atomic and submit.atomic is True
                 request = SentRequest(at, where, name, sent_items, atomic)
                 connection.requests.append(request)
             case "submit_event":
-                item = _sent_item(_decode_submit_one(envelope.payload), at, where, name)
+                item = sent_item(decode_submit_one(envelope.payload), at, where, name)
                 request = SentRequest(at, where, name, [item])
                 same_id = connection.singles[item.id]
                 same_id.append(request)
@@ -172,7 +172,7 @@ class Timeline:
                     connection.connect_sent_at = at
                 return
             case "sync":
-                connection.syncs.append((at, _decode_sync(envelope.payload)))
+                connection.syncs.append((at, decode_sync(envelope.payload)))
                 return
             case _:
                 return
@@ -185,31 +185,31 @@ class Timeline:
         at = frame.at
         match envelope.type:
             case "connected":
-                connected = _decode_connected(envelope.payload)
+                connected = decode_connected(envelope.payload)
                 connection.connected_at = at
                 connection.head = connected.server_last_committed_id
                 granted = () if connected.capabilities is None else connected.capabilities.extensions
                 connection.atomic = ATOMIC in granted
                 self.logs.add((connected.log_id, connected.log_epoch))
             case "submit_events_result":
-                self._result(connection, _decode_result(envelope.payload), at, where)
+                self._result(connection, decode_result(envelope.payload), at, where)
             case "event_committed":
-                event = _decode_committed(envelope.payload)
+                event = decode_committed(envelope.payload)
                 request = _next_single(connection, event.id)
                 if request is not None:
                     request.committed = [event.committed_id]
                     connection.answered_at.append((request.at, at, where))
                 self._see(connection, event, "result", at, where)
             case "event_rejected":
-                rejected = _decode_rejected(envelope.payload)
+                rejected = decode_rejected(envelope.payload)
                 _next_single(connection, rejected.id)
                 self.rejections[rejected.id] += 1
             case "event_broadcast":
-                self._see(connection, _decode_committed(envelope.payload), "broadcast", at, where)
+                self._see(connection, decode_committed(envelope.payload), "broadcast", at, where)
             case "sync_response":
-                self._page(connection, _decode_page(envelope.payload), at, where)
+                self._page(connection, decode_page(envelope.payload), at, where)
             case "error":
-                self._error(connection, _decode_error(envelope.payload))
+                self._error(connection, decode_error(envelope.payload))
 
     def _error(self, connection: TimelineConnection, error: ReceivedError) -> None:
         """The answer to the one request that waits for one, or to any of several.
@@ -255,7 +255,7 @@ class Timeline:
         at: float,
         where: str,
     ) -> None:
-        digest = _hash_of(bytes(event.event), event.partitions)
+        digest = hash_of(bytes(event.event), event.partitions)
         seen = SeenEvent(
             at,
             where,
@@ -279,7 +279,7 @@ class Timeline:
             connection.subscribed.append(SubscriptionChange(page.sync_to_committed_id, subscriptions, False))
             return
         requested_at, sync = connection.syncs.popleft()
-        partitions = _requested(sync)
+        partitions = requested_partitions(sync)
         before = connection.pages[-1] if connection.pages else None
         continues = (
             before is not None
@@ -358,45 +358,3 @@ def _note_revoked(connection: TimelineConnection, partitions: Sequence[str]) -> 
         since = max([last.since, *(seen.committed_id for seen in connection.broadcasts[-1:])])
         left = last.partitions - frozenset(partitions)
         connection.subscribed.append(SubscriptionChange(since, left, last.certain))
-
-
-def _sent_item(item: Item, at: float, where: str, connection: str) -> SentItem:
-    try:
-        partitions = normalise(_named(item.partitions, item.partition))
-        digest = _hash_of(bytes(item.event), partitions)
-    except PartitionError:
-        return SentItem(at, where, connection, item.id, None, None)
-    return SentItem(at, where, connection, item.id, digest, partitions)
-
-
-def _requested(sync: Sync) -> tuple[str, ...]:
-    try:
-        return normalise(_named(sync.partitions, sync.partition), entries_max=sys.maxsize)
-    except PartitionError:
-        return ()
-
-
-def _named(partitions: Any, partition: Any) -> Sequence[str]:
-    return partitions if partitions is not UNSET else () if partition is UNSET else (partition,)
-
-
-@lru_cache(maxsize=65_536)
-def _hash_of(event: bytes, partitions: tuple[str, ...]) -> str | None:
-    """None where there is nothing to compare: no canonical form, or an event that was erased."""
-    try:
-        text = parse_canonical(event)[1]
-        return None if is_tombstone(text) else content_hash(text, canonical(list(partitions))).hex()
-    except NotCanonical:
-        return None
-
-
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
-_decode_submit = msgspec.json.Decoder(SentBatch).decode
-_decode_submit_one = msgspec.json.Decoder(SubmitEvent).decode
-_decode_sync = msgspec.json.Decoder(Sync).decode
-_decode_connected = msgspec.json.Decoder(Connected).decode
-_decode_result = msgspec.json.Decoder(SubmitResult).decode
-_decode_committed = msgspec.json.Decoder(CommittedEvent).decode
-_decode_rejected = msgspec.json.Decoder(RejectedEvent).decode
-_decode_error = msgspec.json.Decoder(ReceivedError).decode
-_decode_page = msgspec.json.Decoder(PageResponse).decode

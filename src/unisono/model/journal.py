@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from unisono.model.freeze import FORGETFUL
-from unisono.model.values import weigh
+from unisono.model.values import copied, weigh
 from unisono.vocabulary import Json
 
 Undo: TypeAlias = tuple[Any, ...]
@@ -23,6 +23,12 @@ class TrackedContainer:
     def set_live(self, live: bool) -> Iterable[Json]:
         """Let changes count in the journal's weight, or no more. Returns its parts, which may be tracked too."""
         raise NotImplementedError
+
+    def __copy__(self: Any) -> Any:
+        return self.copy()
+
+    def __deepcopy__(self: Any, _memo: object) -> Json:
+        return copied(self)
 
 
 class Reorderable(Protocol):

@@ -33,7 +33,6 @@ from unisono.model.values import (
     SLOT_BYTES,
     HeavyArray,
     HeavyObject,
-    copied,
     weigh_entries,
     weigh_entry,
 )
@@ -161,12 +160,6 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
             raise KeyError("popitem(): dictionary is empty")
         key = next(super().__reversed__())
         return key, self.pop(key)
-
-    def __copy__(self) -> JsonObject:
-        return self.copy()
-
-    def __deepcopy__(self, _memo: object) -> Json:
-        return copied(self)
 
     def set_live(self, live: bool) -> Iterable[Json]:
         self._live = live
@@ -337,12 +330,6 @@ class TrackedList(TrackedContainer, list[Json]):
         removed = left[index]
         del left[index]
         self._swap(left, removed, added=())
-
-    def __copy__(self) -> list[Json]:
-        return self.copy()
-
-    def __deepcopy__(self, _memo: object) -> Json:
-        return copied(self)
 
     def set_live(self, live: bool) -> Iterable[Json]:
         self._live = live

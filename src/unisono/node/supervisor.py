@@ -1,6 +1,6 @@
-"""The node: starts the processes, watches them, and ends them in order.
+"""The node: watches its processes, answers for them, and ends them in order.
 
-Start: authority, then reader, then fronts; the ready line is printed when all of them are ready. End, on SIGTERM or
+`unisono.node.start` starts them; the ready line is printed when all of them are ready. End, on SIGTERM or
 SIGINT: fronts drain (stop accepting, finish queued work, close with 1001), then reader and authority end. When a
 child ends by itself the node ends with an error, for its supervisor to start again: recovery is an ordinary start.
 The same when authority or reader gives up a front that reads nothing: its clients would wait for ever.
@@ -19,17 +19,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
-from multiprocessing import current_process
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 from aiohttp.web import Application
 
-from unisono.authority.stuck_rules import CallWatch, RunningCall, StuckFile, is_standing
+from unisono.authority.stuck_rules import CallWatch, is_standing
 from unisono.config import Settings
-from unisono.front.access import Access, Acl, AclError
-from unisono.front.auth.verify import Verifier
+from unisono.front.access import Acl, AclError
 from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, AdminFile, write_admin_file
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
@@ -47,20 +45,13 @@ from unisono.ipc.messages import (
     Stats,
 )
 from unisono.ipc.stats import CounterValues, parse
-from unisono.model.load import Model
 from unisono.node.admin import AdminHost, AdminServer
 from unisono.node.connection_list import ConnectionList
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
     Child,
-    ChildProcesses,
-    StartFailed,
-    front_role,
     now_ms,
-    run_authority,
-    run_front,
-    run_reader,
 )
 from unisono.vocabulary import JsonObject
 
@@ -74,29 +65,6 @@ RULE_CHECK_EVERY_S: Final = 0.5
 
 EXIT_GRACE_S: Final = 2.0
 """For a process to exit after its control channel was closed: only clean-up is left."""
-
-
-def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
-    """One listening socket per front on one port; a port in use is an OSError, also when another server has it."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with socket.socket(family) as probe:
-            # This socket has no SO_REUSEPORT, so that a second server cannot share the port of a running one.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            port = probe.getsockname()[1]
-    except OSError as error:
-        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
-    sockets = []
-    for _ in range(fronts):
-        sock = socket.socket(family)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if fronts > 1:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind((host, port))
-        sock.listen(1024)
-        sockets.append(sock)
-    return sockets
 
 
 class AdminSite(Protocol):
@@ -385,53 +353,3 @@ class Supervisor:
             await asyncio.wait_for(
                 self._until(lambda: not any(role in self._links for role in roles)), timeout_s
             )
-
-
-def serve(
-    settings: Settings,
-    model: Model,
-    make_verifier: Callable[[], Verifier],
-    access: Access,
-    announce: Callable[[str], None],
-    site: AdminSite | None = None,
-) -> int:
-    """Run a node until it is asked to stop. The settings were checked before. `site` adds to the admin port."""
-    current_process().name = "node"  # the field `process` of log lines
-    listening = listen(settings.host, settings.port, settings.fronts)
-    (admin_socket,) = listen(settings.host, settings.admin_port, 1)
-    Path(settings.data).mkdir(parents=True, exist_ok=True)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    ws_url = f"ws://{host}:{listening[0].getsockname()[1]}/sync"
-    admin_url = f"http://{host}:{admin_socket.getsockname()[1]}"
-
-    stuck = StuckFile(Path(settings.data))
-    running = RunningCall(stuck.load())
-    processes = ChildProcesses()
-    processes.track([*listening, admin_socket])
-    to_authority = [processes.pair() for _ in listening]
-    to_reader = [processes.pair() for _ in listening]
-    try:
-        ends = [there for _, there in to_authority]
-        processes.fork(
-            "authority", ends, lambda c: run_authority(settings, model, c, ends, running)
-        ).wait_ready()
-        reader_ends = [there for _, there in to_reader]
-        processes.fork("reader", reader_ends, lambda c: run_reader(settings, c, reader_ends)).wait_ready()
-        for index, sock in enumerate(listening):
-            authority, reader = to_authority[index][0], to_reader[index][0]
-            processes.fork(
-                front_role(index),
-                [authority, reader, sock],
-                lambda c, i=index, a=authority, r=reader, s=sock: run_front(  # type: ignore[misc]
-                    i, settings, make_verifier, access, control=c, authority=a, reader=r, listening=[s]
-                ),
-            )
-    except StartFailed as error:
-        processes.kill()
-        log.error("%s", error, extra={"child": error.role, "exit_code": error.code})
-        return error.code
-    admin_copy = admin_socket.dup()
-    processes.close_child_ends()
-    calls = CallWatch(running, stuck, settings.rule_timeout_s)
-    supervisor = Supervisor(settings, processes.children, (ws_url, admin_url), calls)
-    return asyncio.run(supervisor.run(admin_copy, announce, site))

@@ -15,7 +15,7 @@ from unisono.front.auth.verify import Verifier
 from unisono.front.server import Front
 from unisono.ipc.channel import Channel, frame, socket_pair
 from unisono.ipc.messages import LogFailed, Message, Offer, Ready
-from unisono.node.supervisor import listen
+from unisono.node.start import listen
 
 
 @pytest.mark.req("DUR-04")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tests.behaviour.server.frames import CLOSE, TEXT, UPGRADE, frame
 from tests.behaviour.server.harness import Server
-from tests.behaviour.server.test_hostile import private_kib
+from tests.behaviour.server.pressure import private_kib
 from tests.waiting import until
 
 AT_ONCE: Final = 100

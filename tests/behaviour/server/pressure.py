@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,10 @@ from tests.waiting import PATIENCE_S
 
 MESSAGE_BYTES_MAX = 4096
 
+UPGRADE = (
+    b"GET /sync HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
 
@@ -176,3 +181,15 @@ def sized(size: int) -> bytes:
     whole = json.dumps(message | {"padding": "x" * room}).encode()
     assert len(whole) == size
     return whole
+
+
+def private_kib(pid: int) -> int:
+    """Memory that only this process has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def padded(peer: Peer, size: int) -> str:
+    """A heartbeat of exactly so many bytes."""
+    bare = len(json.dumps(peer.envelope("heartbeat", {"pad": ""}, msg_id="m")))
+    return json.dumps(peer.envelope("heartbeat", {"pad": "x" * (size - bare)}, msg_id="m"))

@@ -21,7 +21,7 @@ from tests.behaviour.server.crowds import (
 )
 from tests.behaviour.server.frames import UPGRADE
 from tests.behaviour.server.harness import Server, running, set_event
-from tests.behaviour.server.test_hostile import private_kib
+from tests.behaviour.server.pressure import private_kib
 from tests.waiting import PATIENCE_S, until
 
 BASELINE_SLACK_KIB = 4096

@@ -9,21 +9,20 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.behaviour.server.embedded import Embedded, connections_in_memory, nothing_collected
-from tests.behaviour.server.harness import SECRET, Peer, Server, item, running, set_event
+from tests.behaviour.server.harness import SECRET, Server, item, running, set_event
 from tests.behaviour.server.pressure import (
     BINARY,
-    CONTINUATION,
-    PING,
-    TEXT,
+    UPGRADE,
     RawSocket,
     authority_stopped,
+    padded,
+    private_kib,
     rate_limited,
     settled,
 )
@@ -31,7 +30,6 @@ from tests.client.running import until as until_then
 from tests.waiting import until
 from unisono.front.auth.sources import JwksUrl
 from unisono.front.auth.verify import sign_token
-from unisono.front.frame_reader import FEED_BYTES, FRAGMENT_BYTES, READ_BYTES
 from unisono.front.timers import MAX_CANCELLED, Timers
 
 LARGE = set_event("x", "y" * 600_000)
@@ -93,11 +91,6 @@ def test_what_a_replaced_connection_has_queued_is_given_back(narrow: Server, who
 
 ALIVE_S = {"heartbeat_timeout_s": 600.0, "handshake_timeout_s": 600.0, "close_grace_s": 600.0}
 """No timer ends within the test: what is freed is freed because its connection is gone."""
-
-UPGRADE = (
-    b"GET /sync HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
 
 
 class Raw:
@@ -319,139 +312,7 @@ def test_who_closes_and_takes_nothing_more_is_cut(tmp_path: Path, who: str, part
         until(lambda: server.metric("unisono_connections") == 1, "the socket is still there")
 
 
-# -- before connected, little is lent ------------------------------------------------------------------------
-
-
-def padded(peer: Peer, size: int) -> str:
-    """A heartbeat of exactly so many bytes."""
-    bare = len(json.dumps(peer.envelope("heartbeat", {"pad": ""}, msg_id="m")))
-    return json.dumps(peer.envelope("heartbeat", {"pad": "x" * (size - bare)}, msg_id="m"))
-
-
-@pytest.mark.req("LIM-07", "LIM-02", "CONN-10")
-def test_before_connected_a_message_has_at_most_64_kib(server: Server, who: str) -> None:
-    with server.peer() as peer:
-        peer.raw(padded(peer, 65_536))
-        peer.expect("heartbeat_ack")
-        peer.connect(who, server.token(who))
-        peer.raw(padded(peer, 1_048_576))
-        peer.expect("heartbeat_ack")
-        peer.raw(padded(peer, 1_048_577))
-        assert "1048576" in peer.expect_close(1009)
-    with server.peer() as peer:
-        peer.raw(padded(peer, 65_537))
-        assert "65536" in peer.expect_close(1009)
-
-
-@pytest.mark.req("LIM-07", "LIM-02")
-@pytest.mark.parametrize("parts", [(65_537,), (65_000, 1000), (30_000, 30_000, 30_000), (65_536, 1)])
-def test_before_connected_fragments_are_bounded_together(server: Server, parts: tuple[int, ...]) -> None:
-    with RawSocket(server.url) as raw:
-        for number, size in enumerate(parts):
-            raw.frame(CONTINUATION if number else BINARY, b"x" * size, fin=False)
-        raw.expect_close(1009)
-
-
-@pytest.mark.req("LIM-07", "LIM-02")
-def test_a_frame_that_announces_too_much_is_refused_before_it_comes(server: Server) -> None:
-    with RawSocket(server.url) as raw:
-        raw.frame(TEXT, b"", announced=65_537)
-        raw.expect_close(1009)
-
-
-@pytest.mark.req("CONN-02", "LIM-05")
-def test_what_is_held_behind_a_connect_is_bounded_in_bytes(server: Server, who: str) -> None:
-    with authority_stopped(server), server.peer() as peer:
-        peer.send("connect", {"token": server.token(who), "client_id": who})
-        for _ in range(3):
-            peer.raw(padded(peer, 30_000))
-        peer.expect_close(4006)
-
-
-# -- frames --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("ENV-01", "LIM-02")
-@pytest.mark.parametrize(
-    ("size", "piece"),
-    [
-        *product(
-            [200, FRAGMENT_BYTES - 1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, 2 * FRAGMENT_BYTES + 3],
-            [1, 7, FEED_BYTES, 100_000],
-        ),
-        *product([READ_BYTES, 1_000_000], [7, FEED_BYTES, 100_000]),
-    ],
-)
-def test_frames_of_any_size_come_through_however_they_are_cut(
-    server: Server, who: str, size: int, piece: int
-) -> None:
-    with RawSocket(server.url) as raw:
-        raw.send("connect", {"token": server.token(who), "client_id": who})
-        raw.expect("connected")
-        sent = raw.bytes_of(_heartbeats(size))
-        for at in range(0, len(sent), piece):
-            raw.socket.sendall(sent[at : at + piece])
-        for _ in range(3):
-            assert raw.expect("heartbeat_ack") == {}
-
-
-def _heartbeats(size: int) -> list[tuple[int, bytes]]:
-    """A long one between two short ones, and a ping that nobody waits for."""
-    message = {"type": "heartbeat", "msg_id": "m", "timestamp": 1, "protocol_version": "1.0", "payload": {}}
-    short = json.dumps(message).encode()
-    long = json.dumps(message | {"payload": {"pad": "é" * (size // 2)}}, ensure_ascii=False).encode()
-    return [(TEXT, short), (TEXT, long), (TEXT, short)]
-
-
-@pytest.mark.req("ENV-01", "LIM-05")
-def test_a_message_in_fragments_of_single_bytes_comes_through(server: Server) -> None:
-    message = _heartbeats(3000)[1][1]
-    first, *rest = (bytes([byte]) for byte in message)
-    frames = [b"\x01\x81" + bytes(4) + first, *(b"\x00\x81" + bytes(4) + byte for byte in rest)]
-    with RawSocket(server.url) as raw:
-        raw.socket.sendall(b"".join(frames) + b"\x80\x80" + bytes(4))
-        assert raw.expect("heartbeat_ack") == {}
-
-
-@pytest.mark.req("LIM-05")
-def test_pings_that_come_together_are_answered_by_one_pong(server: Server) -> None:
-    with RawSocket(server.url) as raw:
-        raw.socket.sendall(raw.bytes_of([(PING, b"%d" % number) for number in range(5000)]))
-        pongs: list[bytes] = []
-        while not pongs or pongs[-1] != b"4999":
-            opcode, payload = raw.receive()
-            assert opcode == 0xA
-            pongs.append(payload)
-        assert len(pongs) < 1000
-        raw.send("heartbeat", {})
-        raw.expect("heartbeat_ack")
-
-
-@pytest.mark.req("CONN-10")
-@pytest.mark.parametrize("tail", [b"\x89\x80\0\0\0\0", b"\x81\xfe\x0c\x00\0\0\0\0" + b"x" * 100, b"\x81"])
-def test_frames_sent_before_the_upgrade_is_answered_end_the_connection(server: Server, tail: bytes) -> None:
-    address = urlsplit(server.url)
-    with socket.create_connection((address.hostname, address.port)) as sock:
-        sock.sendall(UPGRADE + tail)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += sock.recv(4096)
-        sock.sendall(b"\x89\x80\0\0\0\0" * 3)
-        rest = answer.partition(b"\r\n\r\n")[2]
-        while len(rest) < 4:
-            more = sock.recv(4096)
-            assert more, "closed without a word"
-            rest += more
-        assert rest[0] == 0x88
-        assert struct.unpack("!H", rest[2:4]) == (1002,)
-
-
 # -- memory --------------------------------------------------------------------------------------------------
-
-
-def private_kib(pid: int) -> int:
-    told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in told if line.startswith("Private_"))
 
 
 @pytest.mark.req("LIM-05")

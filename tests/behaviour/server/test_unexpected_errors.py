@@ -50,7 +50,7 @@ from unisono.cli.settings import load
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.auth.sources import SharedSecret
-from unisono.node.supervisor import serve
+from unisono.node.start import serve
 from unisono.model.model import open_model
 
 class FaultyVerifier(Verifier):

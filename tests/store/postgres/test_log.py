@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.store.contract import LogContract, Place
+from tests.store.contract import LogContract
+from tests.store.page_contract import Place
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from tests.waiting import until

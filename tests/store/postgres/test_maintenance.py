@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 import psycopg
 import pytest
 
-from tests.store.contract import NO_LIMIT
+from tests.store.page_contract import NO_LIMIT
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many, make_record
 from unisono.protocol.tombstones import tombstone

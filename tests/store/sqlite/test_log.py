@@ -13,7 +13,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.store.contract import NO_LIMIT, LogContract, Place
+from tests.store.contract import LogContract
+from tests.store.page_contract import NO_LIMIT, Place
 from tests.store.records import append, append_many
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import files as sqlite_files

@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.store.contract import NO_LIMIT
+from tests.store.page_contract import NO_LIMIT
 from tests.store.records import LAKE, append, append_many, known, make_record
 from tests.store.sqlite.old_logs import make_version_1
 from tests.waiting import until

@@ -18,7 +18,8 @@ from unisono.store.maintenance import (
 from unisono.store.port import LogExtent, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres import snapshots as postgres_snapshots
 from unisono.store.postgres.maintenance import PostgresMaintenance
-from unisono.store.postgres.reader import PostgresReader, open_pipeline
+from unisono.store.postgres.open_pipeline import open_pipeline
+from unisono.store.postgres.reader import PostgresReader
 from unisono.store.postgres.timeouts import Timeouts
 
 T = TypeVar("T")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unisono.store.port import RememberedId, StorageError
-from unisono.store.postgres.reader import READ_ERRORS, open_pipeline
+from unisono.store.postgres.open_pipeline import open_pipeline
+from unisono.store.postgres.reader import READ_ERRORS
 from unisono.store.postgres.rows import Texts, escape, unescape
 from unisono.store.postgres.timeouts import Timeouts
 

@@ -16,8 +16,8 @@ from unisono.store.check_rows import Row, name_complaint
 from unisono.store.port import LogFinding, StoreUnusable
 from unisono.store.postgres import schema
 from unisono.store.postgres.connect import describe_dsn, is_lost, one_line, raise_unusable
+from unisono.store.postgres.open_pipeline import open_pipeline
 from unisono.store.postgres.pipeline_connection import Parameters, PipelineConnection
-from unisono.store.postgres.reader import open_pipeline
 from unisono.store.postgres.rows import Integers, Texts, escape, unescape
 from unisono.store.postgres.timeouts import WHOLE_LOG, Timeouts
 from unisono.store.statements import load_schema

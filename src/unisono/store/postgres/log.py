@@ -22,9 +22,10 @@ from unisono.store.postgres import snapshots as snapshots_sent
 from unisono.store.postgres.connect import connect, raise_unusable
 from unisono.store.postgres.listen import NotificationListener
 from unisono.store.postgres.log_tail import Tail
+from unisono.store.postgres.open_pipeline import open_pipeline
 from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.presence import Presence
-from unisono.store.postgres.reader import READ_ERRORS, PostgresReader, open_pipeline
+from unisono.store.postgres.reader import READ_ERRORS, PostgresReader
 from unisono.store.postgres.rows import Texts, columns, escape, unescape
 from unisono.store.postgres.telling import TOLD_CHANNEL, told_by_others, told_payloads
 from unisono.store.postgres.timeouts import Timeouts

@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 
 from unisono.store.browse import PartitionSize
-from unisono.store.cluster import ModelBundle, StoreLost
+from unisono.store.cluster import ModelBundle
 from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
@@ -20,11 +20,11 @@ from unisono.store.port import (
     Record,
     Snapshot,
     StorageError,
-    StoreUnusable,
 )
 from unisono.store.postgres import identity as identities
-from unisono.store.postgres import models, schema
-from unisono.store.postgres.connect import connect, raise_unusable, storage_error
+from unisono.store.postgres import models
+from unisono.store.postgres.connect import storage_error
+from unisono.store.postgres.open_pipeline import open_pipeline, reopen_pipeline
 from unisono.store.postgres.pipeline_connection import Parameters, PipelineConnection
 from unisono.store.postgres.rows import Integers, Row, Texts, escape, record, unescape
 from unisono.store.postgres.timeouts import Timeouts
@@ -378,30 +378,3 @@ def _raise_if_pruned(since: int, row: Row | None) -> None:
     left = pruned_to if row is None or len(row) == 1 else row[1] or 0
     if since < left:
         raise Pruned(pruned_to)
-
-
-def open_pipeline(dsn: str, timeouts: Timeouts, *, record_location: bool = False) -> PipelineConnection:
-    """A connection to a log of a version that this program supports; raises StoreUnusable.
-
-    `record_location`: see `identity.record_location`.
-    """
-    try:
-        connection = connect(dsn, timeouts)
-        try:
-            schema.refuse_other_versions(connection, dsn)
-            if record_location:
-                identities.record_location(connection)
-            return PipelineConnection(connection, timeouts.answer_s)
-        except BaseException:
-            connection.close()
-            raise
-    except psycopg.Error as error:
-        raise_unusable(dsn, error)
-
-
-def reopen_pipeline(dsn: str, timeouts: Timeouts) -> PipelineConnection:
-    """As `open_pipeline` for a log that was open before: any failure may be temporary, so it raises StoreLost."""
-    try:
-        return open_pipeline(dsn, timeouts, record_location=True)
-    except StoreUnusable as error:
-        raise StoreLost(str(error)) from error

@@ -135,7 +135,7 @@ def _rows(found: Any) -> list[Remembered]:
 
 
 def _postgres_pages(store: str) -> Iterator[list[Remembered]]:
-    from unisono.store.postgres.reader import open_pipeline
+    from unisono.store.postgres.open_pipeline import open_pipeline
     from unisono.store.postgres.rows import unescape
     from unisono.store.postgres.timeouts import Timeouts
 
