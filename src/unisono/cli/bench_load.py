@@ -190,6 +190,9 @@ async def _connect(plan: LoadPlan, token: str) -> LoadConnection:
         raise LoadFailed(f"cannot connect to {plan.url}: no answer for {ANSWER_S:g} s") from None
     except (picows.WSError, OSError, ValueError) as error:
         raise LoadFailed(f"cannot connect to {plan.url}: {error}") from None
+    except LoadFailed:
+        connection.close()
+        raise
     return connection
 
 
