@@ -51,7 +51,7 @@ def settings_page() -> str:
         "is `true` or `false`. A list is an array in the file and a text with commas elsewhere. A name that does not",
         "exist, or a value out of bounds, is an error at the start that names it, and the server does not run.",
         "",
-        "What happens when a bound is reached is told in [operations](../operations.md#bounds).",
+        "What happens when a bound is reached is in [operations](../operations.md#bounds).",
     ]
     for section, rows in sections.items():
         lines += [

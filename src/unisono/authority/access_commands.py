@@ -56,9 +56,9 @@ class AccessCommands:
         return {"revocations": [msgspec.to_builtins(each) for each in self._store.revocations()]}
 
     def tell(self, replica: Replica, body: bytes) -> JsonObject:
-        """Tell the other nodes what this node's own process asks them, or answers."""
+        """Send the other nodes what this node's own process asks them, or answers."""
         replica.cluster.tell(msgspec.msgpack.decode(body, type=ListConnections | ListedConnections))
-        return {"told": True}
+        return {"sent": True}
 
     def clients(self, replica: Replica, limit: int) -> JsonObject:
         """The clients of all nodes; null where there is one node only, whose fronts know better."""

@@ -27,7 +27,7 @@ logger = logging.getLogger("unisono.authority")
 
 
 class Heard(msgspec.Struct):
-    """What other nodes told. `for_node`: for this node's own process."""
+    """What other nodes sent. `for_node`: for this node's own process."""
 
     presence: list[PresenceChange] = []
     access: list[AccessChanged] = []
@@ -69,10 +69,10 @@ class ClusterView:
         if self._cluster is not None:
             self._cluster.tell([_encode(message)])
 
-    def heard(self, told: Sequence[bytes]) -> Heard:
-        """What other nodes told; what cannot be read is left out."""
+    def heard(self, messages: Sequence[bytes]) -> Heard:
+        """What other nodes sent; what cannot be read is left out."""
         heard = Heard()
-        for each in told:
+        for each in messages:
             with contextlib.suppress(msgspec.MsgspecError):
                 match _decode(each):
                     case PresenceChange() as change:

@@ -129,8 +129,8 @@ class Replica:
         while (news := self.cluster.news(fresh=fresh)) is not None:
             self.apply_and_send(news.records)
             self.apply((), news.replaced)
-            if news.told:
-                heard = self.cluster.heard(news.told)
+            if news.messages:
+                heard = self.cluster.heard(news.messages)
                 if heard.presence:
                     self._out.stage_for_all(PresenceChanges(tuple(heard.presence)))
                 for change in heard.access:

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from unisono.cli.progress_bars import progress_bars
-from unisono.cli.store_option import EXIT_UNUSABLE, telling
+from unisono.cli.store_option import EXIT_UNUSABLE, error_exit
 from unisono.display import megabytes
 from unisono.store.port import StorageError
 from unisono.store.sqlite.backup import back_up, verify_backups
@@ -57,7 +57,7 @@ def backup(
     if (listing or verify) and not BackupDirectory(target).names():
         click.echo(f"unisono: {target} has no backups", err=True)
         sys.exit(EXIT_UNUSABLE)
-    with telling():
+    with error_exit():
         if listing:
             _list(BackupDirectory(target))
         elif verify:

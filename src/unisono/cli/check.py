@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from unisono.cli.colours import coloured
-from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.cli.store_option import error_exit, needing_driver, store_option
 from unisono.store.check import CheckReport, check_database, check_directory
 from unisono.store.check_log import Progress
 
@@ -35,7 +35,7 @@ def check(context: click.Context, directory: Path | None, store: str | None, qui
         raise click.UsageError("name one log: DIRECTORY, or --store postgresql://…")
     with (
         click.progressbar(length=100, label="checking", file=sys.stderr, hidden=quiet) as bar,
-        telling(),
+        error_exit(),
     ):
 
         def progress(done: int, total: int) -> None:

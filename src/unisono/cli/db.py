@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from unisono.cli.progress_bars import progress_bars
-from unisono.cli.store_option import needing_driver, store_option, telling
+from unisono.cli.store_option import error_exit, needing_driver, store_option
 from unisono.cli.suggestions import SuggestingGroup
 from unisono.display import megabytes
 from unisono.store.copy import CopyResult, copy_log
@@ -55,7 +55,7 @@ def init(store: str, runtime_role: str | None) -> None:
     \b
       unisono db init --store postgresql://owner@db.example/unisono --runtime-role unisono_node
     """
-    with telling():
+    with error_exit():
         done = _schema().initialise(store, runtime_role=runtime_role)
     click.echo(f"made a log: {', '.join(done)}" if done else "there is a log already; nothing was done")
 
@@ -70,7 +70,7 @@ def migrate(store: str, runtime_role: str | None, finish: bool) -> None:
     First run it without --finish, which only adds: nodes of the version before go on. Upgrade the nodes one by
     one. Then run it with --finish; it refuses while a node that needs the old form gives signs of life.
     """
-    with telling():
+    with error_exit():
         done = _schema().migrate(store, finish=finish, runtime_role=runtime_role)
     click.echo(f"applied {', '.join(done)}" if done else "nothing to apply")
 
@@ -82,7 +82,7 @@ def status(store: str) -> None:
 
     Exit code 0: ready; 1: migrations are pending; 2: no log, or no way to it.
     """
-    with telling():
+    with error_exit():
         found = _schema().status(store)
     click.echo(f"{found.database}, PostgreSQL {found.server_version}")
     click.echo(f"schema     {found.applied} migrations applied" + _pending(found.pending))
@@ -121,7 +121,7 @@ def new_epoch(store: str | None, data: Path | None) -> None:
     """
     if (store is None) == (data is None):
         raise click.UsageError("give --store or --data, one of them")
-    with telling():
+    with error_exit():
         if data is not None:
             with closing(SqliteLog.open(data)) as log:
                 before, after = log.identity(), log.new_epoch()
@@ -157,7 +157,7 @@ def restore(source: Path, at: str | None, data: Path) -> None:
     \b
       unisono restore --from /backups/unisono --data /var/lib/unisono
     """
-    with telling():
+    with error_exit():
         done = restore_log(source, data, at)
     click.echo(f"restored {done.events} events up to {done.head} into {data}: {_named(done.identity)}")
 
@@ -192,7 +192,7 @@ def copy(source: str, target: str, restoring: bool, quiet: bool) -> None:
             raise click.UsageError(f"{place!r} is no store: give sqlite:DIR or postgresql://…")
         if place.startswith("postgres"):
             _schema()
-    with telling(), progress_bars(quiet, DOING) as progress:
+    with error_exit(), progress_bars(quiet, DOING) as progress:
         done = copy_log(source, target, progress, restoring=restoring)
     click.echo(_outcome(done))
 

@@ -17,7 +17,7 @@ import click
 from unisono.cli.model_export import export
 from unisono.cli.model_new import new
 from unisono.cli.model_trials import TrialFailed, Trials
-from unisono.cli.store_option import needing_driver, telling
+from unisono.cli.store_option import error_exit, needing_driver
 from unisono.cli.suggestions import SuggestingGroup
 from unisono.config import Settings
 from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, read_admin_file
@@ -106,7 +106,7 @@ def check(
                 raise click.UsageError("--archive belongs to a log: --data or --store")
             ok = _check_stories(directory, events, show_state, rule_timeout_s)
         else:
-            with telling(), needing_driver():
+            with error_exit(), needing_driver():
                 settings = Settings(data=str(data or "unisono-data"), store=store, archive=archive)
                 ok = _check_log(directory, settings, show_state, rule_timeout_s, quiet)
     except TrialFailed as error:

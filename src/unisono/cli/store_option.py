@@ -34,8 +34,8 @@ def needing_driver() -> Iterator[None]:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """End with what is in the way instead of a traceback."""
+def error_exit() -> Iterator[None]:
+    """End the program with the error of a log as one line, instead of a traceback."""
     try:
         yield
     except (StoreUnusable, StorageError, CopyRefused) as error:

@@ -1,7 +1,7 @@
 """Undo and redo of this client's own events, as compensating events (CLIENT-20 to CLIENT-23).
 
 Each event that the program submits is a step. How it is taken back is worked out when the view applies it, and again
-whenever the view applies it anew, so that it counts from the state that the event has met in the end. The newest
+whenever the view applies it again, so that it counts from the state that the event has met in the end. The newest
 steps of one run are kept, in memory alone.
 """
 

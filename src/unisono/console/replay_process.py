@@ -148,7 +148,7 @@ class Replays:
         }
 
     def _model_in_force(self) -> Model:
-        """The model of the log, loaded again when another one is in force; histories are folded anew then."""
+        """The model of the log, loaded again when another one is in force; histories are folded again then."""
         bundle = self._log.model_in_force()
         version, digest = (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
         if self._model is None or (version, digest) != (self._version, self._digest):

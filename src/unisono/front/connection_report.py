@@ -6,7 +6,7 @@ from unisono.front.connection import ClientConnection
 from unisono.vocabulary import JsonObject
 
 SUBSCRIPTIONS_SHOWN_MAX = 20
-"""Names of subscriptions in a report; how many there are is always told."""
+"""Names of subscriptions in a report; their number is always there."""
 
 
 def describe(connection: ClientConnection) -> JsonObject:

@@ -31,7 +31,7 @@ class Deadlines:
         self.beat()
 
     def beat(self) -> None:
-        """The client is alive: the window starts anew (HB-02)."""
+        """The client is alive: the window starts again (HB-02)."""
         self._beat_by = self._services.loop.time() + self._services.settings.heartbeat_timeout_s
 
     def opened(self) -> None:

@@ -42,7 +42,7 @@ class SentRequest(msgspec.Struct):
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """A committed event that a client was told of; a result names neither partitions nor content."""
+    """A committed event that a client received; a result names neither partitions nor content."""
 
     at: float
     where: str

@@ -1,6 +1,6 @@
 """The lines of a history file: what clients sent and received, what failed, and what storage had in the end.
 
-One JSON object a line, told apart by `record`; `docs/protocol/history.md` describes each. Times are seconds of one
+One JSON object a line, distinguished by `record`; `docs/protocol/history.md` describes each. Times are seconds of one
 monotonic clock. Unknown fields are ignored.
 """
 

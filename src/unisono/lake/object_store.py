@@ -1,4 +1,4 @@
-"""What delta-rs is told about an object store: bounds on trying again, and the keys of an AWS profile.
+"""Options of delta-rs for an object store: bounds on trying again, and the keys of an AWS profile.
 
 Delta-rs finds credentials in its options, in environment variables, and where a cloud hands them to its machines and
 containers. It does not read AWS profiles, so their keys are read here.

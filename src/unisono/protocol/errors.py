@@ -43,7 +43,7 @@ class CloseCode(IntEnum):
 
 
 class WireError(Exception):
-    """Something the client is told about, in an `error` message.
+    """An error that the client receives in an `error` message.
 
     `close_code` is None where the connection stays open.
     """

@@ -85,7 +85,7 @@ class SubmitMaybeAtomic(SubmitEvents, frozen=True):
 
 
 class Sync(msgspec.Struct, frozen=True):
-    """Ask for history, and optionally say what to be told of from now on.
+    """Ask for history, and optionally subscribe to partitions.
 
     `snapshots`: false asks for the whole history although `connect` asked for snapshots.
     """

@@ -47,15 +47,15 @@ def capabilities(
     extensions: Sequence[str] | None = None,
 ) -> JsonObject:
     """`connected.capabilities` (PROF-05, BCAST-06, SYNC-12, EXT-01)."""
-    told: JsonObject = {
+    capabilities: JsonObject = {
         "profile": profile,
         "accepted_event_types": list(accepted_event_types),
         "ordered_delivery": True,
     }
     if profile == COMPATIBILITY:
-        told["tree_policy"] = TREE_POLICY
+        capabilities["tree_policy"] = TREE_POLICY
     if snapshots:
-        told["snapshots"] = True
+        capabilities["snapshots"] = True
     if extensions is not None:
-        told["extensions"] = list(extensions)
-    return told
+        capabilities["extensions"] = list(extensions)
+    return capabilities

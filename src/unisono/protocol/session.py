@@ -40,7 +40,7 @@ class SessionState(Enum):
 
 
 class Input(Enum):
-    """What can happen to a connection, told apart as finely as the table needs."""
+    """What can happen to a connection, as finely as the table distinguishes it."""
 
     CONNECT_ACCEPTED = auto()
     CONNECT_REFUSED = auto()
@@ -216,7 +216,7 @@ class Session:
         self._step(Input.CONNECT_ACCEPTED)
         self.client_id = client_id
         self.profile = profile
-        told: JsonObject = {
+        payload: JsonObject = {
             "client_id": client_id,
             "server_time": server_time,
             "server_last_committed_id": head,
@@ -226,24 +226,24 @@ class Session:
             "limits": limits,
         }
         if model_version is not None:
-            told["model_version"] = model_version
-            told["model_digest"] = model_digest
+            payload["model_version"] = model_version
+            payload["model_digest"] = model_digest
         if log is not None:
-            told["log_id"] = log.log_id
-            told["log_epoch"] = log.log_epoch
+            payload["log_id"] = log.log_id
+            payload["log_epoch"] = log.log_epoch
         if author:
-            told.update(msgspec.json.decode(author))
-        return (Reply("connected", told),)
+            payload.update(msgspec.json.decode(author))
+        return (Reply("connected", payload),)
 
     def refuse(self, error: WireError) -> Sequence[Effect]:
         """Tell the client of an error, and close where its code says so (ERR-01)."""
-        told = Reply("error", error.payload())
+        reply = Reply("error", error.payload())
         if error.close_code is None:
             self._step(Input.REFUSED_OPEN)
-            return (told,)
+            return (reply,)
         connecting = self._state is SessionState.AWAIT_CONNECT
         self._step(Input.CONNECT_REFUSED if connecting else Input.REFUSED_CLOSING)
-        return (told, Leave(error.close_code, error.code))
+        return (reply, Leave(error.close_code, error.code))
 
     def leave(self, code: CloseCode, reason: str) -> Sequence[Effect]:
         """Close without an error message: replaced, timed out, too slow, going away."""

@@ -42,7 +42,7 @@ class News(msgspec.Struct, frozen=True):
     """What other nodes did since the last `catch_up`, in commit order, and the head now.
 
     `more`: there is more, ask again. `erased`: text was erased from the log, and states folded before may contain it.
-    `log_epoch`: the current one, when it was read. `told`: what other nodes told since then (`Cluster.tell`).
+    `log_epoch`: the current one, when it was read. `messages`: those of other nodes since then (`Cluster.tell`).
     """
 
     head: int
@@ -52,7 +52,7 @@ class News(msgspec.Struct, frozen=True):
     more: bool = False
     erased: bool = False
     log_epoch: int | None = None
-    told: Sequence[bytes] = ()
+    messages: Sequence[bytes] = ()
 
 
 class Cluster(Protocol):
@@ -71,7 +71,7 @@ class Cluster(Protocol):
         ...
 
     def tell(self, messages: Sequence[bytes]) -> None:
-        """Send short messages (5 KiB at most) to all other nodes, which get them as `News.told`, soon or never:
+        """Send short messages (5 KiB at most) to all other nodes, which get them as `News.messages`, soon or never:
         nothing is stored. Outside any group."""
         ...
 

@@ -23,11 +23,11 @@ EXIT_TIMEOUT_S: Final = 120.0
 """Java writes the archive while it ends."""
 
 
-def prepare(*, anew: bool = False) -> Path:
+def prepare(*, again: bool = False) -> Path:
     """Prepare what is missing; the directory with all of it."""
     home, java = private.spark_home(), jvm.java_home()
     prepared = jvm.PreparedStart(home, java)
-    if anew:
+    if again:
         shutil.rmtree(prepared.directory, ignore_errors=True)
     prepared.settings.mkdir(parents=True, exist_ok=True)
     if prepared.launch({}) is None:
@@ -92,7 +92,7 @@ def _same(rows: Iterator[Any]) -> Iterator[Any]:
 def main() -> None:
     began = time.monotonic()
     try:
-        directory = prepare(anew="--anew" in sys.argv[1:])
+        directory = prepare(again="--again" in sys.argv[1:])
     except PipelineError as error:
         sys.exit(f"unisono: {error}")
     sys.stderr.write(f"Spark starts quickly from {directory} ({time.monotonic() - began:.0f} s)\n")

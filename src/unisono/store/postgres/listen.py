@@ -16,17 +16,17 @@ import psycopg
 from psycopg import Connection, sql
 
 from unisono.store.port import StoreUnusable
+from unisono.store.postgres.node_messages import NODE_MESSAGES_CHANNEL
 from unisono.store.postgres.rows import Row
-from unisono.store.postgres.telling import TOLD_CHANNEL
 
 RETRY_FIRST_S: Final = 0.25
 RETRY_MAX_S: Final = 30.0
 """Delay between two attempts to listen again, doubling: an attempt blocks the caller while it connects."""
 
 
-TOLD: Final = TOLD_CHANNEL.encode()
+NODE_MESSAGES: Final = NODE_MESSAGES_CHANNEL.encode()
 
-TOLD_MAX: Final = 4_000
+MESSAGES_MAX: Final = 4_000
 """Payloads that wait to be taken, about 30 MB; the oldest are dropped."""
 
 
@@ -44,7 +44,7 @@ class NotificationListener:
         self._socket = -1
         self._retry_s = RETRY_FIRST_S
         self._next_try = 0.0
-        self._told: deque[str] = deque(maxlen=TOLD_MAX)
+        self._messages: deque[str] = deque(maxlen=MESSAGES_MAX)
         self.lost = 0
         """How often the connection was lost."""
 
@@ -79,8 +79,8 @@ class NotificationListener:
         try:
             self._connection.pgconn.consume_input()
             while (notify := self._connection.pgconn.notifies()) is not None:
-                if notify.relname == TOLD:
-                    self._told.append(notify.extra.decode("ascii", "replace"))
+                if notify.relname == NODE_MESSAGES:
+                    self._messages.append(notify.extra.decode("ascii", "replace"))
                     continue
                 called = called or not notify.extra.isdigit() or int(notify.extra) > seen
         except psycopg.Error:
@@ -90,11 +90,11 @@ class NotificationListener:
             return True
         return called
 
-    def take_told(self) -> list[str]:
-        """The payloads on TOLD_CHANNEL since the last call."""
-        told = list(self._told)
-        self._told.clear()
-        return told
+    def take_messages(self) -> list[str]:
+        """The payloads on NODE_MESSAGES_CHANNEL since the last call."""
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages
 
     def renew(self) -> None:
         """Replace the connection, at once if the server accepts one."""

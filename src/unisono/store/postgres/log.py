@@ -22,12 +22,12 @@ from unisono.store.postgres import snapshots as snapshots_sent
 from unisono.store.postgres.connect import connect, raise_unusable
 from unisono.store.postgres.listen import NotificationListener
 from unisono.store.postgres.log_tail import Tail
+from unisono.store.postgres.node_messages import NODE_MESSAGES_CHANNEL, message_payloads, messages_of_others
 from unisono.store.postgres.open_pipeline import open_pipeline
 from unisono.store.postgres.pipeline_connection import PipelineConnection
 from unisono.store.postgres.presence import Presence
 from unisono.store.postgres.reader import READ_ERRORS, PostgresReader
 from unisono.store.postgres.rows import Texts, columns, escape, unescape
-from unisono.store.postgres.telling import TOLD_CHANNEL, told_by_others, told_payloads
 from unisono.store.postgres.timeouts import Timeouts
 from unisono.vocabulary import LogIdentity
 
@@ -99,7 +99,7 @@ class PostgresLog(PostgresReader):
         try:
             presence = Presence(node, schema.newest_known())
             presence.register(pipeline)
-            channels = (_CHANNEL, presence.channel, TOLD_CHANNEL)
+            channels = (_CHANNEL, presence.channel, NODE_MESSAGES_CHANNEL)
             listener = NotificationListener(lambda: connect(dsn, timeouts), channels)
             try:
                 listener.listen()
@@ -237,7 +237,7 @@ class PostgresLog(PostgresReader):
             with self._doing("catching up"):
                 self._presence.send_releases(self._pipeline)
                 head = self._read_news()
-        told = told_by_others(self._listener.take_told(), self._presence.node_id)
+        messages = messages_of_others(self._listener.take_messages(), self._presence.node_id)
         records, replaced = self._tail.take_backlog(), self._replaced
         self._replaced = []
         erased = self._erasures != self._erasures_reported
@@ -246,7 +246,7 @@ class PostgresLog(PostgresReader):
         if more:
             self._news_read_at = 0.0
         return News(
-            head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch, told
+            head, records, replaced, self._tail.model_version, more, erased, self._tail.log_epoch, messages
         )
 
     def _read_news(self) -> int:
@@ -270,8 +270,8 @@ class PostgresLog(PostgresReader):
 
     def tell(self, messages: Sequence[bytes]) -> None:
         self._require(group=False)
-        with self._doing("telling other nodes"):
-            payloads = Texts(told_payloads(messages, self._presence.node_id))
+        with self._doing("sending messages to other nodes"):
+            payloads = Texts(message_payloads(messages, self._presence.node_id))
             self._pipeline.execute_async_commit("tell", {"payloads": payloads})
 
     def revoke(self, revocation: Revocation, now_ms: int) -> None:

@@ -67,7 +67,7 @@ def back_up(
     Raises StoreUnusable where there is no log or the target holds another one's backups, LogInUse while another
     backup writes there, BackupDamaged when what was written reads back otherwise, or, with `check`, is not sound.
     """
-    told = progress or (lambda *_: None)
+    report = progress or (lambda *_: None)
     directory = BackupDirectory(target)
     if target.resolve() == data.resolve():
         raise StoreUnusable(f"{target} is the data directory: back up into another one, on another disk")
@@ -77,11 +77,11 @@ def back_up(
             _refuse_other_logs(directory, identity)
             moment = now()
             name = _free_name(directory, moment)
-            with _image(data, target / IMAGE, told) as image:
+            with _image(data, target / IMAGE, report) as image:
                 if check:
-                    _expect_sound(image, told)
+                    _expect_sound(image, report)
                 identity, extent = _of(image)
-                manifest, index = _store(directory, name, image, told)
+                manifest, index = _store(directory, name, image, report)
             manifest = msgspec.structs.replace(
                 manifest,
                 created_at=moment.isoformat(timespec="milliseconds"),

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-TOLD_CHANNEL: Final = "unisono_told"
+NODE_MESSAGES_CHANNEL: Final = "unisono_told"
 
 PAYLOAD_BYTES_MAX: Final = 7_900
 """Of one NOTIFY; PostgreSQL takes less than 8,000."""
@@ -20,7 +20,7 @@ PACKED_BYTES_MAX: Final = PAYLOAD_BYTES_MAX * 4 // 5 - 64
 """Bytes of messages in one payload: base85 makes five characters of four bytes."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class MessagePayload(msgspec.Struct, frozen=True, array_like=True):
     """The content of a payload."""
 
     node_id: int
@@ -28,10 +28,10 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Told).decode
+_decode: Final = msgspec.msgpack.Decoder(MessagePayload).decode
 
 
-def told_payloads(messages: Sequence[bytes], node_id: int | None) -> Iterator[str]:
+def message_payloads(messages: Sequence[bytes], node_id: int | None) -> Iterator[str]:
     """The payloads that carry these messages, in order; one that fits into none is left out."""
     some: list[bytes] = []
     size = 0
@@ -48,17 +48,17 @@ def told_payloads(messages: Sequence[bytes], node_id: int | None) -> Iterator[st
 
 
 def _payload(messages: list[bytes], node_id: int | None) -> str:
-    return base64.b85encode(_encode(Told(node_id or 0, messages))).decode("ascii")
+    return base64.b85encode(_encode(MessagePayload(node_id or 0, messages))).decode("ascii")
 
 
-def told_by_others(payloads: Iterable[str], node_id: int | None) -> list[bytes]:
+def messages_of_others(payloads: Iterable[str], node_id: int | None) -> list[bytes]:
     """The messages of other nodes; NOTIFY reaches its own sender, too."""
     found: list[bytes] = []
     for payload in payloads:
         try:
-            told = _decode(base64.b85decode(payload))
+            content = _decode(base64.b85decode(payload))
         except (ValueError, msgspec.MsgspecError):
             continue  # somebody else uses this channel
-        if told.node_id != node_id:
-            found += told.messages
+        if content.node_id != node_id:
+            found += content.messages
     return found
