@@ -1,8 +1,8 @@
 """Large buffers come from the heap of a process and stay in it for the next ones.
 
 The C library asks the operating system for each buffer of some hundred KiB and gives it back when it is freed. Each
-page of memory of the next one is then mapped and cleared again, which costs several times what filling it does. A page
-of history passes through a few such buffers on its way to a client.
+page of memory of the next one is then mapped and cleared again, which costs several times what filling it does. One
+page of history passes through a few such buffers on its way to a client.
 """
 
 from __future__ import annotations
