@@ -341,6 +341,16 @@ class LogContract:
                 assert wired.last == (page.records[-1].committed_id if page.records else since)
                 assert wired.has_more == page.has_more
 
+    @pytest.mark.req("SYNC-01")
+    def test_a_page_of_partitions_that_nobody_has_written_to_is_empty(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        append(log, [["p"]] * 3)
+        for source in (log, reader):
+            for names in (["absent"], ["absent", "other"], [f"n{n}" for n in range(40)]):
+                for whole in (False, True):
+                    page = source.wire_page(names, 1, 3, **NO_LIMIT, whole_batches=whole)
+                    assert page == WirePage(b"", 0, 1, has_more=False)
+
     @pytest.mark.req("EXT-13")
     @pytest.mark.parametrize("others", [0, 40])
     def test_a_page_ends_between_two_batches_where_that_leaves_half_of_it(

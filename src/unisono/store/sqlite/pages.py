@@ -101,6 +101,8 @@ class SqlitePages(EncodedPages):
             return WirePage(b"", 0, since, has_more=False)
 
         def of_partitions(numbers: Sequence[int]) -> WirePage | None:
+            if not numbers:
+                return WirePage(b"", 0, since, has_more=False)
             ids = SomeIds.of_partitions(numbers)
             page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
             has_more = page is not None and page.count == limit and self._wire.any_after(ids, page.last, upto)
