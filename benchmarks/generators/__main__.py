@@ -65,8 +65,7 @@ async def generate(order: Order, wait_for_line: Callable[[], None]) -> None:
     if order.work == "connect":
         print("ready", flush=True)
         await loop.run_in_executor(None, wait_for_line)
-        counted = await open_and_close(tally, order)
-        print(msgspec.json.encode(counted).decode(), flush=True)
+        print(msgspec.json.encode(open_and_close(order)).decode(), flush=True)
         return
     connections = await open_all(tally, order)
     print("ready", flush=True)

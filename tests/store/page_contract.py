@@ -7,9 +7,10 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
 import pytest
 
-from tests.store.records import append, append_many
+from tests.store.records import append, append_many, make_record
 from unisono.protocol.codec import encode_event
 from unisono.store.port import CommitLog, LogReader, Record, WirePage
 
@@ -26,7 +27,13 @@ class Place(Protocol):
 
 def sent(page: WirePage) -> list[Any]:
     """The events of a page, as a client reads them."""
-    return [json.loads(event) for event in page.events]
+    events: list[Any] = json.loads(b"[%b]" % page.events)
+    assert len(events) == page.count
+    return events
+
+
+def submission_of(record: Record) -> tuple[str, int]:
+    return record.client_id, record.status_updated_at
 
 
 def in_wire_form(records: Sequence[Record]) -> list[Any]:
@@ -102,8 +109,58 @@ class PageContract:
                     assert size + len(due[len(page.records)].event) > bytes_max
                 wired = source.wire_page(asked, since, upto, limit=limit, bytes_max=bytes_max)
                 assert sent(wired) == in_wire_form(page.records)
-                assert wired.committed_ids == [record.committed_id for record in page.records]
+                assert wired.last == (page.records[-1].committed_id if page.records else since)
                 assert wired.has_more == page.has_more
+
+    @pytest.mark.req("SYNC-01")
+    def test_a_page_of_partitions_that_nobody_has_written_to_is_empty(self, place: Place) -> None:
+        log, reader = place.writer(), place.reader()
+        append(log, [["p"]] * 3)
+        for source in (log, reader):
+            for names in (["absent"], ["absent", "other"], [f"n{n}" for n in range(40)]):
+                for whole in (False, True):
+                    page = source.wire_page(names, 1, 3, **NO_LIMIT, whole_batches=whole)
+                    assert page == WirePage(b"", 0, 1, has_more=False)
+
+    @pytest.mark.req("EXT-13")
+    @pytest.mark.parametrize("others", [0, 40])
+    def test_a_page_ends_between_two_batches_where_that_leaves_half_of_it(
+        self, place: Place, others: int
+    ) -> None:
+        chance = random.Random(5)
+        log, reader = place.writer(), place.reader()
+        history: list[Record] = []
+        while len(history) < 200:
+            first, client = len(history) + 1, chance.choice("ab")
+            batch = [
+                msgspec.structs.replace(
+                    make_record(first + n, ("p",) if chance.random() < 0.8 else ("q", "r")),
+                    client_id=client,
+                    status_updated_at=make_record(first).status_updated_at,
+                )
+                for n in range(chance.choice([1, 1, 3, 8, 30]))
+            ]
+            log.begin([])
+            log.commit(batch)
+            history += batch
+        for _ in range(150):
+            since, upto = chance.randint(0, 150), chance.randint(100, 200)
+            limit, bytes_max = chance.choice([1, 7, 50]), chance.choice([300, 1 << 30])
+            names = [*chance.choice([["p"], ["p", "q"], ["q", "r"]]), *(f"n{n}" for n in range(others))]
+            for source in (log, reader):
+                records = source.page(names, since, upto, limit=limit, bytes_max=bytes_max)
+                wired = source.wire_page(
+                    names, since, upto, limit=limit, bytes_max=bytes_max, whole_batches=True
+                )
+                due = list(records.records)
+                if records.has_more:
+                    last = due[-1]
+                    whole = [r for r in due if submission_of(r) != submission_of(last)]
+                    whole = due[: due.index(whole[-1]) + 1] if whole else due
+                    due = whole if 2 * len(whole) >= len(due) else due
+                assert sent(wired) == in_wire_form(due)
+                assert wired.has_more == records.has_more
+                assert wired.last == (due[-1].committed_id if due else since)
 
     @pytest.mark.req("EXT-20", "EXT-21")
     def test_pages_backwards_are_what_a_look_at_every_record_gives(self, place: Place) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from typing import TypeVar
 from unisono.front.auth.verify import Identity
 from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
+from unisono.front.connecting import Connecting
 from unisono.front.deadlines import Deadlines
-from unisono.front.early_messages import MAX_UNVERIFIED_BYTES, EarlyMessages
+from unisono.front.early_messages import MAX_UNVERIFIED_BYTES
 from unisono.front.history_requests import HistoryRequests
 from unisono.front.hub import text_frame
 from unisono.front.intake import Intake, check_shape, named_partitions
@@ -23,7 +23,6 @@ from unisono.front.websocket import WebSocket
 from unisono.ipc.messages import Candidate, Submit
 from unisono.protocol.codec import decode, encode, encode_payload
 from unisono.protocol.errors import (
-    AuthFailed,
     BadRequest,
     CloseCode,
     RateLimited,
@@ -32,7 +31,6 @@ from unisono.protocol.errors import (
 )
 from unisono.protocol.extensions import ATOMIC, IDENTITY, PRESENCE, grant
 from unisono.protocol.messages import Connect, Heartbeat
-from unisono.protocol.profiles import negotiate
 from unisono.protocol.session import (
     Effect,
     Leave,
@@ -51,18 +49,11 @@ log = logging.getLogger("unisono.front")
 T = TypeVar("T")
 
 
-NEW_CLAIMS = "another model stores other claims; connect again"
-"""The claims that are stored with events are taken from the token, which is not kept, at connect."""
-
-
-REVOKED = "access was revoked by the operator"
-
-
 class ClientConnection(WebSocket):
     """A client's socket, its session and its subscriptions.
 
     Invariants: `in_flight_items` counts items sent to the authority and not answered yet. While a connect is being
-    verified, later messages wait in `_early_messages`, in order.
+    verified, later messages wait in `_connecting`, in order.
     """
 
     def __init__(self, services: FrontServices, owner: ConnectionOwner, number: int) -> None:
@@ -91,8 +82,7 @@ class ClientConnection(WebSocket):
         self._in_flight_requests: deque[int] = deque()
         """Items of each request in flight, oldest first."""
         self.catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
-        self._early_messages: EarlyMessages | None = None
-        self._verifying: asyncio.Task[None] | None = None
+        self._connecting: Connecting | None = None
         self._deadlines = Deadlines(self, services)
         self._messages_sent = 0
 
@@ -121,10 +111,9 @@ class ClientConnection(WebSocket):
         if code is not None:
             self.services.counters.add(f"closes|{code}")
         self._deadlines.close()
-        if self._verifying is not None:
-            self._verifying.cancel()
-            self._verifying = None
-        self.catchup = self._early_messages = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self.catchup = self._connecting = None
         self.owner.forget(self)
 
     def on_ping_or_pong(self) -> None:
@@ -137,8 +126,8 @@ class ClientConnection(WebSocket):
     # -- messages ------------------------------------------------------------------------------------------
 
     def on_message(self, data: bytes) -> None:
-        if self._early_messages is not None:
-            if not self._early_messages.add(data):
+        if self._connecting is not None:
+            if not self._connecting.early.add(data):
                 self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
             self.guard(lambda: self._handle(data))
@@ -176,8 +165,8 @@ class ClientConnection(WebSocket):
                 self.history = self.history or HistoryRequests()
                 self.history.start(self, effect.asked)
             case Verify():
-                self._early_messages = EarlyMessages(self.max_message_bytes)
-                self._verifying = self.owner.spawn(self._verify(effect.connect))
+                self._connecting = Connecting(self, self.max_message_bytes)
+                self._connecting.start(effect.connect)
             case Leave():
                 self._leave(effect)
 
@@ -190,7 +179,7 @@ class ClientConnection(WebSocket):
         try:
             work()
         except Exception:
-            self._log_unexpected("unexpected error")
+            self.log_unexpected("unexpected error")
             self.fail()
 
     def while_active(self, on_answer: Callable[[T], None]) -> Callable[[T], None]:
@@ -212,44 +201,20 @@ class ClientConnection(WebSocket):
             for effect in self.session.leave(code, reason):
                 self._perform(effect, 0)
 
-    def _log_unexpected(self, what: str) -> None:
+    def log_unexpected(self, what: str) -> None:
         log.exception("connection %d: %s", self.number, what, extra={"connection": self.number})
 
     # -- connect -------------------------------------------------------------------------------------------
 
-    async def _verify(self, connect: Connect) -> None:
-        services, settings = self.services, self._settings
-        try:
-            stored = () if self.owner.offer is None else self.owner.offer.claims
-            identity = await services.verifier.verify(
-                connect.token, connect.client_id, now_ms() / 1000, stored
-            )
-            if self.session.state is not SessionState.AWAIT_CONNECT:
-                return
-            offer = self.owner.offer
-            assert offer is not None, "a connection is closed when the offer is withdrawn"
-            if services.revocations.refuses(identity, now_ms()):
-                raise AuthFailed(REVOKED)
-            if offer.claims != stored:
-                self.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
-                return
-            offered = [name for name in settings.profiles if name in offer.profiles]
-            profile = negotiate(connect, offered, settings.default_profile)
-        except WireError as error:
-            if self.session.state is SessionState.AWAIT_CONNECT:
-                self._refuse(error)
-            return
-        except Exception:
-            self._log_unexpected("unexpected error while verifying its token")
-            self.fail()
-            return
+    def claim(self, connect: Connect, identity: Identity, profile: str) -> None:
+        """The token is good: claim the client_id, and answer when that is done."""
         self.identity = identity
-        self.wants_snapshots = connect.snapshots is True and settings.max_sync_snapshot_bytes > 0
+        self.wants_snapshots = connect.snapshots is True and self._settings.max_sync_snapshot_bytes > 0
         self.extensions = grant(connect.extensions)
         self.sees_authors = IDENTITY in (self.extensions or ())
         self.sees_presence = PRESENCE in (self.extensions or ())
         self.takes_whole_batches = ATOMIC in (self.extensions or ())
-        services.requests.claim(
+        self.services.requests.claim(
             self.number,
             identity.client_id,
             lambda head: self.guard(lambda: self._claimed(identity, profile, head)),
@@ -278,8 +243,8 @@ class ClientConnection(WebSocket):
         for effect in effects:
             self._perform(effect, 0)
         self._deadlines.verified()
-        waiting, self._early_messages = self._early_messages, None
-        while waiting is not None and not self._leaving and (data := waiting.take()) is not None:
+        connecting, self._connecting = self._connecting, None
+        while connecting is not None and not self._leaving and (data := connecting.early.take()) is not None:
             self.on_message(data)
 
     # -- submit --------------------------------------------------------------------------------------------

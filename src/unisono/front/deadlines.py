@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from unisono.front.heartbeats import PING_FRAME, missed, ping_every
@@ -16,18 +16,29 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """The timers of one connection. Nothing refers to it once it is closed (LIM-05).
+    """The deadlines of one connection, behind one timer. Nothing refers to it once it is closed (LIM-05).
 
-    A callback returns its next time, or None.
+    Invariant: while there is a deadline there is a timer, which fires at the earliest one or before. A heartbeat only
+    moves its deadline; the timer follows when it fires.
     """
 
-    __slots__ = ("_beat_by", "_connection", "_services", "_timers")
+    __slots__ = (
+        "_beat_by",
+        "_connect_by",
+        "_connection",
+        "_cut_at",
+        "_fires_at",
+        "_look_at_token",
+        "_ping_at",
+        "_services",
+        "_timer",
+    )
 
     def __init__(self, connection: ClientConnection, services: FrontServices) -> None:
         self._connection: ClientConnection | None = connection
         self._services = services
-        self._timers: list[Timer] = []
-        self._beat_by = 0.0
+        self._timer: Timer | None = None
+        self._fires_at = self._connect_by = self._ping_at = self._look_at_token = self._cut_at = inf
         self.beat()
 
     def beat(self) -> None:
@@ -36,70 +47,77 @@ class Deadlines:
 
     def opened(self) -> None:
         settings, now = self._services.settings, self._services.loop.time()
-        self._at(self._beat_by, self._heartbeat_due)
+        self._connect_by = now + settings.handshake_timeout_s
         if settings.heartbeat_any_message:
-            self._at(now, self._ping_due)
-        self._at(now + settings.handshake_timeout_s, self._handshake_due)
+            self._ping_at = now
+        self._set_timer()
 
     def verified(self) -> None:
-        self._at(self._services.loop.time(), self._expiry_due)
+        self._connect_by = inf
+        self._look_at_token = self._next_look(self._services.loop.time())
+        self._set_timer()
 
     def closing(self) -> None:
         """The client has `close_grace_s` to take what was sent, and to answer the close."""
-        self._at(self._services.loop.time() + self._services.settings.close_grace_s, self._grace_over)
+        self._drop_all_but_cut()
+        self._cut_at = min(self._cut_at, self._services.loop.time() + self._services.settings.close_grace_s)
+        self._set_timer()
 
     def close(self) -> None:
-        for timer in self._timers:
-            self._services.timers.cancel(timer)
-        self._timers.clear()
+        if self._timer is not None:
+            self._services.timers.cancel(self._timer)
+            self._timer = None
         self._connection = None
 
-    def _at(self, when: float, call: Callable[[float], float | None]) -> None:
-        if self._connection is not None:
-            self._timers.append(self._services.timers.at(when, call))
+    def _set_timer(self) -> None:
+        when = min(self._beat_by, self._connect_by, self._ping_at, self._look_at_token, self._cut_at)
+        if self._connection is None or when >= self._fires_at or when == inf:
+            return
+        if self._timer is not None:
+            self._services.timers.cancel(self._timer)
+        self._fires_at = when
+        self._timer = self._services.timers.at(when, self._fire)
 
-    def _open(self) -> ClientConnection | None:
+    def _drop_all_but_cut(self) -> None:
+        self._connect_by = self._ping_at = self._look_at_token = self._beat_by = inf
+
+    def _fire(self, now: float) -> None:
         connection = self._connection
-        if connection is None or connection.session.state is SessionState.CLOSED:
-            return None
-        return connection
-
-    def _heartbeat_due(self, now: float) -> float | None:
-        connection = self._open()
+        self._timer, self._fires_at = None, inf
         if connection is None:
-            return None
-        if self._beat_by > now:
-            return self._beat_by
-        connection.leave(CloseCode.TIMEOUT, missed(self._services.settings.heartbeat_timeout_s))
-        return None
+            return
+        if self._cut_at <= now:
+            self._cut_at = inf
+            connection.cut()
+        elif connection.session.state is SessionState.CLOSED:
+            self._drop_all_but_cut()
+        else:
+            self._check(connection, now)
+        self._set_timer()
 
-    def _ping_due(self, now: float) -> float | None:
-        """Where any message counts as a heartbeat a pong does too: a client that sends nothing is pinged."""
-        connection = self._open()
-        if connection is None:
-            return None
-        connection.send(PING_FRAME)
-        return now + ping_every(self._services.settings.heartbeat_timeout_s)
-
-    def _handshake_due(self, now: float) -> None:  # noqa: ARG002
-        connection = self._open()
-        if connection is not None and connection.session.state is SessionState.AWAIT_CONNECT:
+    def _check(self, connection: ClientConnection, now: float) -> None:
+        settings = self._services.settings
+        if self._look_at_token <= now:
+            self._look_at_token = self._next_look(now)
+        if self._beat_by <= now:
+            connection.leave(CloseCode.TIMEOUT, missed(settings.heartbeat_timeout_s))
+        elif self._connect_by <= now:
             connection.leave(CloseCode.TIMEOUT, "no connect")
+        elif self._look_at_token <= now:
+            connection.fail(AuthFailed("the token has expired; connect again with a new one"))
+        elif self._ping_at <= now:
+            # Where any message counts as a heartbeat a pong does too: a client that sends nothing is pinged.
+            connection.send(PING_FRAME)
+            self._ping_at = now + ping_every(settings.heartbeat_timeout_s)
 
-    def _expiry_due(self, now: float) -> float | None:
-        """AUTH-04: by the wall clock, so a timer that fires early waits for the rest.
+    def _next_look(self, now: float) -> float:
+        """When to look at the token's end again; `now` once it has ended.
 
-        It never waits longer than for a heartbeat, so that a clock that is set forward is noticed.
+        AUTH-04: by the wall clock, so a timer that fires early waits for the rest. It never waits longer than for a
+        heartbeat, so that a clock that is set forward is noticed.
         """
-        connection, settings = self._open(), self._services.settings
+        connection, settings = self._connection, self._services.settings
         if connection is None or connection.identity is None:
-            return None
+            return inf
         left_s = connection.identity.expires_at_s + settings.jwt_leeway_s - now_ms() / 1000
-        if left_s > 0:
-            return now + min(left_s, settings.heartbeat_timeout_s)
-        connection.fail(AuthFailed("the token has expired; connect again with a new one"))
-        return None
-
-    def _grace_over(self, now: float) -> None:  # noqa: ARG002
-        if self._connection is not None:
-            self._connection.cut()
+        return now + max(0.0, min(left_s, settings.heartbeat_timeout_s))

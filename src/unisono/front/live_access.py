@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from unisono.front.auth.verify import Identity
-from unisono.front.connection import REVOKED, ClientConnection
+from unisono.front.connecting import REVOKED
+from unisono.front.connection import ClientConnection
 from unisono.front.revocations import names_of
 from unisono.front.services import now_ms
 from unisono.ipc.messages import RevokedName

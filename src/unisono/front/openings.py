@@ -1,18 +1,20 @@
 """Sockets that were accepted and have not upgraded yet, within the bound on connections (LIM-05).
 
-The library's own server does not tell of a socket before its upgrade, so the library's protocol is made here.
+The library's own server does not tell of a socket before its upgrade, and starts a task for each one, so sockets are
+accepted and the library's protocol is made here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from aiofastnet import create_server
+from aiofastnet.selector_transport import SelectorSocketTransport  # type: ignore[import-not-found]
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
-from picows.api import _resolve_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from unisono.front.frame_reader import FRAGMENT_BYTES, LIBRARY_BUFFER_BYTES
@@ -26,6 +28,16 @@ closed a pass after that: three passes' worth of sockets are open beyond the bou
 
 MIN_OPENINGS: Final = 128
 """Sockets that may wait for their upgrade although there is no room for a connection: after it they are told so."""
+
+ACCEPT_AGAIN_S: Final = 0.2
+"""Time until the next accept after one found no descriptor or no memory."""
+
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = logging.getLogger("unisono.front")
+
+library_log = logging.LoggerAdapter(logging.getLogger("picows.front"), {})
+"""No logger itself: the library would make another one for each socket."""
 
 Answer = Callable[[WSUpgradeRequest], WebSocket | WSUpgradeResponseWithListener]
 
@@ -74,7 +86,7 @@ class OpeningProtocol(WSProtocol):  # type: ignore[misc]
             None,  # ws_path, of clients
             False,  # is_client_side
             answer,
-            _resolve_logger("front", "server"),
+            library_log,
             True,  # disconnect_on_exception
             handshake_timeout_s,
             False,  # enable_auto_ping
@@ -101,15 +113,49 @@ class OpeningProtocol(WSProtocol):  # type: ignore[misc]
         super().connection_lost(exc)
 
 
-async def listen(
-    sock: socket.socket, answer: Answer, handshake_timeout_s: float, openings: Openings
-) -> asyncio.Server:
-    """Accept sockets; `answer` is called with each request for an upgrade."""
-    server: asyncio.Server = await create_server(  # whose transports the library writes to without a detour
-        asyncio.get_running_loop(),
-        lambda: OpeningProtocol(answer, handshake_timeout_s, openings),
-        sock=sock,
-        backlog=ACCEPTS_PER_PASS,  # the library takes one number for both
-    )
-    sock.listen(BACKLOG)
-    return server
+class Listener:
+    """Accepts sockets, a few in each pass of the event loop; `answer` is called with each request for an upgrade."""
+
+    def __init__(
+        self, sock: socket.socket, answer: Answer, handshake_timeout_s: float, openings: Openings
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._answer = answer
+        self._handshake_timeout_s = handshake_timeout_s
+        self._openings = openings
+        self._closed = False
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._start()
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _start(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_PASS):
+            try:
+                accepted, _ = self._socket.accept()
+            except ConnectionAbortedError:
+                continue
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                log.error("socket not accepted: %s", error.strerror)
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(ACCEPT_AGAIN_S, self._start)
+                return
+            # The transport to which the library writes without a detour.
+            SelectorSocketTransport(
+                self._loop, accepted, OpeningProtocol(self._answer, self._handshake_timeout_s, self._openings)
+            )

@@ -18,12 +18,13 @@ from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 from unisono.config import Settings
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.verify import Verifier
-from unisono.front.connection import NEW_CLAIMS, ClientConnection
+from unisono.front.connecting import NEW_CLAIMS
+from unisono.front.connection import ClientConnection
 from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
 from unisono.front.live_access import access_changed
-from unisono.front.openings import Openings, listen
+from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
@@ -90,7 +91,7 @@ class Front:
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._accepting = False
         self._node: Link
 
@@ -112,11 +113,10 @@ class Front:
             authority, "authority", self._from_authority, lambda: self._lost("authority")
         )
 
-    async def _accept_clients(self) -> None:
+    def _accept_clients(self) -> None:
+        handshake_s = self._settings.handshake_timeout_s
         for sock in self._sockets:
-            self._servers.append(
-                await listen(sock, self._upgrade, self._settings.handshake_timeout_s, self._openings)
-            )
+            self._listeners.append(Listener(sock, self._upgrade, handshake_s, self._openings))
         self._node.send(Ready())
 
     def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | WSUpgradeResponseWithListener:
@@ -203,7 +203,7 @@ class Front:
                 self.offer = message
                 if not self._accepting:
                     self._accepting = True
-                    self.spawn(self._accept_clients())
+                    self._accept_clients()
             case ModelChanged():
                 self._model_changed(message)
             case LogFailed():
@@ -295,8 +295,8 @@ class Front:
 
     def _stop_accepting(self) -> None:
         self.draining = True
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _drain(self) -> None:
         """Stop accepting, finish what is in flight, close with 1001; past the time limit, cut."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from unisono.ipc.messages import AskNewest, AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.protocol.codec import encode_snapshot
-from unisono.reader.batch_ends import events_before_open_batch
 from unisono.reader.snapshot_start import starting_snapshots
 from unisono.store.cluster import StoreLost
 from unisono.store.maintenance import NO_MODEL_VERSION
@@ -43,14 +42,9 @@ def read_page(log: LogReader, ask: AskPage) -> PageResult:
         bytes_max=bytes_max,
         snapshot_starts=snapshot_starts,
         authors=ask.authors,
+        whole_batches=ask.whole_batches,
     )
-    events, last = page.events, page.committed_ids[-1] if page.committed_ids else ask.since
-    if ask.whole_batches and page.has_more:
-        count = events_before_open_batch(events)
-        events, last = events[:count], page.committed_ids[count - 1]
-    return PageResult(
-        ask.ticket, b",".join(events), len(events), last, page.has_more, encoded, snapshot_starts
-    )
+    return PageResult(ask.ticket, page.events, page.count, page.last, page.has_more, encoded, snapshot_starts)
 
 
 def read_newest(log: LogReader, ask: AskNewest) -> PageResult:
@@ -60,11 +54,10 @@ def read_newest(log: LogReader, ask: AskNewest) -> PageResult:
     page = log.newest_wire_page(
         ask.partition, ask.upto, limit=ask.limit, bytes_max=ask.bytes_max, authors=ask.authors
     )
-    last = page.committed_ids[-1] if page.committed_ids else 0
     if log.head() < ask.upto:
         # A database server left behind by a failover: the newest events would be missing.
         raise StoreLost(f"the log ends before {ask.upto}")
-    return PageResult(ask.ticket, b",".join(page.events), len(page.events), last, page.has_more)
+    return PageResult(ask.ticket, page.events, page.count, page.last, page.has_more)
 
 
 def answer_newest(log: LogReader, ask: AskNewest) -> PageResult | PageFailed:

@@ -122,10 +122,14 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class WirePage(msgspec.Struct, frozen=True):
-    """A page as it is sent to clients: the same records, each in the wire's form (BCAST-05)."""
+    """A page as it is sent to clients: `count` records, each in the wire's form (BCAST-05), with commas between them.
 
-    committed_ids: Sequence[int]
-    events: Sequence[bytes]
+    `last`: the committed_id of the last one; of an empty page, the id after which it was asked for.
+    """
+
+    events: bytes
+    count: int
+    last: int
     has_more: bool
 
 
@@ -188,8 +192,13 @@ class LogReader(Protocol):
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
         authors: bool = False,
+        whole_batches: bool = False,
     ) -> WirePage:
-        """As `page`, in the form in which clients get it; with `authors`, as those get it who asked for them."""
+        """As `page`, in the form in which clients get it; with `authors`, as those get it who asked for them.
+
+        `whole_batches`: a page after which others follow ends between two atomic batches where that leaves at least
+        half of it (EXT-13).
+        """
         ...
 
     def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:

@@ -54,10 +54,15 @@ from unisono.node.start import serve
 from unisono.model.model import open_model
 
 class FaultyVerifier(Verifier):
-    async def verify(self, token, claimed_client_id, now_s, stored_claims=()):
+    def verify_now(self, token, claimed_client_id, now_s, stored_claims=()):
         if claimed_client_id.endswith("faulty verifier"):
             raise RuntimeError("the internals of a verifier")
-        return await super().verify(token, claimed_client_id, now_s, stored_claims)
+        if claimed_client_id.endswith("faulty keys"):
+            return None
+        return super().verify_now(token, claimed_client_id, now_s, stored_claims)
+
+    async def verify(self, token, claimed_client_id, now_s, stored_claims=()):
+        raise RuntimeError("the internals of a source of keys")
 
 class FaultyAccess(Access):
     def denied(self, identity, partitions):
@@ -85,18 +90,21 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.req("ERR-03", "ERR-01", "ERR-02", "CONN-10")
-@pytest.mark.parametrize("where", ["connect", "sync", "subscription", "submit_event", "submit_events"])
+@pytest.mark.parametrize(
+    "where", ["faulty verifier", "faulty keys", "sync", "subscription", "submit_event", "submit_events"]
+)
 def test_an_unexpected_error_ends_that_connection_and_no_other(
     faulty: Server, who: str, part: str, where: str
 ) -> None:
     with faulty.client(f"{who}-b") as other, faulty.peer() as peer:
         other.subscribe(part)
-        me = f"{who} faulty verifier" if where == "connect" else who
+        connecting = where in ("faulty verifier", "faulty keys")
+        me = f"{who} {where}" if connecting else who
         peer.send(
             "connect",
             {"token": faulty.token(me), "client_id": me, "supported_profiles": ["compatibility"]},
         )
-        if where != "connect":
+        if not connecting:
             peer.expect("connected")
             good, bad = item([part], tree_event("A")), item([part, "faulty access"], tree_event("B"))
             kind, payload = {

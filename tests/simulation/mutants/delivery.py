@@ -118,7 +118,10 @@ def paging(change: Callable[[WirePage], slice | None]) -> Patches:
             part = change(page)
             if part is None:
                 return page
-            return WirePage(page.committed_ids[part], page.events[part], page.has_more)
+            events = msgspec.json.decode(b"[%b]" % page.events)[part]
+            last = events[-1]["committed_id"] if events else asked[1]
+            joined = b",".join(map(msgspec.json.encode, events))
+            return WirePage(joined, len(events), last, page.has_more)
 
         return wire_page
 
@@ -132,7 +135,7 @@ def the_last_page_is_one_short() -> Patches:
 
 @mutant("H6")
 def a_page_skips_its_first_event() -> Patches:
-    return paging(lambda page: slice(1, None) if len(page.events) > 1 else None)
+    return paging(lambda page: slice(1, None) if page.count > 1 else None)
 
 
 @mutant("H6")

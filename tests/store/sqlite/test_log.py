@@ -19,6 +19,7 @@ from tests.store.records import append, append_many
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import files as sqlite_files
 from unisono.store.sqlite import pages as sqlite_pages
+from unisono.store.sqlite import wire_pages
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 
@@ -266,7 +267,7 @@ def test_a_page_of_a_thousand_partitions_costs_its_events_and_a_probe_each(
 
 
 @pytest.mark.req("SYNC-10")
-@pytest.mark.parametrize("statement", [sqlite_pages._page_sql, sqlite_pages._wire_page_sql])
+@pytest.mark.parametrize("statement", [sqlite_pages._page_sql, wire_pages._wire_page_sql])
 @pytest.mark.parametrize("partitions", [1, 2, 64])
 def test_a_page_is_all_index_searches(
     log: SqliteLog, tmp_path: Path, partitions: int, statement: Callable[[int], str]

@@ -53,6 +53,10 @@ class KeySource(ABC):
     async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:
         """The key a token names, or `AuthFailed`."""
 
+    @abstractmethod
+    def known(self, kid: str | None, algorithm: str, now_s: float) -> Key | None:
+        """What `find` returns where it need not wait; None where it may have to."""
+
     async def prepare(self, now_s: float) -> None:  # noqa: B027  (nothing to prepare is the usual case)
         """Load the keys that are loaded lazily; `KeySourceError` when that fails. For the start of a node."""
 
@@ -74,7 +78,10 @@ class _OneKey(KeySource):
     def algorithms(self) -> frozenset[str]:
         return self._key.algorithms
 
-    async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:  # noqa: ARG002
+    async def find(self, kid: str | None, algorithm: str, now_s: float) -> Key:
+        return self.known(kid, algorithm, now_s)
+
+    def known(self, kid: str | None, algorithm: str, now_s: float) -> Key:  # noqa: ARG002
         if algorithm not in self._key.algorithms:
             raise AuthFailed("the token's algorithm does not fit the key")
         return self._key
@@ -146,6 +153,9 @@ class _KeySet(KeySource):
             )
         raise AuthFailed("unknown key id (kid)" if kid is not None else "no key is known for this token")
 
+    def known(self, kid: str | None, algorithm: str, now_s: float) -> Key | None:
+        return self._lookup(kid, algorithm) if self._is_fresh(now_s, self._max_age_s) else None
+
     async def prepare(self, now_s: float) -> None:
         await self._refresh(now_s, self._min_refresh_s)
         if self._failure is not None:
@@ -166,11 +176,16 @@ class _KeySet(KeySource):
             raise AuthFailed("the token's algorithm does not fit the key it names")
         return fitting[0] if fitting else None
 
+    def _is_fresh(self, now_s: float, interval_s: float) -> bool:
+        if self._loading is not None and not self._loading.done():
+            return False
+        # A negative distance means the clock was set back; waiting for it to return could take hours.
+        return self._tried_at_s is not None and 0 <= now_s - self._tried_at_s < interval_s
+
     async def _refresh(self, now_s: float, interval_s: float) -> None:
+        if self._is_fresh(now_s, interval_s):
+            return
         if self._loading is None or self._loading.done():
-            # A negative distance means the clock was set back; waiting for it to return could take hours.
-            if self._tried_at_s is not None and 0 <= now_s - self._tried_at_s < interval_s:
-                return
             self._tried_at_s = now_s
             self._loading = asyncio.create_task(self._load())
         await asyncio.shield(self._loading)

@@ -4,25 +4,22 @@ Invariants
 - A token is verified only with an algorithm that is on the operator's list and on the key's.
 - The texts of `AuthFailed` are fixed sentences. No part of a token or a key is in them, in a log line or in a repr
   (AUTH-08).
-- A token has one spelling: another text with the same bytes is not that token.
 - Time is an argument. Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jwt
 import msgspec
-from jwt.algorithms import get_default_algorithms
 
 from unisono.front.auth.keys import ALGORITHMS, MIN_HMAC_SECRET_BYTES, Key, KeySourceError, listed
+from unisono.front.auth.signed_tokens import SignedToken, parse_token, signed_claims
 from unisono.front.auth.sources import KeySource, SharedSecret
-from unisono.front.unique_names import unique_names
+from unisono.front.auth.verified_tokens import VerifiedToken, VerifiedTokens, name_of
 from unisono.protocol.canonical import NotCanonical, canonical
 from unisono.protocol.errors import AuthFailed
 from unisono.protocol.identities import DERIVED_CLAIM, client_id_fault, is_derived
@@ -74,9 +71,6 @@ SCOPE_CLAIMS = (
 )
 """The claims about partitions. A token with one of them, even an empty one, is held to them (AUTHZ-02)."""
 
-_decode_unique = json.JSONDecoder(object_pairs_hook=unique_names).decode
-_ALGORITHMS = {name: each for name, each in get_default_algorithms().items() if name in ALGORITHMS}
-
 
 class Verifier:
     """Verifies tokens."""
@@ -99,6 +93,7 @@ class Verifier:
         self.leeway_s = leeway_s
         self.user_claim = user_claim
         self._accepted = _accepted(keys, algorithms)
+        self._verified_tokens = VerifiedTokens()
 
     async def verify(
         self, token: str, claimed_client_id: str, now_s: float, stored_claims: Sequence[str] = ()
@@ -107,14 +102,54 @@ class Verifier:
 
         `stored_claims`: names of claims that are stored with events.
         """
-        signed = _parse(token)
+        found = self.verify_now(token, claimed_client_id, now_s, stored_claims)
+        if found is not None:
+            return found
+        signed = self._parse(token)
+        key = await self.keys.find(signed.kid, signed.algorithm, now_s)
+        name = name_of(token, claimed_client_id, stored_claims)
+        return self._verified(name, signed, key, claimed_client_id, now_s, stored_claims)
+
+    def verify_now(
+        self, token: str, claimed_client_id: str, now_s: float, stored_claims: Sequence[str] = ()
+    ) -> Identity | None:
+        """As `verify`, without waiting; None where its key may have to be fetched first."""
+        if len(token) > MAX_TOKEN_BYTES:
+            raise AuthFailed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
+        name = name_of(token, claimed_client_id, stored_claims)
+        before = self._verified_tokens.get(name)
+        if before is not None:
+            if self.keys.known(before.kid, before.algorithm, now_s) is before.key:
+                self._check_not_expired(before.identity.expires_at_s, now_s)
+                self._check_not_early(before.not_before_s, now_s)
+                return before.identity
+            self._verified_tokens.forget(name)
+        signed = self._parse(token)
+        key = self.keys.known(signed.kid, signed.algorithm, now_s)
+        if key is None:
+            return None
+        return self._verified(name, signed, key, claimed_client_id, now_s, stored_claims)
+
+    def _parse(self, token: str) -> SignedToken:
+        signed = parse_token(token)
         if signed.algorithm not in self._accepted:
             raise AuthFailed("the token's algorithm is not accepted here")
-        claims = _signed_claims(signed, await self.keys.find(signed.kid, signed.algorithm, now_s))
+        return signed
+
+    def _verified(
+        self,
+        name: bytes,
+        signed: SignedToken,
+        key: Key,
+        claimed_client_id: str,
+        now_s: float,
+        stored_claims: Sequence[str],
+    ) -> Identity:
+        claims = signed_claims(signed, key)
         expires_at_s = self._check_times(claims, now_s)
         self._check_origin(claims)
         user_id = _user_id(claims, self.user_claim)
-        return Identity(
+        identity = Identity(
             client_id=_client_id(claims, claimed_client_id),
             expires_at_s=expires_at_s,
             partitions=frozenset(_names(claims, "allowed_partitions")),
@@ -127,16 +162,35 @@ class Verifier:
             jti=_token_id(claims),
             author=_author(user_id, {name: claims[name] for name in stored_claims if name in claims}),
         )
+        self._verified_tokens.add(
+            name,
+            VerifiedToken(
+                identity,
+                signed.algorithm,
+                signed.kid,
+                key,
+                _seconds(claims, "nbf") if "nbf" in claims else -math.inf,
+                len(signed.payload),
+            ),
+        )
+        return identity
 
     def _check_times(self, claims: Mapping[str, object], now_s: float) -> float:
         if "exp" not in claims:
             raise AuthFailed("the token has no exp claim")
         expires_at_s = _seconds(claims, "exp")
+        self._check_not_expired(expires_at_s, now_s)
+        if "nbf" in claims:
+            self._check_not_early(_seconds(claims, "nbf"), now_s)
+        return expires_at_s
+
+    def _check_not_expired(self, expires_at_s: float, now_s: float) -> None:
         if now_s >= expires_at_s + self.leeway_s:
             raise AuthFailed("the token has expired")
-        if "nbf" in claims and _seconds(claims, "nbf") > now_s + max(self.leeway_s, NBF_LEEWAY_S):
+
+    def _check_not_early(self, not_before_s: float, now_s: float) -> None:
+        if not_before_s > now_s + max(self.leeway_s, NBF_LEEWAY_S):
             raise AuthFailed("the token is not valid yet (nbf)")
-        return expires_at_s
 
     def _check_origin(self, claims: Mapping[str, object]) -> None:
         if self.issuer is not None and claims.get("iss") != self.issuer:
@@ -201,67 +255,6 @@ def _accepted(keys: KeySource, algorithms: Sequence[str] | None) -> frozenset[st
             advice = f" (bytes a secret needs: {lengths})"
         raise KeySourceError(f"{listed(accepted)} accepted, but {keys!r} serves none of these{advice}")
     return accepted
-
-
-class _Signed(msgspec.Struct, frozen=True):
-    """The parts of a token, not verified yet."""
-
-    algorithm: str
-    kid: str | None
-    content: bytes
-    payload: bytes
-    signature: bytes
-
-
-def _parse(token: str) -> _Signed:
-    if len(token) > MAX_TOKEN_BYTES:
-        raise AuthFailed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
-    try:
-        first, payload, signature = map(_segment, token.split("."))
-        header = _json_object(first)
-    except ValueError:
-        raise AuthFailed("the token is not a JWT") from None
-    kid, algorithm = header.get("kid"), header.get("alg")
-    if not isinstance(algorithm, str) or not (kid is None or isinstance(kid, str)):
-        raise AuthFailed("the token's header is not valid")
-    if (
-        "crit" in header or "b64" in header
-    ):  # an extension that whoever does not know it must not ignore (RFC 7515)
-        raise AuthFailed("the token's header has an extension that is not known here")
-    return _Signed(algorithm, kid, token.rpartition(".")[0].encode(), payload, signature)
-
-
-def _segment(text: str) -> bytes:
-    """The bytes of one part of a token, in the one spelling they have (RFC 7515, 2); ValueError for any other.
-
-    The library skips characters outside of the alphabet, so that a signature has many spellings.
-    """
-    decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if base64.urlsafe_b64encode(decoded).rstrip(b"=") != text.encode("ascii"):
-        raise ValueError("not base64url without padding")
-    return decoded
-
-
-def _signed_claims(signed: _Signed, key: Key) -> Mapping[str, object]:
-    """`key` serves the algorithm of the token: its source has compared them."""
-    if not _ALGORITHMS[signed.algorithm].verify(signed.content, key.material, signed.signature):
-        raise AuthFailed("the token's signature is not valid")
-    try:
-        return _json_object(signed.payload)
-    except ValueError:
-        raise AuthFailed("the token's claims are not a JSON object with every name once") from None
-
-
-def _json_object(data: bytes) -> Mapping[str, object]:
-    """A JSON object without a name twice: its issuer and this server might read two different ones (RFC 7519, 4)."""
-    try:
-        value: object = msgspec.json.decode(data)  # stricter than what follows
-        _decode_unique(data.decode())
-    except (msgspec.MsgspecError, RecursionError):
-        raise ValueError("not JSON") from None
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004
-    return value
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:

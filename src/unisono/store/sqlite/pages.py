@@ -19,10 +19,15 @@ from unisono.store.port import (
     StorageError,
     WirePage,
 )
+from unisono.store.sqlite.wire_pages import (
+    UNION_TERMS_MAX,
+    JoinedPage,
+    SomeIds,
+    WirePages,
+    ids_sql,
+    wire_page,
+)
 from unisono.store.statements import load_queries
-
-UNION_TERMS_MAX = 16
-"""Partitions read by one statement. Every row passes through a UNION term per partition, so more are merged here."""
 
 NUMBERS_MAX = 200_000
 """Partition numbers cached in memory, tens of megabytes at most; beyond it the cache is cleared."""
@@ -34,6 +39,7 @@ _SQL = load_queries("sqlite")
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 T = TypeVar("T")
+P = TypeVar("P", Page, WirePage | None)
 
 
 class SqlitePages(EncodedPages):
@@ -44,6 +50,7 @@ class SqlitePages(EncodedPages):
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._wire = WirePages(connection)
         self._numbers: dict[str, int] = {}
         self._merges: IdMerges[int] = IdMerges()
         self._head_seen = 0
@@ -64,7 +71,10 @@ class SqlitePages(EncodedPages):
         try:
             names = dict.fromkeys(partitions)
             if snapshot_starts or len(names) > UNION_TERMS_MAX:
-                return self._merged_page(tuple(names), snapshot_starts, since, upto, limit, bytes_max)
+                return self._merged(
+                    tuple(names), snapshot_starts, since, upto, limit,
+                    lambda ids: self._listed_page(ids, limit, bytes_max),
+                )  # fmt: skip
             return self._union(
                 names, since, lambda numbers: self._union_page(numbers, since, upto, limit, bytes_max)
             )
@@ -81,30 +91,48 @@ class SqlitePages(EncodedPages):
         bytes_max: int,
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
         authors: bool = False,
+        whole_batches: bool = False,
     ) -> WirePage:
-        """As `page`; SQLite itself writes the wire's form, from the stored text."""
-        if snapshot_starts or len(partitions) > UNION_TERMS_MAX or since >= upto or limit < 1:
-            return super().wire_page(
-                partitions,
-                since,
-                upto,
-                limit=limit,
-                bytes_max=bytes_max,
-                snapshot_starts=snapshot_starts,
-                authors=authors,
-            )
+        """As `page`; SQLite itself writes the wire's form, from the stored text. Where its bytes end the page, the
+        records are read and encoded one by one: they are few and large."""
         self._check()
-        names = dict.fromkeys(partitions)
+        names = tuple(dict.fromkeys(partitions))
+        if since >= upto or limit < 1:
+            return WirePage(b"", 0, since, has_more=False)
+
+        def of_partitions(numbers: Sequence[int]) -> WirePage | None:
+            if not numbers:
+                return WirePage(b"", 0, since, has_more=False)
+            ids = SomeIds.of_partitions(numbers)
+            page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
+            has_more = page is not None and page.count == limit and self._wire.any_after(ids, page.last, upto)
+            return cut(ids, page, has_more)
+
+        def of_ids(found: list[int]) -> WirePage | None:
+            ids = SomeIds.listed(found)
+            page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
+            if page is not None and page.count < min(limit, len(found)):
+                raise Pruned(self._pruned_to())  # found for an earlier page, and pruned since
+            return cut(ids, page, len(found) > limit)
+
+        def cut(ids: SomeIds, page: JoinedPage | None, has_more: bool) -> WirePage | None:
+            if page is not None and has_more and whole_batches:
+                page = self._wire.before_open_batch(ids, since, page, authors=authors)
+            return None if page is None else wire_page(page, has_more=has_more)
+
         try:
-            return self._union(
-                names,
-                since,
-                lambda numbers: self._union_wire_page(
-                    numbers, since, upto, limit, bytes_max, authors=authors
-                ),
-            )
+            if snapshot_starts or len(names) > UNION_TERMS_MAX:
+                found = self._merged(names, snapshot_starts, since, upto, limit, of_ids)
+            else:
+                found = self._union(names, since, of_partitions, snapshot=whole_batches)
         except READ_ERRORS as error:
             self._fail("reading a page", error)
+        if found is not None:
+            return found
+        return super().wire_page(
+            names, since, upto, limit=limit, bytes_max=bytes_max, snapshot_starts=snapshot_starts,
+            authors=authors, whole_batches=whole_batches,
+        )  # fmt: skip
 
     def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()
@@ -134,10 +162,16 @@ class SqlitePages(EncodedPages):
         asked = msgspec.json.encode([number]).decode()
         return bool(self._connection.execute(_SQL["partitions_pruned_to"], (asked, 0)).fetchall())
 
-    def _union(self, names: Mapping[str, None], since: int, read: Callable[[Sequence[int]], T]) -> T:
-        """What `read` makes of the partitions' numbers; Pruned when some of it has left the log."""
+    def _union(
+        self, names: Iterable[str], since: int, read: Callable[[Sequence[int]], T], *, snapshot: bool = False
+    ) -> T:
+        """What `read` makes of the partitions' numbers; Pruned when some of it has left the log.
+
+        `snapshot`: its statements need the same one.
+        """
+        names = tuple(names)
         numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
-        if len(numbers) == len(names):
+        if len(numbers) == len(names) and not snapshot:
             page = read(numbers)
         else:
             with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
@@ -174,36 +208,16 @@ class SqlitePages(EncodedPages):
         finally:
             rows.close()
 
-    def _union_wire_page(
-        self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int, *, authors: bool
-    ) -> WirePage:
-        ids: list[int] = []
-        events: list[bytes] = []
-        if not numbers:
-            return WirePage(ids, events, has_more=False)
-        rows = self._connection.execute(
-            _wire_page_sql(len(numbers), authors), (since, upto, limit + 1, *numbers)
-        )
-        try:
-            for committed_id, size, event in rows:
-                bytes_max -= size
-                if ids and (len(ids) == limit or bytes_max < 0):
-                    return WirePage(ids, events, has_more=True)
-                ids.append(committed_id)
-                events.append(event)
-        finally:
-            rows.close()
-        return WirePage(ids, events, has_more=False)
-
-    def _merged_page(
+    def _merged(
         self,
         names: tuple[str, ...],
         snapshot_starts: Mapping[str, int],
         since: int,
         upto: int,
         limit: int,
-        bytes_max: int,
-    ) -> Page:
+        read: Callable[[list[int]], P],
+    ) -> P:
+        """What `read` makes of the ids of the page, and of the one after it if there is one; None: it reads again."""
         kept = self._merges.take(key_of(names, snapshot_starts, since, upto))
         with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
             if upto > self._head_seen:
@@ -211,19 +225,25 @@ class SqlitePages(EncodedPages):
             merge = self._new_merge(names, snapshot_starts, since, upto) if kept is None else kept
             after = dict(merge.reached)
             ids, looked_at = merge.first(limit + 1, self._fetch)
-            rows = self._connection.execute(_SQL["events_by_id"], (msgspec.json.encode(ids).decode(),))
-            try:
-                page = _cut(rows, limit, bytes_max)
-            finally:
-                rows.close()
+            page = read(ids)
         self._raise_if_pruned(since, {number: after[number] for number in looked_at})
+        if upto <= self._head_seen and (page is None or page.has_more):
+            last = since
+            if page is not None:
+                last = page.records[-1].committed_id if isinstance(page, Page) else page.last
+                merge.drop(last)
+            self._merges.put(key_of(names, snapshot_starts, last, upto), merge)
+        return page
+
+    def _listed_page(self, ids: list[int], limit: int, bytes_max: int) -> Page:
+        rows = self._connection.execute(_SQL["events_by_id"], (msgspec.json.encode(ids).decode(),))
+        try:
+            page = _cut(rows, limit, bytes_max)
+        finally:
+            rows.close()
         read = [record.committed_id for record in page.records]
         if read != ids[: len(read)] or (ids and not read):
             raise Pruned(self._pruned_to())  # found for an earlier page, and pruned since
-        if len(page.records) < len(ids) and upto <= self._head_seen:
-            last = page.records[-1].committed_id
-            merge.drop(last)
-            self._merges.put(key_of(names, snapshot_starts, last, upto), merge)
         return page
 
     def _new_merge(
@@ -288,16 +308,5 @@ def _cut(rows: Iterator[tuple[Any, ...]], limit: int, bytes_max: int) -> Page:
 
 
 @lru_cache(maxsize=UNION_TERMS_MAX)
-def _ids_sql(terms: int) -> str:
-    ranges = [_SQL["page_range"].replace("{number}", f"?{4 + term}") for term in range(terms)]
-    return _SQL["page_ids"].replace("{ranges}", " UNION ".join(ranges))
-
-
-@lru_cache(maxsize=UNION_TERMS_MAX)
 def _page_sql(terms: int) -> str:
-    return _SQL["page"].replace("{ids}", _ids_sql(terms))
-
-
-@lru_cache(maxsize=2 * UNION_TERMS_MAX)
-def _wire_page_sql(terms: int, authors: bool = False) -> str:
-    return _SQL["wire_page_authors" if authors else "wire_page"].replace("{ids}", _ids_sql(terms))
+    return _SQL["page"].replace("{ids}", ids_sql(terms))

@@ -78,6 +78,9 @@ WHERE partition = {number} AND committed_id > ?1 AND committed_id <= ?2
 -- UNION over ranges that are each in index order is a lazy merge: it stops after ?3 ids.
 {ranges} ORDER BY 1 LIMIT ?3
 
+-- name: page_ids_descending
+{ranges} ORDER BY 1 DESC LIMIT ?3
+
 -- name: next_ids
 -- ?1: partition, ?2: after, ?3: up to, ?4: limit.
 SELECT ?1, committed_id FROM event_partitions
@@ -100,25 +103,45 @@ SELECT events.committed_id, events.id, events.client_id, events.partitions, even
        events.status_updated_at, events.author
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
+-- name: listed_ids
+-- As `page_ids`, of ids found before: ?4, a JSON array, ascending.
+SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 LIMIT ?3
+
+-- name: listed_ids_descending
+SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 ORDER BY 1 DESC LIMIT ?3
+
 -- name: wire_page
--- As `page`, with each event in the form of the wire (BCAST-05).
+-- As `page`, all in one row: each event in the form of the wire (BCAST-05), joined by commas. `concat` and
+-- `group_concat` take the rows in the order in which the join gives them, which is that of the ids.
 WITH ids (committed_id) AS ({ids})
-SELECT events.committed_id, length(events.event),
-       CAST('{"id":' || json_quote(events.id) || ',"client_id":' || json_quote(events.client_id)
-            || ',"partitions":' || events.partitions || ',"committed_id":' || events.committed_id
-            || ',"event":' || CAST(events.event AS TEXT) || ',"status_updated_at":' || events.status_updated_at
-            || '}' AS BLOB)
+SELECT count(*), max(events.committed_id), sum(length(events.event)),
+       CAST(group_concat(concat(
+           '{"id":', json_quote(events.id), ',"client_id":', json_quote(events.client_id),
+           ',"partitions":', events.partitions, ',"committed_id":', events.committed_id,
+           ',"event":', events.event, ',"status_updated_at":', events.status_updated_at, '}')) AS BLOB)
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
 -- name: wire_page_authors
 -- As `wire_page`, with the author of each event that has one (EXT-03).
 WITH ids (committed_id) AS ({ids})
-SELECT events.committed_id, length(events.event),
-       CAST('{"id":' || json_quote(events.id) || ',"client_id":' || json_quote(events.client_id)
-            || ',"partitions":' || events.partitions || ',"committed_id":' || events.committed_id
-            || ',"event":' || CAST(events.event AS TEXT) || ',"status_updated_at":' || events.status_updated_at
-            || CASE events.author WHEN '' THEN '}' ELSE ',' || substr(events.author, 2) END AS BLOB)
+SELECT count(*), max(events.committed_id), sum(length(events.event)),
+       CAST(group_concat(concat(
+           '{"id":', json_quote(events.id), ',"client_id":', json_quote(events.client_id),
+           ',"partitions":', events.partitions, ',"committed_id":', events.committed_id,
+           ',"event":', events.event, ',"status_updated_at":', events.status_updated_at,
+           CASE events.author WHEN '' THEN '}' ELSE concat(',', substr(events.author, 2)) END)) AS BLOB)
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
+
+-- name: any_id
+WITH ids (committed_id) AS ({ids}) SELECT 1 FROM ids;
+
+-- name: batch_start
+-- The last event up to ?2 that was not submitted together with the event ?2 (EXT-13); {ids} are descending.
+WITH ids (committed_id) AS ({ids})
+SELECT events.committed_id FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id
+WHERE (events.client_id, events.status_updated_at)
+    IS NOT (SELECT last.client_id, last.status_updated_at FROM events AS last WHERE last.committed_id = ?2)
+LIMIT 1;
 
 -- name: events_by_id
 -- ?1: JSON array of ids, ascending.
