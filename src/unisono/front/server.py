@@ -92,6 +92,7 @@ class Front:
         self._sockets: Sequence[socket.socket] = ()
         self._servers: list[asyncio.Server] = []
         self._accepting = False
+        self._broadcasts = 0
         self._node: Link
 
     async def start(
@@ -164,7 +165,10 @@ class Front:
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
-            connection.guard(connection.flush)
+            try:
+                connection.flush()
+            except Exception:
+                connection.fail_unexpected()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -223,16 +227,19 @@ class Front:
         traces = self._requests.traces
         began_ns = 0 if traces is None else traces.now_ns()
         sent = self._hub.publish(committed)
-        self._counters.add("broadcasts", sent)
+        self._broadcasts += sent
         if traces is not None:
             traces.delivered(committed, began_ns, sent)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
-        self._requests.answered(conn)
+        items = self._requests.answered(conn)
         connection = self._connections.get(conn)
         if connection is not None:
-            connection.guard(partial(connection.answer, kind, payload))
+            try:
+                connection.answer(kind, payload, items)
+            except Exception:
+                connection.fail_unexpected()
 
     def _model_changed(self, changed: ModelChanged) -> None:
         """MODEL-02: every active canonical connection is notified."""
@@ -272,6 +279,8 @@ class Front:
     def _from_node(self, message: Message) -> None:
         match message:
             case AskStats():
+                self._counters.reset("messages_in", self._requests.messages_in)
+                self._counters.reset("broadcasts", self._broadcasts)
                 self._counters.set("connections", len(self._connections))
                 self._counters.set("openings", len(self._openings))
                 self._counters.set("in_flight_items", self._requests.queued.items)
