@@ -61,8 +61,33 @@ class ClientConnection(WebSocket):
     """A client's socket, its session and its subscriptions.
 
     Invariants: `in_flight_items` counts items sent to the authority and not answered yet. While a connect is being
-    verified, later messages wait in `_early_messages`, in order.
+    verified, later messages wait in `_early_messages`, in order. What an idle connection does without is made when
+    it is needed.
     """
+
+    __slots__ = (
+        "_deadlines",
+        "_early_messages",
+        "_intake",
+        "_messages_sent",
+        "_settings",
+        "_verifying",
+        "catchup",
+        "extensions",
+        "history",
+        "identity",
+        "in_flight_items",
+        "number",
+        "own_presence",
+        "owner",
+        "sees_authors",
+        "sees_presence",
+        "services",
+        "session",
+        "subscriptions",
+        "takes_whole_batches",
+        "wants_snapshots",
+    )
 
     def __init__(self, services: FrontServices, owner: ConnectionOwner, number: int) -> None:
         settings = services.settings
@@ -87,7 +112,7 @@ class ClientConnection(WebSocket):
         self.in_flight_items = 0
         self._intake: Intake | None = None
         self._settings = settings
-        self.catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
+        self.catchup: CatchUp | None = None
         self._early_messages: EarlyMessages | None = None
         self._verifying: asyncio.Task[None] | None = None
         self._deadlines = Deadlines(self, services)
@@ -166,7 +191,8 @@ class ClientConnection(WebSocket):
                     self.services.counters.add(f"errors|{effect.payload['code']}")
                 self.send_message(effect.kind, encode_payload(effect.payload))
             case StartSync():
-                assert self.catchup is not None, "a connection that receives messages has not ended"
+                if self.catchup is None:
+                    self.catchup = CatchUp(SyncRequests(self), self._settings)
                 self.catchup.start(effect.sync)
             case TellPresence():
                 if self.own_presence is None:
@@ -247,6 +273,7 @@ class ClientConnection(WebSocket):
             self._log_unexpected("unexpected error while verifying its token")
             self.fail()
             return
+        self._verifying = None
         self.identity = identity
         self.wants_snapshots = connect.snapshots is True and settings.max_sync_snapshot_bytes > 0
         self.extensions = grant(connect.extensions)

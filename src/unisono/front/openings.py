@@ -6,13 +6,13 @@ The library's own server does not tell of a socket before its upgrade, so the li
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Final
 
 from aiofastnet import create_server
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
-from picows.api import _resolve_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, LIBRARY_FRAME_BYTES
@@ -26,6 +26,9 @@ closed a pass after that: three passes' worth of sockets are open beyond the bou
 
 MIN_OPENINGS: Final = 128
 """Sockets that may wait for their upgrade although there is no room for a connection: after it they are told so."""
+
+LIBRARY_LOG: Final = logging.LoggerAdapter(logging.getLogger("picows.front"), {})
+"""An adapter, because the library makes a logger for each connection out of a logger."""
 
 Answer = Callable[[WSUpgradeRequest], WebSocket | WSUpgradeResponseWithListener]
 
@@ -74,7 +77,7 @@ class OpeningProtocol(WSProtocol):  # type: ignore[misc]
             None,  # ws_path, of clients
             False,  # is_client_side
             answer,
-            _resolve_logger("front", "server"),
+            LIBRARY_LOG,
             True,  # disconnect_on_exception
             handshake_timeout_s,
             False,  # enable_auto_ping

@@ -41,6 +41,22 @@ class WebSocket(WSListener):
     Once the socket is gone this object is in no reference cycle, so it is freed with its last reference (LIM-05).
     """
 
+    __slots__ = (
+        "_flush_later",
+        "_fragment_bytes",
+        "_fragment_text",
+        "_fragments",
+        "_frames",
+        "_ignores_messages",
+        "_leaving",
+        "_max_unsent_bytes",
+        "_pong",
+        "_read_buffer",
+        "_transport",
+        "_unsent",
+        "max_message_bytes",
+    )
+
     def __init__(
         self,
         *,
@@ -113,6 +129,9 @@ class WebSocket(WSListener):
         self._frames = FrameReader(library, self, self._read_buffer)
         socket.set_protocol(self._frames)
         socket.set_write_buffer_limits(high=self._max_unsent_bytes)
+        for head in (transport.request, transport.response):
+            if head is not None:
+                head.headers.clear()  # the library keeps them as long as the connection
         self.on_open()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
