@@ -8,24 +8,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from unisono.front.auth.verify import Identity
-from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
 from unisono.front.deadlines import Deadlines
 from unisono.front.early_messages import MAX_UNVERIFIED_BYTES, EarlyMessages
 from unisono.front.history_requests import HistoryRequests
 from unisono.front.hub import message_frame
-from unisono.front.intake import Intake, check_shape, named_in
+from unisono.front.intake import Intake
 from unisono.front.own_presence import OwnPresence
 from unisono.front.services import ConnectionOwner, FrontServices, now_ms
+from unisono.front.submits import submit_items
 from unisono.front.sync_requests import SyncRequests
 from unisono.front.websocket import WebSocket
-from unisono.ipc.messages import Submit
 from unisono.protocol.codec import decode, encode_payload
 from unisono.protocol.errors import (
     AuthFailed,
     BadRequest,
     CloseCode,
-    RateLimited,
     ServerError,
     WireError,
 )
@@ -68,7 +66,6 @@ class ClientConnection(WebSocket):
     __slots__ = (
         "_deadlines",
         "_early_messages",
-        "_intake",
         "_messages_sent",
         "_settings",
         "_verifying",
@@ -77,6 +74,7 @@ class ClientConnection(WebSocket):
         "history",
         "identity",
         "in_flight_items",
+        "intake",
         "number",
         "own_presence",
         "owner",
@@ -110,7 +108,7 @@ class ClientConnection(WebSocket):
         self.history: HistoryRequests | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
-        self._intake: Intake | None = None
+        self.intake: Intake | None = None
         self._settings = settings
         self.catchup: CatchUp | None = None
         self._early_messages: EarlyMessages | None = None
@@ -185,7 +183,7 @@ class ClientConnection(WebSocket):
     def _perform(self, effect: Effect, size: int) -> None:
         match effect:
             case SubmitItems():
-                self._submit(effect, size)
+                submit_items(self, effect, size)
             case Reply():
                 if effect.kind == "error":
                     self.services.counters.add(f"errors|{effect.payload['code']}")
@@ -313,40 +311,7 @@ class ClientConnection(WebSocket):
         while waiting is not None and not self._leaving and (data := waiting.take()) is not None:
             self.on_message(data)
 
-    # -- submit --------------------------------------------------------------------------------------------
-
-    def _submit(self, submit: SubmitItems, size: int) -> None:
-        services, settings, identity = self.services, self._settings, self.identity
-        assert identity is not None
-        assert self.session.profile is not None
-        texts = check_shape(submit.items, settings, single=submit.single)
-        named = named_in(submit.items, settings)
-        count = len(texts)
-        if self.in_flight_items + count > settings.max_in_flight_drafts:
-            raise RateLimited(f"more than {settings.max_in_flight_drafts} drafts in flight", RETRY_MS)
-        services.requests.check_submit(identity.principal, count, size)
-        if self._intake is None:
-            self._intake = Intake(identity, services.access, settings.max_message_bytes)
-        items, written = self._intake.prepare(submit.items, texts, named)
-        if count > 1 and written > settings.max_message_bytes:
-            raise BadRequest(
-                f"the events of this request have {written} bytes in canonical form,"
-                f" at most {settings.max_message_bytes} are allowed; send them in several requests"
-            )
-        self.in_flight_items += count
-        services.requests.submit(
-            Submit(
-                self.number,
-                identity.client_id,
-                self.session.profile,
-                submit.single,
-                items,
-                written,
-                identity.author,
-                submit.atomic,
-            ),
-            max(size, written),
-        )
+    # -- answers -------------------------------------------------------------------------------------------
 
     def answer(self, kind: str, payload: bytes, items: int) -> None:
         """Answer the oldest request in flight, which had so many items, with the authority's outcome."""
@@ -366,7 +331,7 @@ class ClientConnection(WebSocket):
 
     def forget_access(self) -> None:
         """Access has changed: nothing counts any more of what was found allowed."""
-        self._intake = None
+        self.intake = None
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -414,7 +379,7 @@ class ClientConnection(WebSocket):
             self.history.give_up(self)
         if self.identity is not None:
             self.services.requests.release(self.number)
-            self.identity = self._intake = None
+            self.identity = self.intake = None
         self.in_flight_items = 0
 
     # -- sending -------------------------------------------------------------------------------------------

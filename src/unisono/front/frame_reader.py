@@ -110,7 +110,19 @@ class FrameReader(asyncio.BufferedProtocol):
         if not self._between_frames:
             self._between_frames = True
             data = self._continue(data)
-        if data and not self._ended:
+            if not data:
+                return
+        receiver = self._receiver
+        if receiver is None or self._ended:
+            return
+        # One whole text frame of ordinary length, as most reads are; `_read` takes anything.
+        size = len(data) - 8
+        if 126 <= size <= receiver.max_message_bytes and data.startswith(b"\x81\xfe%c%c" % divmod(size, 256)):
+            payload = bytearray(data)
+            del payload[:8]
+            unmask(data[4:8], payload)
+            receiver.on_data_frame(0x81, bytes(payload))
+        else:
             self._read(data)
 
     def eof_received(self) -> bool | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from unisono.ipc.messages import EventCommitted
-from unisono.protocol.codec import encode, with_author
+from unisono.protocol.codec import MESSAGE_FORMAT, with_author
 
 
 def text_frame(payload: bytes) -> bytes:
@@ -24,7 +24,11 @@ def text_frame(payload: bytes) -> bytes:
 
 def message_frame(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
     """One message of the server as a whole frame."""
-    return text_frame(encode(kind, msg_id, timestamp, payload))
+    message = MESSAGE_FORMAT % (kind.encode(), msg_id.encode(), timestamp, payload)
+    size = len(message)
+    if 126 <= size < 65536:  # as `text_frame`, for most
+        return b"\x81\x7e%c%c%b" % (size >> 8, size & 0xFF, message)
+    return text_frame(message)
 
 
 class Subscriber(Protocol):
@@ -74,7 +78,10 @@ class Hub:
 
     def publish(self, committed: EventCommitted) -> int:
         """Send to every subscriber of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
-        if not (receivers := self._receivers(committed.partitions)):
+        partitions = committed.partitions
+        if len(partitions) == 1 and partitions[0] not in self._subscribers:
+            return 0  # as most events
+        if not (receivers := self._receivers(partitions)):
             return 0
         name = f"b{committed.committed_id}"
         frame = message_frame("event_broadcast", name, self._now_ms(), committed.payload)

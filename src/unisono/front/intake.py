@@ -36,24 +36,34 @@ _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """The standard text form of a UUID (RFC 9562); with other spellings one UUID would be several ids."""
 
 
-def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> list[bytes]:
-    """Check what must hold for the whole request before its items (SUBMIT-01); the text of each event."""
+def check_shape(
+    items: Sequence[Item], settings: Settings, *, single: bool
+) -> tuple[list[bytes], list[list[str]]]:
+    """Check what must hold for the whole request before its items (SUBMIT-01).
+
+    The result is the text of each event, and the partitions that each item names.
+    """
     if not items:
         raise BadRequest("events must not be empty")
     if len(items) > settings.max_batch_size:
         raise BadRequest(f"{len(items)} events in one request, at most {settings.max_batch_size} allowed")
-    texts = [bytes(item.event) for item in items]
-    ids = [item.id for item in items]
-    if (
-        settings.require_uuid_ids
-        or not "".join(ids).isascii()
-        or not all(ids)
-        or max(map(len, ids)) > EVENT_ID_BYTES_MAX
-        or len(set(ids)) != len(ids)
-        or any(not text.startswith(b"{") for text in texts)
-    ):
+    texts: list[bytes] = []
+    named: list[list[str]] = []
+    wrong, legacy = settings.require_uuid_ids, False
+    for item in items:
+        id, text, partitions = item.id, bytes(item.event), item.partitions
+        if not id.isascii() or not 0 < len(id) <= EVENT_ID_BYTES_MAX or not text.startswith(b"{"):
+            wrong = True
+        if partitions is UNSET or item.partition is not UNSET:
+            legacy = True
+        else:
+            named.append(partitions)
+        texts.append(text)
+    if wrong or (len(items) > 1 and len({item.id for item in items}) != len(items)):
         _look_for_wrong(items, settings, single=single)
-    return texts
+    if legacy:
+        named = [named_partitions(item.partitions, item.partition, settings) for item in items]
+    return texts, named
 
 
 def _look_for_wrong(items: Sequence[Item], settings: Settings, *, single: bool) -> None:
@@ -79,16 +89,6 @@ def _wrong_with(item: Item, seen: Container[str], *, require_uuid: bool) -> str 
     if not bytes(item.event).startswith(b"{"):
         return "event must be an object"
     return None
-
-
-def named_in(items: Sequence[Item], settings: Settings) -> list[list[str]]:
-    """The partitions of each item."""
-    return [
-        item.partitions
-        if item.partition is UNSET and item.partitions is not UNSET
-        else named_partitions(item.partitions, item.partition, settings)
-        for item in items
-    ]
 
 
 def named_partitions(

@@ -25,6 +25,7 @@ from unisono.front.heap_trim import HeapTrim
 from unisono.front.live_access import access_changed
 from unisono.front.openings import Openings, listen
 from unisono.front.services import FrontServices
+from unisono.front.submit_traces import SubmitTraces
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
@@ -183,7 +184,10 @@ class Front:
             case EventCommitted():
                 if message.answers:
                     self._answer(message.origin, "event_committed", message.payload)
-                self._publish(message)
+                if self._requests.traces is None:
+                    self._broadcasts += self._hub.publish(message)
+                else:
+                    self._publish_traced(message, self._requests.traces)
             case BatchOutcome():
                 self._answer(message.conn, "submit_events_result", message.payload)
             case SingleOutcome():
@@ -223,13 +227,11 @@ class Front:
             case _:
                 self._unexpected(message, "authority")
 
-    def _publish(self, committed: EventCommitted) -> None:
-        traces = self._requests.traces
-        began_ns = 0 if traces is None else traces.now_ns()
+    def _publish_traced(self, committed: EventCommitted, traces: SubmitTraces) -> None:
+        began_ns = traces.now_ns()
         sent = self._hub.publish(committed)
         self._broadcasts += sent
-        if traces is not None:
-            traces.delivered(committed, began_ns, sent)
+        traces.delivered(committed, began_ns, sent)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""

@@ -178,7 +178,10 @@ class WebSocket(WSListener):
             return  # frames from the same read are still passed on
         if first == WHOLE_TEXT and self._fragments is None:
             if not self._ignores_messages:
-                self._message(payload, True)
+                if payload.isascii():
+                    self.on_message(payload)
+                else:
+                    self._message(payload, True)
         elif first & RESERVED:
             self.leave(CloseCode.PROTOCOL_ERROR, NO_EXTENSION)
         elif not self._ignores_messages:

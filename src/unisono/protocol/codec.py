@@ -170,7 +170,8 @@ def _plain_submit(data: bytes, depth_max: int, maybe_atomic: bool) -> SubmitEven
     below = depth_max - 4
     for item in submit.events:
         event = bytes(item.event)
-        if event.count(b"{") + event.count(b"[") > below and deeper_than(event, below):
+        opened = 2 * len(event) - len(event.replace(b"{", b"")) - len(event.replace(b"[", b""))
+        if opened > below and deeper_than(event, below):
             return None
     return submit
 
@@ -216,7 +217,8 @@ def deeper_than(data: bytes, depth_max: int) -> bool:
 
     Meaningful for well-formed JSON; anything else is refused by the decoder afterwards.
     """
-    if data.count(b"{") + data.count(b"[") <= depth_max:
+    # What `replace` takes away is counted in half the time of `count`.
+    if 2 * len(data) - len(data.replace(b"{", b"")) - len(data.replace(b"[", b"")) <= depth_max:
         return False
     brackets = _STRING.sub(b"", data).translate(_ONE_BRACKET, _NOT_BRACKETS)
     # Each pass removes the innermost level everywhere, so the passes count the levels.
@@ -230,14 +232,13 @@ def deeper_than(data: bytes, depth_max: int) -> bool:
     return bool(brackets)
 
 
+MESSAGE_FORMAT: Final = b'{"type":"%b","msg_id":"%b","timestamp":%d,"protocol_version":"1.0","payload":%b}'
+"""For `encode`, and for who has the time for one call and no more."""
+
+
 def encode(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
     """One outgoing message around an already encoded payload. `kind` and `msg_id` are ours: plain ASCII."""
-    return b'{"type":"%b","msg_id":"%b","timestamp":%d,"protocol_version":"1.0","payload":%b}' % (
-        kind.encode(),
-        msg_id.encode(),
-        timestamp,
-        payload,
-    )
+    return MESSAGE_FORMAT % (kind.encode(), msg_id.encode(), timestamp, payload)
 
 
 def encode_payload(value: object) -> bytes:
