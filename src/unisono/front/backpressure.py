@@ -20,7 +20,8 @@ class Queued:
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._requests: dict[int, deque[tuple[int, int]]] = {}
+        self._requests: dict[int, tuple[int, int] | deque[tuple[int, int]]] = {}
+        """Items and bytes of each connection's requests, oldest first. One alone, as most are, needs no deque."""
         self.items = 0
         self.bytes = 0
 
@@ -30,20 +31,32 @@ class Queued:
             raise RateLimited("the server is busy", RETRY_MS)
 
     def add(self, conn: int, items: int, size: int) -> None:
-        self._requests.setdefault(conn, deque()).append((items, size))
+        waiting = self._requests.get(conn)
+        if waiting is None:
+            self._requests[conn] = (items, size)
+        elif isinstance(waiting, deque):
+            waiting.append((items, size))
+        else:
+            self._requests[conn] = deque((waiting, (items, size)))
         self.items += items
         self.bytes += size
 
-    def answered(self, conn: int) -> None:
-        """The oldest request of this connection is answered; ignored when all requests were dropped before."""
-        requests = self._requests.get(conn)
-        if requests is None:
-            return
-        items, size = requests.popleft()
+    def answered(self, conn: int) -> int:
+        """The oldest request of this connection is answered; its items, 0 when all requests were dropped before."""
+        requests = self._requests
+        waiting = requests.get(conn)
+        if waiting is None:
+            return 0
+        if isinstance(waiting, deque):
+            items, size = waiting.popleft()
+            if not waiting:
+                del requests[conn]
+        else:
+            items, size = waiting
+            del requests[conn]
         self.items -= items
         self.bytes -= size
-        if not requests:
-            del self._requests[conn]
+        return items
 
     def void(self) -> None:
         """The authority has dropped every request."""

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
 from unisono.front.auth.verify import Identity
-from unisono.front.backpressure import RETRY_MS
 from unisono.front.catchup import CatchUp
 from unisono.front.connecting import Connecting
 from unisono.front.deadlines import Deadlines
 from unisono.front.early_messages import MAX_UNVERIFIED_BYTES
 from unisono.front.history_requests import HistoryRequests
-from unisono.front.hub import text_frame
-from unisono.front.intake import Intake, check_shape, named_partitions
+from unisono.front.hub import message_frame
+from unisono.front.intake import Intake
 from unisono.front.own_presence import OwnPresence
 from unisono.front.services import ConnectionOwner, FrontServices, now_ms
+from unisono.front.submits import submit_items
 from unisono.front.sync_requests import SyncRequests
 from unisono.front.websocket import WebSocket
-from unisono.ipc.messages import Candidate, Submit
-from unisono.protocol.codec import decode, encode, encode_payload
+from unisono.protocol.codec import decode, encode_payload
 from unisono.protocol.errors import (
     BadRequest,
     CloseCode,
-    RateLimited,
     ServerError,
     WireError,
 )
@@ -53,8 +50,32 @@ class ClientConnection(WebSocket):
     """A client's socket, its session and its subscriptions.
 
     Invariants: `in_flight_items` counts items sent to the authority and not answered yet. While a connect is being
-    verified, later messages wait in `_connecting`, in order.
+    verified, later messages wait in `_connecting`, in order. What an idle connection does without is made when it is
+    needed.
     """
+
+    __slots__ = (
+        "_connecting",
+        "_deadlines",
+        "_messages_sent",
+        "_settings",
+        "catchup",
+        "extensions",
+        "history",
+        "identity",
+        "in_flight_items",
+        "intake",
+        "number",
+        "own_presence",
+        "owner",
+        "sees_authors",
+        "sees_presence",
+        "services",
+        "session",
+        "subscriptions",
+        "takes_whole_batches",
+        "wants_snapshots",
+    )
 
     def __init__(self, services: FrontServices, owner: ConnectionOwner, number: int) -> None:
         settings = services.settings
@@ -77,11 +98,9 @@ class ClientConnection(WebSocket):
         self.history: HistoryRequests | None = None
         self.identity: Identity | None = None
         self.in_flight_items = 0
-        self._intake: Intake | None = None
+        self.intake: Intake | None = None
         self._settings = settings
-        self._in_flight_requests: deque[int] = deque()
-        """Items of each request in flight, oldest first."""
-        self.catchup: CatchUp | None = CatchUp(SyncRequests(self), settings)
+        self.catchup: CatchUp | None = None
         self._connecting: Connecting | None = None
         self._deadlines = Deadlines(self, services)
         self._messages_sent = 0
@@ -130,7 +149,10 @@ class ClientConnection(WebSocket):
             if not self._connecting.early.add(data):
                 self.leave(CloseCode.OVERLOAD, "too many messages before connected")
         else:
-            self.guard(lambda: self._handle(data))
+            try:
+                self._handle(data)
+            except Exception:
+                self.fail_unexpected()
 
     def _handle(self, data: bytes) -> None:
         settings = self._settings
@@ -138,8 +160,8 @@ class ClientConnection(WebSocket):
             if not data:
                 raise BadRequest("a message is one JSON object in a text frame")
             message = decode(data, depth_max=settings.max_json_depth, extensions=self.extensions or ())
-            self.services.counters.add("messages_in")
-            if isinstance(message, Heartbeat) or settings.heartbeat_any_message:
+            self.services.requests.messages_in += 1
+            if settings.heartbeat_any_message or isinstance(message, Heartbeat):
                 self._deadlines.beat()
             for effect in self.session.receive(message):
                 self._perform(effect, len(data))
@@ -148,14 +170,15 @@ class ClientConnection(WebSocket):
 
     def _perform(self, effect: Effect, size: int) -> None:
         match effect:
+            case SubmitItems():
+                submit_items(self, effect, size)
             case Reply():
                 if effect.kind == "error":
                     self.services.counters.add(f"errors|{effect.payload['code']}")
                 self.send_message(effect.kind, encode_payload(effect.payload))
-            case SubmitItems():
-                self._submit(effect, size)
             case StartSync():
-                assert self.catchup is not None, "a connection that receives messages has not ended"
+                if self.catchup is None:
+                    self.catchup = CatchUp(SyncRequests(self), self._settings)
                 self.catchup.start(effect.sync)
             case TellPresence():
                 if self.own_presence is None:
@@ -179,8 +202,12 @@ class ClientConnection(WebSocket):
         try:
             work()
         except Exception:
-            self.log_unexpected("unexpected error")
-            self.fail()
+            self.fail_unexpected()
+
+    def fail_unexpected(self) -> None:
+        """End this connection because of the exception that is being handled."""
+        self.log_unexpected("unexpected error")
+        self.fail()
 
     def while_active(self, on_answer: Callable[[T], None]) -> Callable[[T], None]:
         """A callback that does nothing once the connection is closing."""
@@ -247,52 +274,16 @@ class ClientConnection(WebSocket):
         while connecting is not None and not self._leaving and (data := connecting.early.take()) is not None:
             self.on_message(data)
 
-    # -- submit --------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------
 
-    def _submit(self, submit: SubmitItems, size: int) -> None:
-        services, settings, identity = self.services, self._settings, self.identity
-        assert identity is not None
-        assert self.session.profile is not None
-        check_shape(submit.items, settings, single=submit.single)
-        named = [named_partitions(item.partitions, item.partition, settings) for item in submit.items]
-        count = len(submit.items)
-        if self.in_flight_items + count > settings.max_in_flight_drafts:
-            raise RateLimited(f"more than {settings.max_in_flight_drafts} drafts in flight", RETRY_MS)
-        services.requests.check_submit(identity.principal, count, size)
-        if self._intake is None:
-            self._intake = Intake(identity, services.access, settings.max_message_bytes)
-        prepare = self._intake.prepare
-        items = tuple([prepare(item, names) for item, names in zip(submit.items, named, strict=True)])
-        written = sum(len(item.event) for item in items if isinstance(item, Candidate))
-        if count > 1 and written > settings.max_message_bytes:
-            raise BadRequest(
-                f"the events of this request have {written} bytes in canonical form,"
-                f" at most {settings.max_message_bytes} are allowed; send them in several requests"
-            )
-        size = max(size, written)
-        self.in_flight_items += count
-        self._in_flight_requests.append(count)
-        services.requests.submit(
-            Submit(
-                self.number,
-                identity.client_id,
-                self.session.profile,
-                submit.single,
-                items,
-                written,
-                identity.author,
-                submit.atomic,
-            ),
-            size,
-        )
-
-    def answer(self, kind: str, payload: bytes) -> None:
-        """Answer the oldest request in flight with the authority's outcome."""
-        if not self._in_flight_requests:
+    def answer(self, kind: str, payload: bytes, items: int) -> None:
+        """Answer the oldest request in flight, which had so many items, with the authority's outcome."""
+        if self.identity is None:
             return  # dropped when the connection began to close
-        self.in_flight_items -= self._in_flight_requests.popleft()
+        self.in_flight_items -= items
         self.send_message(kind, payload)
-        self._finish_drain()
+        if self._ignores_messages:
+            self._finish_drain()
 
     def answer_sync(self, payload: bytes) -> None:
         self.send_message("sync_response", payload)
@@ -303,7 +294,7 @@ class ClientConnection(WebSocket):
 
     def forget_access(self) -> None:
         """Access has changed: nothing counts any more of what was found allowed."""
-        self._intake = None
+        self.intake = None
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -351,8 +342,7 @@ class ClientConnection(WebSocket):
             self.history.give_up(self)
         if self.identity is not None:
             self.services.requests.release(self.number)
-            self.identity = self._intake = None
-        self._in_flight_requests.clear()
+            self.identity = self.intake = None
         self.in_flight_items = 0
 
     # -- sending -------------------------------------------------------------------------------------------
@@ -360,4 +350,4 @@ class ClientConnection(WebSocket):
     def send_message(self, kind: str, payload: bytes) -> None:
         """Send one message; also for messages without a request, such as version_changed."""
         self._messages_sent += 1
-        self.send(text_frame(encode(kind, f"s{self._messages_sent}", now_ms(), payload)))
+        self.send(message_frame(kind, f"s{self._messages_sent}", now_ms(), payload))

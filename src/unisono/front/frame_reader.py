@@ -1,9 +1,8 @@
-"""Between a socket and the WebSocket library: feeds the library small, whole frames.
+"""Reads the frames of one socket: data frames are taken here, all others by the WebSocket library.
 
-The library has a buffer for each connection that doubles with every full read and never shrinks, and one bound on
-frames for all connections. This reader uses one buffer for all connections of a front, and splits a long frame into
-fragments that fit the library's initial buffer. So an idle connection costs the same memory whatever it sent before,
-and each connection can have its own bound on messages.
+The library keeps one buffer for each connection, in which a whole frame has to fit, and which never shrinks. Here all
+connections share one buffer, and only what is left of an unfinished frame is kept: an idle connection costs the same
+whatever it sent before, and each connection can have its own bound on messages.
 """
 
 from __future__ import annotations
@@ -12,15 +11,22 @@ import asyncio
 from abc import abstractmethod
 from typing import Final, Protocol
 
-LIBRARY_BUFFER_BYTES: Final = 4096
-"""The library's buffer for one connection: an ordinary message fits; ten thousand idle connections cost 40 MiB."""
+from unisono.front.unmasking import unmask
 
-FEED_BYTES: Final = (LIBRARY_BUFFER_BYTES - 256) * 9 // 10
-"""Bytes fed at once: the library reserves 256 and doubles a buffer that is more than nine tenths full."""
+LIBRARY_BUFFER_BYTES: Final = 2048
+"""The library's buffer for one connection, the smallest that it can have."""
 
-MAX_HEADER_BYTES: Final = 14
-FRAGMENT_BYTES: Final = (FEED_BYTES - MAX_HEADER_BYTES) // 4 * 4
-"""Payload of a fragment: a multiple of the four bytes of a mask, so that all fragments of a frame share one mask."""
+LIBRARY_ROOM_BYTES: Final = LIBRARY_BUFFER_BYTES - 256
+"""Bytes for the request for the upgrade. The buffer doubles for a longer one."""
+
+FEED_BYTES: Final = (LIBRARY_ROOM_BYTES - 256) * 9 // 10
+"""Bytes fed at once: the library doubles a buffer that is more than nine tenths full, or has 256 left."""
+
+LIBRARY_FRAME_BYTES: Final = LIBRARY_ROOM_BYTES - 16
+"""Payload of a frame that the library takes: with its header it is shorter than the smallest buffer."""
+
+CONTROL_BYTES: Final = 125
+"""Payload of a control frame, at most (RFC 6455)."""
 
 READ_BYTES: Final = 64 * 1024
 """Read at once from a socket."""
@@ -28,6 +34,8 @@ READ_BYTES: Final = 64 * 1024
 FIN: Final = 0x80
 MASKED: Final = 0x80
 CONTROL: Final = 0x08
+OPCODE: Final = 0x0F
+BINARY: Final = 2
 
 
 def read_buffer() -> memoryview:
@@ -41,6 +49,10 @@ class FrameReceiver(Protocol):
     max_message_bytes: int
 
     @abstractmethod
+    def on_data_frame(self, first: int, payload: bytes) -> None:
+        """A data frame; `first` is its first byte: FIN, the reserved bits and the opcode."""
+
+    @abstractmethod
     def on_oversized(self) -> None:
         """A frame announces more bytes than a message may have."""
 
@@ -52,9 +64,25 @@ class FrameReceiver(Protocol):
 class FrameReader(asyncio.BufferedProtocol):
     """The protocol of a connection's socket, in front of the library's own.
 
-    Invariants: the library gets whole frames only, so nothing stays in its buffer; `_rest`, the start of an
-    unfinished frame, is at most a fragment and its header.
+    Invariants: the library gets whole frames only, so nothing stays in its buffer. Of an unfinished frame, `_header`
+    has what came of its header, or `_payload` what came of its payload, still masked; `_skip_bytes` are to come of
+    one that is too long. `_between_frames`: there is none of this, and the first bytes have come.
     """
+
+    __slots__ = (
+        "_between_frames",
+        "_buffer",
+        "_ended",
+        "_first",
+        "_header",
+        "_library",
+        "_mask",
+        "_missing",
+        "_payload",
+        "_receiver",
+        "_skip_bytes",
+        "feeding_library",
+    )
 
     def __init__(
         self, library: asyncio.BufferedProtocol, receiver: FrameReceiver, buffer: memoryview
@@ -62,12 +90,13 @@ class FrameReader(asyncio.BufferedProtocol):
         self._library: asyncio.BufferedProtocol | None = library
         self._receiver: FrameReceiver | None = receiver
         self._buffer = buffer
-        self._library_room = len(memoryview(library.get_buffer(-1)))
-        self._rest = b""
+        self._between_frames = False
+        self._header = b""
+        self._payload: bytearray | None = None
+        self._missing = 0
+        self._first = 0
+        self._mask = b""
         self._skip_bytes = 0
-        self._frame_bytes_left = 0
-        self._fin = 0
-        self._mask = self._fragment_header = b""
         self._ended = False
         self.feeding_library = False
 
@@ -77,13 +106,24 @@ class FrameReader(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._ended:
-            return
         data = self._buffer[:nbytes].tobytes()
-        if self._rest:
-            data = self._rest + data
-        used = self._parse(data)
-        self._rest = data[used:] if used < len(data) else b""
+        if not self._between_frames:
+            self._between_frames = True
+            data = self._continue(data)
+            if not data:
+                return
+        receiver = self._receiver
+        if receiver is None or self._ended:
+            return
+        # One whole text frame of ordinary length, as most reads are; `_read` takes anything.
+        size = len(data) - 8
+        if 126 <= size <= receiver.max_message_bytes and data.startswith(b"\x81\xfe%c%c" % divmod(size, 256)):
+            payload = bytearray(data)
+            del payload[:8]
+            unmask(data[4:8], payload)
+            receiver.on_data_frame(0x81, bytes(payload))
+        else:
+            self._read(data)
 
     def eof_received(self) -> bool | None:
         return None if self._library is None else self._library.eof_received()
@@ -98,111 +138,112 @@ class FrameReader(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         library, self._library, self._receiver = self._library, None, None
-        self._rest = b""
+        self._header, self._payload = b"", None
         self._ended = True
         if library is not None:
             library.connection_lost(exc)
 
     # -- frames --------------------------------------------------------------------------------------------
 
-    def _parse(self, data: bytes) -> int:
-        """Feed the whole frames of `data` to the library; the number of bytes consumed."""
-        start = at = 0
+    def _read(self, data: bytes) -> None:
+        """Take the frames that start in `data`; keep what is left of an unfinished one."""
+        at = fed = 0
         end = len(data)
-        max_bytes = self._max_bytes()
-        while at < end and not self._ended:
-            if self._skip_bytes or self._frame_bytes_left:
-                taken = self._continue_frame(data, at, end)
-                if not taken:
+        while end - at >= 2:
+            receiver = self._receiver
+            if receiver is None or self._ended:
+                return
+            first, flag = data[at], data[at + 1]
+            head = 8 if flag == 0xFE else 14 if flag == 0xFF else 6
+            if end - at < head and flag >= MASKED:
+                break
+            size = flag & 0x7F if head == 6 else int.from_bytes(data[at + 2 : at + head - 4], "big")
+            if first & OPCODE > BINARY or flag < MASKED or not _fits(head, size):
+                if flag < MASKED or not first & CONTROL or size > CONTROL_BYTES or not _fits(head, size):
+                    self._feed(data[fed:at])
+                    self._feed(data[at : at + head])  # the library reports what is wrong with it
+                    self._ended = True
+                    return
+                if end - at < head + size:
                     break
-                at += taken
-                start = at
-                continue
-            if (found := _header(data, at, end)) is None:
-                break
-            head, size, sound = found
-            if not sound:
-                self._feed(data[start:at])
-                self._feed(data[at : at + head])  # the library reports what is wrong with it
-                self._ended = True
-            elif size > FRAGMENT_BYTES or size > max_bytes:
-                self._feed(data[start:at])
-                max_bytes = self._max_bytes()
-                self._start_fragments(data[at : at + head], size)
-                at += head
-                start = at
-            elif end - at < head + size:
-                break
-            else:
-                if at + head + size - start > FEED_BYTES:
-                    self._feed(data[start:at])
-                    max_bytes = self._max_bytes()
-                    start = at
+                if at + head + size - fed > FEED_BYTES:
+                    self._feed(data[fed:at])
+                    fed = at
                 at += head + size
-        self._feed(data[start:at])
-        return end if self._ended else at
+                continue
+            if fed < at:
+                self._feed(data[fed:at])
+            at += head
+            fed = at + size
+            if size > receiver.max_message_bytes:
+                self._skip_bytes = max(0, fed - end)
+                self._between_frames = not self._skip_bytes
+                receiver.on_oversized()
+            elif fed > end:
+                self._first, self._mask, self._missing = first, data[at - 4 : at], fed - end
+                self._payload = bytearray(data[at:])
+                self._between_frames = False
+                return
+            else:
+                payload = bytearray(data[at:fed])
+                unmask(data[at - 4 : at], payload)
+                receiver.on_data_frame(first, bytes(payload))
+            at = fed
+        if fed < at:
+            self._feed(data[fed:at])
+        if at < end:
+            self._header = data[at:]
+            self._between_frames = False
 
-    def _continue_frame(self, data: bytes, at: int, end: int) -> int:
-        """Within a long frame: skip bytes, or feed its next fragment; the number of bytes consumed."""
+    def _continue(self, data: bytes) -> bytes:
+        """Take what belongs to the unfinished frame; what is left of `data`, with the start of its header."""
+        payload = self._payload
+        if payload is not None:
+            return self._continue_payload(payload, data)
         if self._skip_bytes:
-            size = min(self._skip_bytes, end - at)
-            self._skip_bytes -= size
-            return size
-        size = min(self._frame_bytes_left, FRAGMENT_BYTES)
-        if end - at < size:
-            return 0
-        self._feed_fragment(data[at : at + size])
-        return size
+            skipped = min(self._skip_bytes, len(data))
+            self._skip_bytes -= skipped
+            self._between_frames = not self._skip_bytes
+            return data[skipped:]
+        if self._header:
+            data, self._header = self._header + data, b""
+        elif self._library_has_bytes() and self._receiver is not None:
+            self._ended = True
+            self._receiver.on_early_frames()
+        return data
 
-    def _start_fragments(self, header: bytes, size: int) -> None:
-        """Start a long frame: an empty fragment with its first byte; the payload follows in further fragments."""
-        if self._receiver is not None and size > self._max_bytes():
-            self._skip_bytes = size
-            self._receiver.on_oversized()
-            return
-        self._fin = header[0] & FIN
-        self._mask = header[-4:]
-        self._fragment_header = bytes((0, MASKED | 126)) + FRAGMENT_BYTES.to_bytes(2, "big") + self._mask
-        self._frame_bytes_left = size
-        self._feed(bytes((header[0] & ~FIN, MASKED)) + self._mask)
+    def _continue_payload(self, payload: bytearray, data: bytes) -> bytes:
+        missing = self._missing
+        if len(data) < missing:
+            payload += data
+            self._missing = missing - len(data)
+            self._between_frames = False
+            return b""
+        payload += data[:missing]
+        self._payload = None
+        unmask(self._mask, payload)
+        if self._receiver is not None and not self._ended:
+            self._receiver.on_data_frame(self._first, bytes(payload))
+        return data[missing:]
 
-    def _max_bytes(self) -> int:
-        return 0 if self._receiver is None else self._receiver.max_message_bytes
+    def _library_has_bytes(self) -> bool:
+        """Whether the start of a frame came behind the request for the upgrade.
 
-    def _feed_fragment(self, payload: bytes) -> None:
-        size = len(payload)
-        self._frame_bytes_left -= size
-        if self._frame_bytes_left:
-            self._feed(self._fragment_header + payload)
-            return
-        length = bytes((MASKED | size,)) if size < 126 else bytes((MASKED | 126,)) + size.to_bytes(2, "big")
-        self._feed(bytes((self._fin,)) + length + self._mask + payload)
+        The library's buffer has doubled some times, and a frame that it takes is shorter than it was at first.
+        """
+        library = self._library
+        return library is not None and len(memoryview(library.get_buffer(-1))) % LIBRARY_ROOM_BYTES != 0
 
     def _feed(self, frames: bytes) -> None:
-        library, receiver = self._library, self._receiver
-        if self._ended or library is None or receiver is None or not frames:
+        library = self._library
+        if self._ended or library is None or not frames:
             return
         memoryview(library.get_buffer(-1))[: len(frames)] = frames
         self.feeding_library = True
         library.buffer_updated(len(frames))
         self.feeding_library = False
-        if len(memoryview(library.get_buffer(-1))) != self._library_room and not self._ended:
-            self._ended = True
-            receiver.on_early_frames()
 
 
-def _header(data: bytes, at: int, end: int) -> tuple[int, int, bool] | None:
-    """Length of the header, length of the payload, and whether it is valid; None when more bytes are needed."""
-    if end - at < 2:
-        return None
-    second = data[at + 1]
-    flag = second & 0x7F
-    if second < MASKED or (flag > 125 and data[at] & CONTROL):
-        return 2, 0, False
-    if flag < 126:
-        return 6, flag, True
-    head = 8 if flag == 126 else 14
-    if end - at < head:
-        return None
-    size = int.from_bytes(data[at + 2 : at + head - 4], "big")
-    return head, size, size < 2**63 and size >= (126 if flag == 126 else 65536)
+def _fits(head: int, size: int) -> bool:
+    """Whether a length is written in the form that its size asks for (RFC 6455, 5.2)."""
+    return head == 6 or 126 <= size < 65536 if head != 14 else 65536 <= size < 2**63

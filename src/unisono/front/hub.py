@@ -9,17 +9,26 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from unisono.ipc.messages import EventCommitted
-from unisono.protocol.codec import encode, with_author
+from unisono.protocol.codec import MESSAGE_FORMAT, with_author
 
 
 def text_frame(payload: bytes) -> bytes:
     """A server's WebSocket text frame: never masked, so the same bytes for every receiver (RFC 6455)."""
     size = len(payload)
+    if 126 <= size < 65536:
+        return b"\x81\x7e%c%c%b" % (size >> 8, size & 0xFF, payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
-    if size < 65536:
-        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), payload)
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
+
+
+def message_frame(kind: str, msg_id: str, timestamp: int, payload: bytes) -> bytes:
+    """One message of the server as a whole frame."""
+    message = MESSAGE_FORMAT % (kind.encode(), msg_id.encode(), timestamp, payload)
+    size = len(message)
+    if 126 <= size < 65536:  # as `text_frame`, for most
+        return b"\x81\x7e%c%c%b" % (size >> 8, size & 0xFF, message)
+    return text_frame(message)
 
 
 class Subscriber(Protocol):
@@ -69,12 +78,13 @@ class Hub:
 
     def publish(self, committed: EventCommitted) -> int:
         """Send to every subscriber of any of its partitions, once each, never to its origin (BCAST-01, -02)."""
-        receivers = self._receivers(committed.partitions)
-        if not receivers:
+        partitions = committed.partitions
+        if len(partitions) == 1 and partitions[0] not in self._subscribers:
+            return 0  # as most events
+        if not (receivers := self._receivers(partitions)):
             return 0
-        frame = text_frame(
-            encode("event_broadcast", f"b{committed.committed_id}", self._now_ms(), committed.payload)
-        )
+        name = f"b{committed.committed_id}"
+        frame = message_frame("event_broadcast", name, self._now_ms(), committed.payload)
         if committed.author:
             return self._publish_with_author(committed, receivers, frame)
         sent = 0
@@ -96,13 +106,17 @@ class Hub:
             if subscriber.sees_authors and full is None:
                 payload = with_author(committed.payload, committed.author)
                 name = f"b{committed.committed_id}"
-                full = text_frame(encode("event_broadcast", name, self._now_ms(), payload))
+                full = message_frame("event_broadcast", name, self._now_ms(), payload)
             subscriber.send(full if subscriber.sees_authors and full is not None else plain)
             sent += 1
         return sent
 
     def _receivers(self, partitions: tuple[str, ...]) -> Iterable[Subscriber]:
-        groups = [group for name in partitions if (group := self._subscribers.get(name))]
+        subscribers = self._subscribers
+        if len(partitions) == 1:
+            alone = subscribers.get(partitions[0])
+            return () if alone is None else list(alone.values())
+        groups = [group for name in partitions if (group := subscribers.get(name))]
         if not groups:
             return ()
         if len(groups) == 1:

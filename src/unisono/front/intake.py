@@ -36,16 +36,41 @@ _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """The standard text form of a UUID (RFC 9562); with other spellings one UUID would be several ids."""
 
 
-def check_shape(items: Sequence[Item], settings: Settings, *, single: bool) -> None:
-    """Check what must hold for the whole request before its items (SUBMIT-01)."""
+def check_shape(
+    items: Sequence[Item], settings: Settings, *, single: bool
+) -> tuple[list[bytes], list[list[str]]]:
+    """Check what must hold for the whole request before its items (SUBMIT-01).
+
+    The result is the text of each event, and the partitions that each item names.
+    """
     if not items:
         raise BadRequest("events must not be empty")
     if len(items) > settings.max_batch_size:
         raise BadRequest(f"{len(items)} events in one request, at most {settings.max_batch_size} allowed")
-    require_uuid = settings.require_uuid_ids
+    texts: list[bytes] = []
+    named: list[list[str]] = []
+    wrong, legacy = settings.require_uuid_ids, False
+    for item in items:
+        id, text, partitions = item.id, bytes(item.event), item.partitions
+        if not id.isascii() or not 0 < len(id) <= EVENT_ID_BYTES_MAX or not text.startswith(b"{"):
+            wrong = True
+        if partitions is UNSET or item.partition is not UNSET:
+            legacy = True
+        else:
+            named.append(partitions)
+        texts.append(text)
+    if wrong or (len(items) > 1 and len({item.id for item in items}) != len(items)):
+        _look_for_wrong(items, settings, single=single)
+    if legacy:
+        named = [named_partitions(item.partitions, item.partition, settings) for item in items]
+    return texts, named
+
+
+def _look_for_wrong(items: Sequence[Item], settings: Settings, *, single: bool) -> None:
+    """Raise what is wrong with the first item that is not as it must be."""
     seen: set[str] = set()
     for index, item in enumerate(items):
-        if (wrong := _wrong_with(item, seen, require_uuid=require_uuid)) is not None:
+        if (wrong := _wrong_with(item, seen, require_uuid=settings.require_uuid_ids)) is not None:
             raise BadRequest(wrong if single else f"events.{index}.{wrong}")
         seen.add(item.id)
 
@@ -114,29 +139,41 @@ class Intake:
         self._max_bytes = max_bytes
         self._last = CheckedPartitions([], ())
 
-    def prepare(self, item: Item, named: list[str]) -> Candidate | RefusedItem:
-        """Check one item as far as possible without the log and the model."""
-        checked = self._last
-        if checked.named != named or not named:
-            checked = self._check(named)
-            if checked.reason is None and len(named) <= REMEMBERED_NAMES_MAX:
-                self._last = checked
-        partitions, max_bytes = checked.partitions, self._max_bytes
-        if checked.reason is not None:
-            return RefusedItem(item.id, partitions, checked.reason, checked.errors)
-        try:
-            event = canonical_text(bytes(item.event), max_bytes)
-        except NotCanonical as error:
-            where = f"event.{error.field}" if error.field else "event"
-            return RefusedItem(item.id, partitions, "validation_failed", (FieldError(where, error.reason),))
-        spread = len(event) * len(partitions)
-        if spread > SPREAD_MAX * max_bytes:
-            says = (
-                f"the event has {len(event)} bytes and {len(partitions)} partitions, {spread} bytes"
-                f" in all of them; at most {SPREAD_MAX * max_bytes} are allowed"
+    def prepare(
+        self, items: Sequence[Item], texts: Sequence[bytes], named: Sequence[list[str]]
+    ) -> tuple[tuple[Candidate | RefusedItem, ...], int]:
+        """Check items as far as possible without the log and the model; also the bytes of their canonical events.
+
+        `texts` are their events as they came, `named` the partitions that they name.
+        """
+        checked, max_bytes = self._last, self._max_bytes
+        prepared: list[Candidate | RefusedItem] = []
+        written = 0
+        for item, text, names in zip(items, texts, named, strict=True):
+            if checked.named != names or not names:
+                checked = self._check(names)
+                if checked.reason is None and len(names) <= REMEMBERED_NAMES_MAX:
+                    self._last = checked
+            partitions = checked.partitions
+            if checked.reason is not None:
+                prepared.append(RefusedItem(item.id, partitions, checked.reason, checked.errors))
+                continue
+            try:
+                event = canonical_text(text, max_bytes)
+            except NotCanonical as error:
+                prepared.append(_refused(item.id, partitions, _where(error), error.reason))
+                continue
+            size = len(event)
+            if size * len(partitions) > SPREAD_MAX * max_bytes:
+                prepared.append(
+                    _refused(item.id, partitions, "partitions", _spread(size, partitions, max_bytes))
+                )
+                continue
+            written += size
+            prepared.append(
+                Candidate(item.id, partitions, event, content_hash(event, checked.canonical_names))
             )
-            return RefusedItem(item.id, partitions, "validation_failed", (FieldError("partitions", says),))
-        return Candidate(item.id, partitions, event, content_hash(event, checked.canonical_names))
+        return tuple(prepared), written
 
     def _check(self, named: list[str]) -> CheckedPartitions:
         try:
@@ -155,3 +192,18 @@ class Intake:
         return CheckedPartitions(
             named, partitions, names if b"\\" not in names else canonical(list(partitions))
         )
+
+
+def _refused(id: str, partitions: tuple[str, ...], where: str, says: str) -> RefusedItem:
+    return RefusedItem(id, partitions, "validation_failed", (FieldError(where, says),))
+
+
+def _where(error: NotCanonical) -> str:
+    return f"event.{error.field}" if error.field else "event"
+
+
+def _spread(size: int, partitions: tuple[str, ...], max_bytes: int) -> str:
+    return (
+        f"the event has {size} bytes and {len(partitions)} partitions, {size * len(partitions)} bytes"
+        f" in all of them; at most {SPREAD_MAX * max_bytes} are allowed"
+    )

@@ -31,15 +31,16 @@ def access_changed(connection: ClientConnection, ended: RevokedName | None) -> N
 def _revoke_partitions(connection: ClientConnection, identity: Identity) -> None:
     """Take out subscriptions and presence, and refuse the syncs that are under way."""
     access, catchup, presence = connection.services.access, connection.catchup, connection.own_presence
-    assert catchup is not None, "an active connection has not ended"
     own = () if presence is None else presence.partitions
     denied = access.denied_reading(identity, tuple(dict.fromkeys((*connection.subscriptions, *own))))
     if denied:
         if presence is not None:
             presence.leave(connection, tuple(denied))
-        catchup.unsubscribe(denied)
+        if catchup is not None:  # else there is nothing that it is subscribed to
+            catchup.unsubscribe(denied)
         connection.fail(Revoked(denied))
     if connection.history is not None:
         connection.history.revoke(connection, partial(access.denied_reading, identity))
-    for refused in catchup.revoke(partial(access.denied_reading, identity)):
-        connection.fail(Forbidden(refused))
+    if catchup is not None:
+        for refused in catchup.revoke(partial(access.denied_reading, identity)):
+            connection.fail(Forbidden(refused))

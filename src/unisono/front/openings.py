@@ -17,7 +17,7 @@ from aiofastnet.selector_transport import SelectorSocketTransport  # type: ignor
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from unisono.front.frame_reader import FRAGMENT_BYTES, LIBRARY_BUFFER_BYTES
+from unisono.front.frame_reader import LIBRARY_BUFFER_BYTES, LIBRARY_FRAME_BYTES
 from unisono.front.websocket import WebSocket
 
 BACKLOG: Final = 1024
@@ -94,7 +94,7 @@ class OpeningProtocol(WSProtocol):  # type: ignore[misc]
             0,  # auto_ping_reply_timeout
             WSAutoPingStrategy.PING_WHEN_IDLE,
             False,  # enable_auto_pong
-            FRAGMENT_BYTES,  # max_frame_size
+            LIBRARY_FRAME_BYTES,  # max_frame_size
             None,  # extra_headers, of clients
             LIBRARY_BUFFER_BYTES,  # read_buffer_init_size
         )

@@ -13,6 +13,7 @@ class RateLimiter:
     """Off when `per_s` is 0. A client's bucket survives its reconnects."""
 
     def __init__(self, per_s: float, burst: int) -> None:
+        self.on = per_s > 0
         self._per_s = per_s
         self._burst = float(burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -23,7 +24,7 @@ class RateLimiter:
         A request larger than the whole bucket passes when the bucket is full and makes it negative, so that no
         request has to wait for ever.
         """
-        if not self._per_s:
+        if not self.on:
             return 0.0
         level, since = self._buckets.get(client_id, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._per_s)

@@ -42,6 +42,8 @@ class FrontRequests:
         self, settings: Settings, now: Callable[[], float], traces: SubmitTraces | None = None
     ) -> None:
         self.traces = traces
+        self.messages_in = 0
+        """Messages of clients that could be read."""
         self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
         self.sync_bytes = 0
         self._max_sync_bytes = settings.max_sync_queue_bytes
@@ -76,8 +78,7 @@ class FrontRequests:
     def check_submit(self, client_id: str, items: int, size: int) -> None:
         """Refuse what would overfill the queue to the authority (LIM-05) or exceeds the client's rate (LIM-04)."""
         self.queued.check(items, size)
-        wait_s = self._rates.take(client_id, items, self._now())
-        if wait_s > 0:
+        if self._rates.on and (wait_s := self._rates.take(client_id, items, self._now())) > 0:
             raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
 
     def submit(self, submission: Submit, size: int) -> None:
@@ -86,11 +87,11 @@ class FrontRequests:
             self.traces.begin(submission)
         self.authority.send(submission)
 
-    def answered(self, conn: int) -> None:
-        """The oldest submit of a connection is answered, also when the connection is gone."""
-        self.queued.answered(conn)
+    def answered(self, conn: int) -> int:
+        """The oldest submit of a connection is answered, also when the connection is gone; the items it had."""
         if self.traces is not None:
             self.traces.answered(conn)
+        return self.queued.answered(conn)
 
     # -- sync ----------------------------------------------------------------------------------------------
 

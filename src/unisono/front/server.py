@@ -26,6 +26,7 @@ from unisono.front.heap_trim import HeapTrim
 from unisono.front.live_access import access_changed
 from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
+from unisono.front.submit_traces import SubmitTraces
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
@@ -93,6 +94,7 @@ class Front:
         self._sockets: Sequence[socket.socket] = ()
         self._listeners: list[Listener] = []
         self._accepting = False
+        self._broadcasts = 0
         self._node: Link
 
     async def start(
@@ -164,7 +166,10 @@ class Front:
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
-            connection.guard(connection.flush)
+            try:
+                connection.flush()
+            except Exception:
+                connection.fail_unexpected()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -179,7 +184,10 @@ class Front:
             case EventCommitted():
                 if message.answers:
                     self._answer(message.origin, "event_committed", message.payload)
-                self._publish(message)
+                if self._requests.traces is None:
+                    self._broadcasts += self._hub.publish(message)
+                else:
+                    self._publish_traced(message, self._requests.traces)
             case BatchOutcome():
                 self._answer(message.conn, "submit_events_result", message.payload)
             case SingleOutcome():
@@ -219,20 +227,21 @@ class Front:
             case _:
                 self._unexpected(message, "authority")
 
-    def _publish(self, committed: EventCommitted) -> None:
-        traces = self._requests.traces
-        began_ns = 0 if traces is None else traces.now_ns()
+    def _publish_traced(self, committed: EventCommitted, traces: SubmitTraces) -> None:
+        began_ns = traces.now_ns()
         sent = self._hub.publish(committed)
-        self._counters.add("broadcasts", sent)
-        if traces is not None:
-            traces.delivered(committed, began_ns, sent)
+        self._broadcasts += sent
+        traces.delivered(committed, began_ns, sent)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
-        self._requests.answered(conn)
+        items = self._requests.answered(conn)
         connection = self._connections.get(conn)
         if connection is not None:
-            connection.guard(partial(connection.answer, kind, payload))
+            try:
+                connection.answer(kind, payload, items)
+            except Exception:
+                connection.fail_unexpected()
 
     def _model_changed(self, changed: ModelChanged) -> None:
         """MODEL-02: every active canonical connection is notified."""
@@ -272,6 +281,8 @@ class Front:
     def _from_node(self, message: Message) -> None:
         match message:
             case AskStats():
+                self._counters.reset("messages_in", self._requests.messages_in)
+                self._counters.reset("broadcasts", self._broadcasts)
                 self._counters.set("connections", len(self._connections))
                 self._counters.set("openings", len(self._openings))
                 self._counters.set("in_flight_items", self._requests.queued.items)

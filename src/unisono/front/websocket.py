@@ -13,7 +13,7 @@ from typing import Self, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from unisono.front.frame_reader import FrameReader
+from unisono.front.frame_reader import FIN, OPCODE, FrameReader
 from unisono.protocol.errors import CloseCode
 
 MAX_REASON_BYTES = 123
@@ -25,13 +25,13 @@ MAX_FRAGMENTS = 512
 CODES_OF_NO_FRAME = frozenset({0, 1005, 1006, 1015})
 """Close codes by which an endpoint names what it saw; they are never sent (RFC 6455, 7.4.1)."""
 
-CONTINUATION, TEXT, CLOSE, PING, PONG = (
-    WSMsgType.CONTINUATION,
-    WSMsgType.TEXT,
-    WSMsgType.CLOSE,
-    WSMsgType.PING,
-    WSMsgType.PONG,
-)
+CLOSE, PING, PONG = WSMsgType.CLOSE, WSMsgType.PING, WSMsgType.PONG
+CONTINUATION, TEXT = 0, 1
+RESERVED = 0x70
+WHOLE_TEXT = FIN | TEXT
+"""The first byte of a text message in one frame."""
+
+NO_EXTENSION = "no extension was negotiated"
 
 
 class WebSocket(WSListener):
@@ -40,6 +40,22 @@ class WebSocket(WSListener):
     Invariants: nothing is sent after the close frame; no message is passed on after it, or once messages are ignored.
     Once the socket is gone this object is in no reference cycle, so it is freed with its last reference (LIM-05).
     """
+
+    __slots__ = (
+        "_flush_later",
+        "_fragment_bytes",
+        "_fragment_text",
+        "_fragments",
+        "_frames",
+        "_ignores_messages",
+        "_leaving",
+        "_max_unsent_bytes",
+        "_pong",
+        "_read_buffer",
+        "_transport",
+        "_unsent",
+        "max_message_bytes",
+    )
 
     def __init__(
         self,
@@ -113,6 +129,9 @@ class WebSocket(WSListener):
         self._frames = FrameReader(library, self, self._read_buffer)
         socket.set_protocol(self._frames)
         socket.set_write_buffer_limits(high=self._max_unsent_bytes)
+        for head in (transport.request, transport.response):
+            if head is not None:
+                head.headers.clear()  # the library keeps them as long as the connection
         self.on_open()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
@@ -135,6 +154,7 @@ class WebSocket(WSListener):
         pass
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """A control frame; or any other that came before the frames of this socket were read here."""
         kind = frame.msg_type  # read once: each access makes a new object
         if kind == CLOSE:
             if not self._leaving and not transport.is_close_frame_sent and not _sound_close(frame):
@@ -145,35 +165,49 @@ class WebSocket(WSListener):
         elif self._frames is None or not self._frames.feeding_library:
             self.on_early_frames()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.leave(CloseCode.PROTOCOL_ERROR, "no extension was negotiated")
+            self.leave(CloseCode.PROTOCOL_ERROR, NO_EXTENSION)
         elif kind == PING:
             self._answer_ping(frame.get_payload_as_bytes())
             self.on_ping_or_pong()
         elif kind == PONG:
             self.on_ping_or_pong()
-        elif not self._ignores_messages:
-            self._data_frame(kind, frame)
 
-    def _data_frame(self, kind: WSMsgType, frame: WSFrame) -> None:
+    def on_data_frame(self, first: int, payload: bytes) -> None:
+        transport = self._transport
+        if self._leaving or transport is None or transport.is_close_frame_sent:
+            return  # frames from the same read are still passed on
+        if first == WHOLE_TEXT and self._fragments is None:
+            if not self._ignores_messages:
+                if payload.isascii():
+                    self.on_message(payload)
+                else:
+                    self._message(payload, True)
+        elif first & RESERVED:
+            self.leave(CloseCode.PROTOCOL_ERROR, NO_EXTENSION)
+        elif not self._ignores_messages:
+            self._fragment_or_binary(first, payload)
+
+    def _fragment_or_binary(self, first: int, payload: bytes) -> None:
         fragments = self._fragments
-        if (kind == CONTINUATION) == (fragments is None):
+        opcode = first & OPCODE
+        if (opcode == CONTINUATION) == (fragments is None):
             self.leave(CloseCode.PROTOCOL_ERROR, "fragments out of order")
         elif fragments is not None:
-            self._add_fragment(fragments, frame)
-        elif frame.fin:
-            self._message(frame.get_payload_as_bytes(), kind == TEXT)
+            self._add_fragment(fragments, payload, bool(first & FIN))
+        elif first & FIN:
+            self._message(payload, opcode == TEXT)
         else:
-            self._fragments = [frame.get_payload_as_bytes()]
-            self._fragment_bytes = frame.payload_size
-            self._fragment_text = kind == TEXT
+            self._fragments = [payload]
+            self._fragment_bytes = len(payload)
+            self._fragment_text = opcode == TEXT
 
-    def _add_fragment(self, fragments: list[bytes], frame: WSFrame) -> None:
-        self._fragment_bytes += frame.payload_size
+    def _add_fragment(self, fragments: list[bytes], payload: bytes, last: bool) -> None:
+        self._fragment_bytes += len(payload)
         if self._fragment_bytes > self.max_message_bytes:
             self.on_oversized()
             return
-        fragments.append(frame.get_payload_as_bytes())
-        if frame.fin:
+        fragments.append(payload)
+        if last:
             self._fragments = None
             self._message(b"".join(fragments), self._fragment_text)
         elif len(fragments) > MAX_FRAGMENTS:

@@ -57,7 +57,7 @@ class Disconnect(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Item(msgspec.Struct, frozen=True):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One submitted event. `partition` is the legacy field of PART-05."""
 
     id: str
@@ -67,7 +67,7 @@ class Item(msgspec.Struct, frozen=True):
     client_id: str | None = None
 
 
-class SubmitEvent(Item, frozen=True):
+class SubmitEvent(Item, frozen=True, gc=False):
     """One event, answered `event_committed` or `event_rejected` (SUBMIT-06)."""
 
 

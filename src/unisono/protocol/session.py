@@ -34,6 +34,8 @@ from unisono.vocabulary import JsonObject, LogIdentity
 class SessionState(Enum):
     """Where a connection is in its life."""
 
+    __hash__ = object.__hash__  # members are single objects; Enum's own hash is a call of Python code
+
     AWAIT_CONNECT = auto()
     ACTIVE = auto()
     CLOSED = auto()
@@ -41,6 +43,8 @@ class SessionState(Enum):
 
 class Input(Enum):
     """What can happen to a connection, as finely as the table distinguishes it."""
+
+    __hash__ = object.__hash__
 
     CONNECT_ACCEPTED = auto()
     CONNECT_REFUSED = auto()
@@ -169,7 +173,14 @@ class Session:
             return self._out_of_turn("already connected; open a new connection to connect again")
         if self._speaks_for_another(message):
             return self.refuse(AuthFailed("client_id differs from the authenticated identity"))
-        match message:
+        match message:  # the most frequent first
+            case SubmitEvents():
+                self._step(Input.SUBMIT)
+                atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
+                return (SubmitItems(message.events, False, atomic),)
+            case SubmitEvent():
+                self._step(Input.SUBMIT)
+                return (SubmitItems((message,), True),)
             case Heartbeat():
                 self._step(Input.HEARTBEAT)
                 return _ACK
@@ -185,13 +196,6 @@ class Session:
             case AskHistory():
                 self._step(Input.HISTORY)
                 return (ReadHistory(message),)
-            case SubmitEvent():
-                self._step(Input.SUBMIT)
-                return (SubmitItems((message,), single=True),)
-            case SubmitEvents():
-                self._step(Input.SUBMIT)
-                atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
-                return (SubmitItems(message.events, single=False, atomic=atomic),)
 
     def verified(
         self,
@@ -263,9 +267,11 @@ class Session:
         own = self.client_id
         if message.client_id is not None and message.client_id != own:
             return True
-        return isinstance(message, SubmitEvents) and any(
-            item.client_id is not None and item.client_id != own for item in message.events
-        )
+        if isinstance(message, SubmitEvents):
+            for item in message.events:
+                if item.client_id is not None and item.client_id != own:
+                    return True
+        return False
 
     def _step(self, happened: Input) -> None:
         following = TRANSITIONS.get((self._state, happened))

@@ -33,8 +33,8 @@ def test_a_front_opens_its_doors_once() -> None:
             await until(lambda: front.offer is not None)
             await asyncio.sleep(0.1)
             told = list(Channel(node).receive())
-            for server in front._servers:
-                server.close()
+            for listener in front._listeners:
+                listener.close()
             await front.close()
             return told
 
