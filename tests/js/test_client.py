@@ -36,7 +36,12 @@ def test_transactions(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/transaction.test.mjs")
 
 
-@pytest.mark.req("EXT-03", "EXT-04")
+@pytest.mark.req("CLIENT-20", "CLIENT-21", "CLIENT-22")
+def test_undo(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/undo.test.mjs")
+
+
+@pytest.mark.req("EXT-03", "EXT-04", "EXT-20", "EXT-23")
 def test_history(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/history.test.mjs")
 

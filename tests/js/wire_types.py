@@ -1,7 +1,8 @@
 """The message types of the JavaScript client, written from the Python definitions: `python -m tests.js.wire_types`.
 
 Each struct becomes an interface, and those of the server also a row of `SHAPES`, by which the client checks what it
-receives as strictly as the Python client does: a field is `[type]` where it is required, `[type, default]` otherwise.
+receives as strictly as the Python client does: a field is `name:type` where it is required, `name:type=default` otherwise.
+A type that ends in `?` may be null, which is then the default.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def text() -> str:
         *(_interface(kind) for kind in client.values()),
         f"/** What a client sends, by type. */\nexport interface ClientMessages {{\n{sent}}}\n",
         f"/** The shape of each message of the server. */\nexport const SERVER_MESSAGES = {{\n{types}}} as const;\n",
-        f"/** The fields of what a server sends. */\nexport const SHAPES = {{\n{shapes}}} as const;\n",
+        f"/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */\nexport const SHAPES = {{\n{shapes}}} as const;\n",
     ]
     return "\n".join(parts)
 
@@ -131,9 +132,11 @@ def _is_unset(kind: inspect.Type) -> bool:
 def _shape(kind: type[msgspec.Struct]) -> str:
     made = []
     for field in _fields(kind):
-        code = json.dumps(_code(field.type))
-        made.append(f"{field.encode_name}: [{code}{'' if field.required else f', {_default(field)}'}]")
-    return "{ " + ", ".join(made) + " }" if made else "{}"
+        code, default = _code(field.type), "" if field.required else _default(field)
+        if default == "null":
+            code, default = code.removesuffix("?") + "?", ""
+        made.append(f"{field.encode_name}:{code}{default and '='}{default}")
+    return json.dumps(" ".join(made)).replace('=\\"\\"', "=''") if made else '""'
 
 
 def _code(kind: inspect.Type) -> str:

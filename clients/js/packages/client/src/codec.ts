@@ -10,6 +10,7 @@ import {
   type FieldError,
   type Json,
   type JsonObject,
+  type Limits,
   type ServerSnapshot,
   type SubmitResult,
   type SyncResponse,
@@ -35,9 +36,18 @@ export interface UnknownMessage {
   unknown: true;
 }
 
-type Shape = Readonly<Record<string, readonly [string, unknown?]>>;
+/** Name, type, and the default where there is one. */
+type Field = readonly [name: string, code: string, otherwise: unknown];
 
-const shapes: Readonly<Record<string, Shape>> = SHAPES;
+const fieldOf = (text: string): Field => {
+  const [name = "", code = "", otherwise] = text.split(/[:=]/);
+  if (code.endsWith("?")) return [name, code, null];
+  return [name, code, otherwise && JSON.parse(otherwise.replaceAll("'", '"'))];
+};
+
+const shapes = new Map<string, Field[]>(
+  Object.entries(SHAPES).map(([name, text]) => [name, text ? text.split(" ").map(fieldOf) : []]),
+);
 const types: ReadonlyMap<string, string> = new Map(Object.entries(SERVER_MESSAGES));
 
 export const isObject = (value: unknown): value is JsonObject =>
@@ -69,14 +79,18 @@ export function decodeSnapshots(data: Json): ServerSnapshot[] {
   return checked("[]ServerSnapshot", data, "snapshots") as ServerSnapshot[];
 }
 
+/** Committed events of another message; BadMessage when they do not have the right shape. */
+export function decodeEvents(data: Json, where: string): CommittedEvent[] {
+  return checked("[]CommittedEvent", data, where) as CommittedEvent[];
+}
+
 function shaped(name: string, value: unknown, where: string): object {
   if (!isObject(value)) throw new BadMessage(`${where}: not an object`);
   const made: Record<string, unknown> = {};
-  for (const [field, spec] of Object.entries(shapes[name] as Shape)) {
-    const given = Object.hasOwn(value, field) ? value[field] : undefined;
-    if (given !== undefined) made[field] = checked(spec[0], given, `${where}.${field}`);
-    else if (spec.length > 1) made[field] = spec[1];
-    else throw new BadMessage(`${where}.${field}: is missing`);
+  for (const [field, code, otherwise] of shapes.get(name) as Field[]) {
+    const given = Object.hasOwn(value, field) ? value[field] : otherwise;
+    if (given === undefined) throw new BadMessage(`${where}.${field}: is missing`);
+    made[field] = checked(code, given, `${where}.${field}`);
   }
   return made;
 }
@@ -98,6 +112,9 @@ function checked(code: string, value: unknown, where: string): unknown {
   if (code.length === 1) throw new BadMessage(`${where}: of the wrong type`);
   return shaped(code, value, where);
 }
+
+/** The protocol's limits, for a server that advertises none. */
+export const LIMITS = shaped("Limits", {}, "") as Limits;
 
 /** The field errors of a result or an error, whatever shape the server gives them. */
 export function fieldErrors(listed: Json | undefined): FieldError[] {

@@ -41,7 +41,7 @@ export interface SyncClientOptions {
   readonly options?: Partial<Options>;
   /** The WebSocket to use where there is no global one, as of the package `ws`. */
   readonly WebSocket?: SocketConstructor;
-  /** What adds messages of its own to the connection, such as `presence()`. */
+  /** What a program wants besides, such as `presence()`, `transactions()`, `renewal()`, `history()`, `treeUndo()`. */
   readonly extensions?: readonly Extension[];
   /** Share one connection among the tabs of a browser; true unless it is switched off. */
   readonly tabs?: boolean;
@@ -82,14 +82,14 @@ export interface PastEvent {
   readonly statusUpdatedAt: number;
 }
 
-/** Some events of a partition, the newest first.
+/** A stretch of a partition's history, the newest event first.
  *
- * `older`: "store" when the store has more of them below the last; "server" when it has none because the partition began
- * with a snapshot, so that only the server knows them; null when there are none.
+ * `nextBefore`: ask with this as `before` for the older ones; null where the history begins.
  */
-export interface History {
+export interface HistoryPage {
+  readonly partition: string;
   readonly events: readonly PastEvent[];
-  readonly older: "store" | "server" | null;
+  readonly nextBefore: number | null;
 }
 
 /** Something that went wrong, last; `code` is an error code of the wire or one of this library's. */
@@ -134,10 +134,15 @@ export type ClientEvent =
   | { readonly type: "presence"; readonly partition: string }
   | ({ readonly type: "problem" } & Problem);
 
-export interface Config extends Omit<SyncClientOptions, "options" | "partitions"> {
+export interface Config extends Omit<SyncClientOptions, "options" | "partitions" | "extensions"> {
   readonly partitions: readonly string[] | null;
   readonly options: Options;
+  readonly extensions: readonly Extension[];
 }
+
+/** The extension of a name, where the program gave it. */
+export const extensionOf = <E extends Extension>(config: Config, name: string): E | undefined =>
+  config.extensions.find((each) => each.name === name) as E | undefined;
 
 /** Check what a program gives before anything starts. */
 export function configure(given: SyncClientOptions): Config {
@@ -162,5 +167,5 @@ export function configure(given: SyncClientOptions): Config {
     throw new TypeError("store is createMemoryStore(), createIndexedDbStore() or createFileStore(path)");
   }
   const partitions = given.partitions ? [...new Set(given.partitions.map(partitionName))] : null;
-  return { ...given, partitions, options: { ...DEFAULTS, ...given.options } };
+  return { ...given, partitions, options: { ...DEFAULTS, ...given.options }, extensions: given.extensions ?? [] };
 }

@@ -4,9 +4,10 @@
  * first, then messages are sent, then the program hears of it.
  */
 
-import type { Config, Problem } from "./config.js";
+import { extensionOf, type Config, type Problem } from "./config.js";
 import { StoreContradiction } from "./errors.js";
 import { ServerConnection } from "./net/connection.js";
+import type { Renewal } from "./net/renewal.js";
 import { nextSubmit } from "./outgoing.js";
 import type { EventLog } from "./store/log.js";
 import type { Change, DraftRecord, NotesRow, PartitionRow } from "./store/types.js";
@@ -50,7 +51,8 @@ export class Core {
     readonly now: () => number = () => performance.now(),
   ) {
     this.#rows = new Map(rows.map((row) => [row.name, row]));
-    this.connection = new ServerConnection(
+    const Connection = extensionOf<Renewal>(config, "renewal")?.Connection ?? ServerConnection;
+    this.connection = new Connection(
       config,
       {
         feed: (...inputs) => this.feed(...inputs),
@@ -60,7 +62,7 @@ export class Core {
           this.hooks.published();
         },
         extension: (type, payload) => this.#extension(type, payload),
-        lost: () => this.config.extensions?.forEach((each) => each.lost?.()),
+        lost: () => this.config.extensions.forEach((each) => each.lost?.()),
       },
       now,
     );
@@ -131,7 +133,7 @@ export class Core {
       const { payload } = input.message;
       this.log.userId = payload.user_id;
       const send = (type: string, body: unknown) => this.connection.send(type, JSON.stringify(body));
-      this.config.extensions?.forEach((each) => each.connected?.(payload, send));
+      this.config.extensions.forEach((each) => each.connected?.(payload, send));
     }
   }
 
@@ -208,7 +210,7 @@ export class Core {
   }
 
   #submitNext(effect: SubmitNext): Submitted {
-    const [submitted, payload] = nextSubmit(this.hooks.pending(), effect);
+    const [submitted, payload] = nextSubmit(this.hooks.pending(), effect, extensionOf(this.config, "atomic"));
     if (payload) this.#messages.push(["submit_events", payload]);
     return submitted;
   }
@@ -230,7 +232,7 @@ export class Core {
   }
 
   #extension(type: string, payload: JsonObject): void {
-    for (const each of this.config.extensions ?? []) if (each.types.includes(type)) each.message?.(type, payload);
+    for (const each of this.config.extensions) if (each.types?.includes(type)) each.message?.(type, payload);
   }
 
   // -- partitions ---------------------------------------------------------------------------------------------
@@ -256,3 +258,6 @@ export class Core {
 }
 
 const isBroadcast = (input: Input): boolean => input.kind === "Received" && input.message.type === "event_broadcast";
+
+export { advance } from "./sync/advance.js";
+export { initialState } from "./sync/state.js";

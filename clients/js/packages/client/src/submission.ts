@@ -87,6 +87,8 @@ export class Submission {
     readonly log: EventLog,
     readonly replica: Replica,
     readonly changed: (change: Change) => Promise<void>,
+    /** Hears of drafts of the program before they are shown. */
+    readonly drafting: ((drafts: readonly DraftRecord[]) => void) | undefined,
   ) {}
 
   /** Store drafts that belong together; `again` names rejected ones that are submitted again. */
@@ -128,6 +130,7 @@ export class Submission {
       requests.flatMap((request) => request.drafts),
       requests.flatMap((request) => request.again),
     );
+    this.drafting?.(change.drafts);
     await this.changed(change);
     let at = 0;
     for (const { drafts, resolve } of requests) resolve(change.drafts.slice(at, (at += drafts.length)));

@@ -229,17 +229,17 @@ export const SERVER_MESSAGES = {
   error: "ErrorMessage",
 } as const;
 
-/** The fields of what a server sends. */
+/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */
 export const SHAPES = {
-  Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null], extensions: ["[]s", []] },
-  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64], max_presence_bytes: ["i?", null], presence_ttl_ms: ["n?", null] },
-  SubmitResultItem: { id: ["s"], status: ["s"], committed_id: ["i?", null], reason: ["s?", null], errors: ["*", null], status_updated_at: ["n", 0] },
-  ServerSnapshot: { partition: ["s"], committed_id: ["i"], state: ["*"], model_version: ["i?", null], model_digest: ["s?", null] },
-  Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], user_id: ["s?", null], claims: ["*?", null] },
-  CommittedEvent: { id: ["s"], committed_id: ["i"], partitions: ["[]s"], event: ["*"], client_id: ["s", ""], status_updated_at: ["n", 0], user_id: ["s?", null], claims: ["*?", null] },
-  SyncResponse: { events: ["[]CommittedEvent"], next_since_committed_id: ["i"], sync_to_committed_id: ["i"], has_more: ["b"], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], snapshots: ["*", null] },
-  SubmitResult: { results: ["[]SubmitResultItem"] },
-  VersionChanged: { new_model_version: ["i?", null], old_model_version: ["i?", null] },
-  HeartbeatAck: {},
-  ErrorMessage: { code: ["s"], message: ["s", ""], details: ["*", null], retry_after_ms: ["n?", null] },
+  Capabilities: "profile:s? accepted_event_types:[]s=[] tree_policy:s? ordered_delivery:b=false snapshots:*? extensions:[]s=[]",
+  Limits: "max_batch_size:i=100 sync_limit_min:i=50 sync_limit_max:i=1000 max_message_bytes:i? max_in_flight_drafts:i? max_subscriptions:i=64 max_presence_bytes:i? presence_ttl_ms:n?",
+  SubmitResultItem: "id:s status:s committed_id:i? reason:s? errors:*? status_updated_at:n=0",
+  ServerSnapshot: "partition:s committed_id:i state:* model_version:i? model_digest:s?",
+  Connected: "client_id:s='' server_last_committed_id:i=0 capabilities:Capabilities? limits:Limits? model_version:i? model_digest:s? log_id:s? log_epoch:i? user_id:s? claims:*?",
+  CommittedEvent: "id:s committed_id:i partitions:[]s event:* client_id:s='' status_updated_at:n=0 user_id:s? claims:*?",
+  SyncResponse: "events:[]CommittedEvent next_since_committed_id:i sync_to_committed_id:i has_more:b model_version:i? model_digest:s? log_id:s? log_epoch:i? snapshots:*?",
+  SubmitResult: "results:[]SubmitResultItem",
+  VersionChanged: "new_model_version:i? old_model_version:i?",
+  HeartbeatAck: "",
+  ErrorMessage: "code:s message:s='' details:*? retry_after_ms:n?",
 } as const;

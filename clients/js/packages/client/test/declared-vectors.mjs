@@ -2,8 +2,8 @@
 // {"reducers": …, "events": […], "outcomes": ["applied" | "failed" | [field, …], …], "state": canonical text}.
 
 import { createInterface } from "node:readline";
-import { canonical } from "../dist/canonical.js";
-import { eventModel } from "../dist/model/declared.js";
+import { canonical } from "../build/canonical.js";
+import { eventModel } from "../build/model/declared.js";
 
 const counted = { histories: 0, events: 0, applied: 0, refused: 0, failed: 0, differences: 0 };
 

@@ -1,24 +1,24 @@
-// Prints what a browser loads, in bytes: bundled, minified and compressed, for several choices of parts.
+// Prints what a browser loads, in bytes: what a program imports, bundled and minified by esbuild, then compressed.
 
 import { gzipSync, brotliCompressSync } from "node:zlib";
 import { build } from "esbuild";
 
-const dist = new URL("../dist/", import.meta.url).pathname;
+const CLIENT = `export { createSyncClient, createIndexedDbStore`;
 
 const BUNDLES = {
   // Sync state, messages and connection: what talks to the server.
-  core: `export { Core } from "./core.js"`,
+  core: `export { Core } from "@unisono/client/core"`,
   // The whole client: views, drafts, tabs, and its store in IndexedDB.
-  storage: `export { createSyncClient, createIndexedDbStore } from "./index.js"`,
-  tree: `export { createSyncClient, createIndexedDbStore, treeModel } from "./index.js"`,
-  event: `export { createSyncClient, createIndexedDbStore, eventModel } from "./index.js"`,
-  presence: `export { createSyncClient, createIndexedDbStore, presence } from "./index.js"`,
+  storage: `${CLIENT} } from "@unisono/client"`,
+  tree: `${CLIENT}, treeModel } from "@unisono/client"`,
+  event: `${CLIENT}, eventModel } from "@unisono/client"`,
+  presence: `${CLIENT}, presence } from "@unisono/client"`,
 };
 
 const sizes = {};
 for (const [name, contents] of Object.entries(BUNDLES)) {
   const made = await build({
-    stdin: { contents, resolveDir: dist },
+    stdin: { contents, resolveDir: new URL("./", import.meta.url).pathname },
     bundle: true,
     minify: true,
     write: false,

@@ -3,8 +3,8 @@
 // counts what was compared.
 
 import { createInterface } from "node:readline";
-import { canonical } from "../dist/canonical.js";
-import { treeModel } from "../dist/model/tree.js";
+import { canonical } from "../build/canonical.js";
+import { treeModel } from "../build/model/tree.js";
 
 const model = treeModel();
 let histories = 0;

@@ -16,7 +16,7 @@
  *   are sent when all partitions are live (CLIENT-08).
  */
 
-import { isObject } from "../codec.js";
+import { isObject, LIMITS } from "../codec.js";
 import {
   CLOSE_AUTH_FAILED,
   CLOSE_REPLACED,
@@ -38,7 +38,7 @@ import {
   startOver,
 } from "./history.js";
 import type { Effect, Input, Received } from "./inputs-effects.js";
-import { COMPATIBILITY, DISCONNECTED, LIMITS, TOO_MANY, type SyncState } from "./state.js";
+import { COMPATIBILITY, DISCONNECTED, TOO_MANY, type SyncState } from "./state.js";
 import { Transition } from "./transition.js";
 
 const TREE_POLICY = "strict";
