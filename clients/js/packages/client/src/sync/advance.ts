@@ -34,6 +34,7 @@ import {
   onPage,
   onPartitionAdded,
   onPartitionRemoved,
+  onRevoked,
   onSyncError,
   startOver,
 } from "./history.js";
@@ -215,6 +216,8 @@ function onError(step: Transition, error: ErrorMessage): void {
   if (FATAL.includes(error.code) || request === "connect") {
     step.set({ failure: error.code });
     step.emit({ kind: "DropConnection" });
+  } else if (error.code === "forbidden" && isObject(error.details) && error.details["revoked"]) {
+    onRevoked(step, error);
   } else if (request !== null && error.code === "rate_limited") {
     retryLater(step, error);
   } else if (request === "submit") {
