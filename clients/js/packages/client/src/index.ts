@@ -1,3 +1,4 @@
+export { canonical as canonicalText } from "./canonical.js";
 export { createSyncClient, SyncClient } from "./client.js";
 export type { Draft, EventInput } from "./submission.js";
 export type {
