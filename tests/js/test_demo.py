@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.behaviour.server.harness import Server
-from tests.commands import unisono
+from tests.forking import run as command
 from tests.js.browser import chromium
 from tests.js.node import CLIENTS, run
 from tests.waiting import PATIENCE_S
@@ -189,8 +189,8 @@ def test_the_history_before_a_snapshot_comes_from_the_server(browser: Browser, d
     for number in range(3):
         add(ann, f"Old {number}")
     ann.evaluate("client.caughtUp()")
-    done = unisono("snapshot", "--data", str(dev.data), "--partition", "demo")
-    assert done.exit_code == 0, done.output
+    done = command("snapshot", "--data", dev.data, "--partition", "demo")
+    assert done.returncode == 0, done.stderr
     bob = window(browser, dev)
     bob.get_by_text("History", exact=True).click()
     bob.locator("#past li").first.filter(has_text="added “Old 2”").wait_for()

@@ -147,13 +147,7 @@ export const extensionOf = <E extends Extension>(config: Config, name: string): 
 /** Check what a program gives before anything starts. */
 export function configure(given: SyncClientOptions): Config {
   const { url, clientId, token, model, store } = given;
-  let protocol = "";
-  try {
-    protocol = new URL(url).protocol;
-  } catch {
-    // Said below.
-  }
-  if (!["ws:", "wss:"].includes(protocol)) {
+  if (!/^wss?:\/\/./.test(url)) {
     throw new TypeError(`url is an address like wss://example.com/sync, not ${JSON.stringify(url)}`);
   }
   if (typeof clientId !== "string" || !clientId || byteLength(clientId) > CLIENT_ID_BYTES_MAX || !isWellFormed(clientId)) {
@@ -162,10 +156,8 @@ export function configure(given: SyncClientOptions): Config {
   if (typeof token !== "function" && (typeof token !== "string" || !token)) {
     throw new TypeError("token is a string, or a function that gives one");
   }
-  if (typeof model?.replay !== "function") throw new TypeError("model is treeModel() or eventModel(…)");
-  if (typeof store?.run !== "function") {
-    throw new TypeError("store is createMemoryStore(), createIndexedDbStore() or createFileStore(path)");
-  }
+  if (typeof model?.replay !== "function") throw new TypeError("model is treeModel() or eventModel()");
+  if (typeof store?.run !== "function") throw new TypeError("store is createMemoryStore() or createIndexedDbStore()");
   const partitions = given.partitions ? [...new Set(given.partitions.map(partitionName))] : null;
   return { ...given, partitions, options: { ...DEFAULTS, ...given.options }, extensions: given.extensions ?? [] };
 }

@@ -25,7 +25,6 @@ export { DEFAULTS, type Options } from "./options.js";
 export { presence, type PartitionPresence, type Presence, type Present } from "./presence.js";
 export { renewal } from "./net/renewal.js";
 export { createIndexedDbStore, type IndexedDbStoreOptions } from "./store/indexeddb.js";
-export { createMemoryStore } from "./store/memory.js";
 export type { Store } from "./store/types.js";
 export { transactions } from "./transactions.js";
 export { eventUndo, treeUndo } from "./undo.js";

@@ -35,19 +35,10 @@ export class Session {
     readonly log: EventLog,
     readonly emit: (event: ClientEvent) => void,
   ) {
-    const { model, options } = config;
+    const { model } = config;
     const undo = extensionOf<Undo>(config, "undo");
     this.label = modelLabel(model);
-    this.replica = new Replica(
-      log,
-      model,
-      this.label,
-      options.snapshotEvery,
-      (applied) => this.#onApplied(applied),
-      (error) => this.fail(error),
-      extensionOf(config, "atomic"),
-      undo,
-    );
+    this.replica = new Replica(this, model, extensionOf(config, "atomic"), undo);
     this.submission = new Submission(log, this.replica, (change) => this.changed(change), undo?.drafting);
     this.status = this.#makeStatus();
   }
@@ -90,13 +81,7 @@ export class Session {
     await replica.reload();
     const { notes } = await log.load();
     const rows = await Promise.all(replica.partitions.map((name) => log.follow(name, label)));
-    const core = new Core(config, log, label, notes, rows, {
-      changed: (change) => this.changed(change),
-      pending: () => replica.pending,
-      published: () => this.publish(),
-      problem: (problem) => this.emit({ type: "problem", ...problem }),
-      failed: (error) => this.fail(error),
-    });
+    const core = new Core(config, log, label, notes, rows, this);
     if (this.#ended) return;
     this.core = core;
     core.connection.start();
@@ -227,7 +212,7 @@ export class Session {
     this.#tabs?.send({ type: "status", status: this.#leader, label: this.label });
   }
 
-  #onApplied(applied: Applied): void {
+  onApplied(applied: Applied): void {
     if (applied.drafts) {
       this.#pending = this.#rejected = null;
       if (this.replica.pending.size) void this.core?.feed({ kind: "DraftsWaiting" });

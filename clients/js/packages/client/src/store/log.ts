@@ -257,7 +257,7 @@ export async function openLog(
   } catch (error) {
     if (!store.refused || error instanceof StoreError) throw error;
     refused(error);
-    const instead = new EventLog(store.refused(), clientId);
+    const instead = new EventLog(await store.refused(), clientId);
     await instead.open();
     return instead;
   }

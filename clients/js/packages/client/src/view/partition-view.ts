@@ -17,9 +17,6 @@ import type { FieldError, Json, JsonObject } from "../wire.js";
 /** Committed entries that can be undone. */
 const SETTLE_EVERY = 256;
 
-/** Events between two settles while a history is folded, so that its journal stays small. */
-const FOLD_SLICE = 1000;
-
 /** Where an entry stands: committed events (0) before drafts (1), then by number, then by id. */
 export type Key = readonly [0 | 1, number, string];
 
@@ -56,7 +53,6 @@ export interface ViewTracker {
 export class PartitionView {
   readonly state: ModelState;
   protected entries: Entry[] = [];
-  #folding = 0;
   sinceSnapshot = 0;
 
   /** `folded`: the base holds exactly the committed events up to it. */
@@ -74,8 +70,6 @@ export class PartitionView {
     this.model.replay(this.state, event);
     this.folded = committedId;
     this.sinceSnapshot += 1;
-    this.#folding += 1;
-    if (this.#folding % FOLD_SLICE === 0) this.state.settle();
   }
 
   /** Add and remove entries; false, and no change, when one belongs below the base: rebuild the view.

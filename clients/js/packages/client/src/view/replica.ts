@@ -4,6 +4,7 @@
  * one is missing for a while, as when the tab that made it died before it could say so, all is read again.
  */
 
+import type { Config } from "../config.js";
 import { UnknownPartition } from "../errors.js";
 import type { Model } from "../model/model.js";
 import { parseEvent } from "../store/apply.js";
@@ -33,6 +34,16 @@ export interface Tracker {
   settled(events: Change["settled"]): void;
 }
 
+/** What it needs of its session. */
+export interface ReplicaHost {
+  readonly config: Config;
+  readonly log: EventLog;
+  /** Of the model that folds the events. */
+  readonly label: string;
+  onApplied(applied: Applied): void;
+  fail(error: unknown): void;
+}
+
 interface OpenView {
   view: PartitionView;
   known: number;
@@ -55,14 +66,11 @@ export class Replica {
   #gap: ReturnType<typeof setTimeout> | null = null;
   #work: Promise<void> = Promise.resolve();
   #closed = false;
+  readonly #failed = (error: unknown) => this.host.fail(error);
 
   constructor(
-    readonly log: EventLog,
+    readonly host: ReplicaHost,
     readonly model: Model,
-    readonly label: string,
-    readonly snapshotEvery: number,
-    readonly applied: (applied: Applied) => void,
-    readonly failed: (error: unknown) => void,
     readonly transactions: Transactions | undefined,
     readonly tracker: Tracker | undefined,
   ) {}
@@ -78,18 +86,18 @@ export class Replica {
 
   async #reload(): Promise<void> {
     const before = new Map([...this.pending, ...this.rejected]);
-    const { notes, drafts } = await this.log.load();
+    const { notes, drafts } = await this.host.log.load();
     this.#revision = notes.revision;
     this.pending.clear();
     this.rejected.clear();
     for (const draft of drafts) (draft.reason === null ? this.pending : this.rejected).set(draft.id, draft);
     const gone = [...before.keys()].filter((id) => !this.pending.has(id) && !this.rejected.has(id));
-    const settled = await this.log.settled(gone);
+    const settled = await this.host.log.settled(gone);
     this.tracker?.settled(settled);
     for (const name of this.#views.keys()) await this.#open(name);
     for (const number of [...this.#waiting.keys()]) if (number <= this.#revision) this.#waiting.delete(number);
     const rejected = [...this.rejected.values()].filter((draft) => before.get(draft.id)?.reason === null);
-    this.applied({ partitions: this.partitions, settled, rejected, drafts: true });
+    this.host.onApplied({ partitions: this.partitions, settled, rejected, drafts: true });
     this.#release();
   }
 
@@ -111,11 +119,11 @@ export class Replica {
     let view: PartitionView = new View(this.model, null, 0, tracker);
     let snapshotChars = 0;
     const above: { committedId: number; event: JsonObject }[] = [];
-    const row = await this.log.read(
+    const row = await this.host.log.read(
       name,
-      this.label,
+      this.host.label,
       (record) => {
-        if (record.label !== this.label) return false;
+        if (record.label !== this.host.label) return false;
         try {
           view = new View(this.model, this.model.load(JSON.parse(record.state)), record.committedId, tracker);
           snapshotChars = record.state.length;
@@ -129,6 +137,7 @@ export class Replica {
           if (committedId <= known) view.fold(committedId, event);
           else above.push({ committedId, event });
         }
+        view.state.settle(); // so that the journal of a long history stays small
       },
     );
     const known = row?.known ?? 0;
@@ -148,7 +157,7 @@ export class Replica {
   receive(change: Change): Promise<void> {
     if (change.revision > this.#revision) this.#waiting.set(change.revision, change);
     const shown = new Promise<void>((resolve) => this.#waiters.push([change.revision, resolve]));
-    this.#serially(() => this.#catchUp()).catch(this.failed);
+    this.#serially(() => this.#catchUp()).catch(this.#failed);
     return shown;
   }
 
@@ -164,7 +173,7 @@ export class Replica {
     if (this.#waiting.size && this.#gap === null && !this.#closed) {
       this.#gap = setTimeout(() => {
         this.#gap = null;
-        if (this.#waiting.size && !this.#closed) this.reload().then(() => this.#serially(() => this.#catchUp())).catch(this.failed);
+        if (this.#waiting.size && !this.#closed) this.reload().then(() => this.#serially(() => this.#catchUp())).catch(this.#failed);
       }, GAP_MS);
     }
   }
@@ -212,10 +221,10 @@ export class Replica {
     partitions.push(...this.#showTransactionsWhole().filter((name) => !partitions.includes(name)));
     for (const name of partitions) {
       const open = this.#views.get(name) as OpenView;
-      await this.#snapshot(name, open, Math.max(this.snapshotEvery, open.snapshotChars / 500));
+      await this.#snapshot(name, open, Math.max(this.host.config.options.snapshotEvery, open.snapshotChars / 500));
     }
     const drafts = change.drafts.length + change.gone.length + change.rejected.length > 0;
-    this.applied({ partitions, settled: change.settled, rejected: change.rejected, drafts });
+    this.host.onApplied({ partitions, settled: change.settled, rejected: change.rejected, drafts });
   }
 
   /** Hide the transactions that do not fit in one of their partitions; the views that changed. */
@@ -267,7 +276,7 @@ export class Replica {
       return;
     }
     open.snapshotChars = base.state.length;
-    await this.log.putSnapshot({ partition: name, label: this.label, ...base });
+    await this.host.log.putSnapshot({ partition: name, label: this.host.label, ...base });
   }
 
   /** One after the other: reading and changing never overlap. */
