@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.server.planting import plant, record
-from tests.cli.test_model_check import check, note, write_events, write_model
+from tests.cli.test_model_check import check, note, write_model
 from unisono.samples import sample_model
 
 OUTLINE = """
 const without = (object, key) => Object.fromEntries(Object.entries(object).filter(([name]) => name !== key));
 
 export default {
-  "note.added": (state, { data: { id, text, tags = [] } }) => ({ ...state, notes: { ...state.notes, [id]: { text, tags } } }),
+  "note.added": (state, { data: { id, text, tags = [] } }) => {
+    return { ...state, notes: { ...state.notes, [id]: { text, tags } } };
+  },
   "note.edited": (state, { data }) => {
     const note = { ...state.notes[data.id], ...without(data, "id") };
     return { ...state, notes: { ...state.notes, [data.id]: note } };

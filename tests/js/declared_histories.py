@@ -47,7 +47,10 @@ class ReducerWriter:
 
     def _undo(self) -> Any:
         data = {"object": {key: self.expression(1) for key in self.random.sample(FIELDS, 2)}}
-        made: Any = {"schema": self.random.choice(SCHEMAS), "data": data if self.chance(0.8) else self.expression(0)}
+        made: Any = {
+            "schema": self.random.choice(SCHEMAS),
+            "data": data if self.chance(0.8) else self.expression(0),
+        }
         if self.chance(0.3):
             made["if"] = self.condition(0)
         if self.chance(0.4):

@@ -1,4 +1,4 @@
-"""A JavaScript client whose access ends while it is connected: what it may still do goes on, and it says what ended."""
+"""A JavaScript client whose access ends while it is connected: what it may still do goes on."""
 
 from __future__ import annotations
 

@@ -311,9 +311,10 @@ def test_half_an_hour_in_the_background_ends_no_connection(
             _start(page, owner, who, "p", options=patience)
             page.evaluate("window.caught_up()")
             page.evaluate("window.hide(1000)")
-            until(lambda page=page: _status(page, "phase") == "live", "the page is not back")  # type: ignore[misc]
-            page.evaluate("window.lost = 0")
             pages[who] = page
+        until(lambda: _status(pages["worker"], "phase") == "live", "the page is not back")
+        for page in pages.values():
+            page.evaluate("window.lost = 0")
         for minute in range(minutes):
             pages["worker"].wait_for_timeout(1000)
             with owner.server.client(f"other-{next(_names)}") as other:

@@ -166,7 +166,7 @@ def test_what_a_person_did_is_taken_back_and_what_others_did_is_not(browser: Bro
     field.wait_for()
     ann.get_by_label("Delete Compost").click()
     field.wait_for(state="detached")
-    ann.get_by_role("button", name="Undo: deleted “an item that is gone”").click()
+    ann.get_by_role("button", name="Undo: deleted “Compost”").click()
     field.wait_for()
     ann.get_by_role("button", name="Redo: deleted “Compost”").click()
     field.wait_for(state="detached")
@@ -194,11 +194,14 @@ def test_the_history_before_a_snapshot_comes_from_the_server(browser: Browser, d
     bob = window(browser, dev)
     bob.get_by_text("History", exact=True).click()
     bob.locator("#past li").first.filter(has_text="added “Old 2”").wait_for()
-    assert bob.evaluate(
-        "indexedDB.databases().then(([{ name }]) => new Promise((done) => { const open = indexedDB.open(name);"
-        " open.onsuccess = () => { const all = open.result.transaction('events').objectStore('events').count();"
-        " all.onsuccess = () => done(all.result); }; }))"
-    ) == 0, "the events are in the browser's store"
+    assert (
+        bob.evaluate(
+            "indexedDB.databases().then(([{ name }]) => new Promise((done) => { const open = indexedDB.open(name);"
+            " open.onsuccess = () => { const all = open.result.transaction('events').objectStore('events').count();"
+            " all.onsuccess = () => done(all.result); }; }))"
+        )
+        == 0
+    ), "the events are in the browser's store"
     bob.get_by_label("Offline").check()
     bob.get_by_role("status").filter(has_text="Offline").wait_for()
     bob.get_by_label("New item").fill("A draft")

@@ -26,7 +26,9 @@ def test_the_client_is_small(built: Path) -> None:
     sizes = json.loads(run(str(built / "packages/client/test/size.mjs")).stdout)
     assert sizes["core"]["brotli"] <= CORE_BYTES_MAX, sizes
     assert sizes["storage"]["brotli"] <= STORAGE_BYTES_MAX, sizes
-    assert 0 < sizes["storage"]["later"] <= 1_000, "the store in memory is loaded where storage is refused only"
+    assert 0 < sizes["storage"]["later"] <= 1_000, (
+        "the store in memory is loaded where storage is refused only"
+    )
     for part, most in PARTS_BYTES_MAX.items():
         assert sizes[part]["brotli"] - sizes["storage"]["brotli"] <= most, sizes
     assert sizes["undo"]["brotli"] - sizes["tree"]["brotli"] <= UNDO_BYTES_MAX, sizes

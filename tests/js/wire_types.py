@@ -1,7 +1,7 @@
 """The message types of the JavaScript client, written from the Python definitions: `python -m tests.js.wire_types`.
 
 Each struct becomes an interface, and those of the server also a row of `SHAPES`, by which the client checks what it
-receives as strictly as the Python client does: a field is `name:type` where it is required, `name:type=default` otherwise.
+receives as strictly as the Python client does: a field is `name:type` where it is required, else `name:type=default`.
 A type that ends in `?` may be null, which is then the default.
 """
 
@@ -75,7 +75,8 @@ def text() -> str:
         *(_interface(kind, received=True) for kind in (*server.values(), *EXTENSIONS)),
         *(_interface(kind) for kind in client.values()),
         f"/** What a client sends, by type. */\nexport interface ClientMessages {{\n{sent}}}\n",
-        f"/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */\nexport const SHAPES = {{\n{shapes}}} as const;\n",
+        "/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */\n"
+        f"export const SHAPES = {{\n{shapes}}} as const;\n",
     ]
     return "\n".join(parts)
 

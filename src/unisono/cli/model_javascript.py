@@ -106,7 +106,7 @@ class JavaScriptTwin:
         if node is None:
             raise JavaScriptFailed("--js needs Node 20 or newer, and there is no `node` on the PATH")
         command = [node, "--input-type=module", "--eval", SCRIPT]
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603
             [*command, str(CLIENT), str(functions.absolute()), str(reducers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

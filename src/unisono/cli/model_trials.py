@@ -173,8 +173,8 @@ class Trials:
         report: ModelCheckReport,
     ) -> None:
         """Add to the report whether reducers in JavaScript come to the same states."""
-        named = [(name, str(path.absolute())) for name, path in files]
-        answer = await self.first(stories=named, log=log, javascript=str(functions.absolute()))
+        paths = [(name, str(path.absolute())) for name, path in [*files, ("", functions)]]
+        answer = await self.first(stories=paths[:-1], log=log, javascript=paths[-1][1])
         twin = answer.twin
         assert twin is not None
         for schema in twin.missing:

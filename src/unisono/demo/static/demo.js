@@ -68,6 +68,7 @@ function draftIds() {
 
 /** An item's title as a field that is saved when it is left, or by Enter. */
 function titleField(target, id, title) {
+  titles.set(id, title);
   const field = element("input", { defaultValue: title, maxLength: 200, name: id });
   field.setAttribute("aria-label", `Title of ${title || "an untitled item"}`);
   let saved = title;
@@ -217,11 +218,11 @@ function drawPeople() {
 
 const DEEDS = { treePush: "added", treeUpdate: "changed", treeMove: "moved", treeDelete: "deleted" };
 
+/** The last title of each item that was seen, also of those that are gone. */
+const titles = new Map();
+
 /** The title of the item that an event is about. */
-function titleOf({ payload }) {
-  const tree = client.view(partition)[payload?.target];
-  return payload?.value?.title ?? tree?.items?.[payload?.options?.id]?.title ?? "an item that is gone";
-}
+const titleOf = ({ payload }) => payload?.value?.title ?? titles.get(payload?.options?.id) ?? "an item that is gone";
 
 function pastEvent({ committedId, clientId: by, userId, event, statusUpdatedAt }) {
   const at = new Date(statusUpdatedAt);
@@ -248,6 +249,10 @@ async function drawHistory() {
     }
   } catch (error) {
     missing = `What happened before is on the server: ${error.message}.`;
+  }
+  for (const { event: { payload } } of found) {
+    const id = payload?.value?.id ?? payload?.options?.id;
+    if (payload?.value?.title && !titles.has(id)) titles.set(id, payload.value.title);
   }
   $("past").replaceChildren(...found.map(pastEvent));
   $("older").hidden = before === null;
