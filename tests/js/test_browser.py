@@ -134,6 +134,13 @@ def test_five_tabs_have_one_connection_and_survive_their_leader(
     assert {"a0", "a1", "a2", "a3", "a4", "meanwhile", "b0", "b1", "b2", "b3"} <= set(items)
     shown = others[0].evaluate("window.client.view().list.tree.map(node => node.id)")
     assert sorted(shown) == sorted(items)
+    # A tab without the connection asks the server through the one that has it.
+    with owner.server.client(f"reader-{next(_names)}") as reader:
+        reader.commit([f"{part}-other"], tree_event("A", "list"))
+    for page in others:
+        count_events = "name => window.client.history(name).then(({ events }) => events.length)"
+        found = page.evaluate(count_events, f"{part}-other")
+        assert found == 1
     assert owner.server.metric("unisono_connections") == before + 1
 
 
