@@ -74,7 +74,7 @@ class NodeProcess:
 
 
 class JsMember:
-    """A client in JavaScript that edits and takes back, loses its line, is closed and opened, and dies with its process."""
+    """A client in JavaScript that edits and takes back, loses its line, is closed, and dies with its process."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")
 
 
-@pytest.mark.req("CLIENT-02", "CLIENT-10")
+@pytest.mark.req("CLIENT-02", "CLIENT-10", "CLIENT-23")
 def test_events_of_a_model(built: Path, tmp_path: Path) -> None:
     model = sample_model("board")
     with controlled(tmp_path / "data", "--model", str(model), "--access-default", "allow") as (_, control):

@@ -7,7 +7,7 @@
 
 import { BadMessage, decodeEvents, isObject } from "./codec.js";
 import type { HistoryPage, PastEvent } from "./config.js";
-import { HistoryUnavailable } from "./errors.js";
+import { ClientError, HistoryUnavailable } from "./errors.js";
 import type { Extension, ExtensionHost } from "./extension.js";
 import { newId } from "./ids.js";
 import { parseEvent } from "./store/apply.js";
@@ -118,12 +118,14 @@ export class History implements Extension {
   }
 
   open(host: ExtensionHost): void {
+    if (this.#host) throw new ClientError("history() belongs to one client: make another");
     this.#host = host;
   }
 
   close(): void {
     this.#disconnect("the client was stopped");
     for (const waiter of [...this.#own.values()]) waiter.answer(unavailable("the client was stopped"));
+    this.#host = null;
   }
 
   heard(data: unknown): void {

@@ -5,7 +5,7 @@
  * of one run are kept, in memory alone.
  */
 
-import { InvalidEvent, UndoRefused } from "./errors.js";
+import { ClientError, InvalidEvent, UndoRefused } from "./errors.js";
 import type { Extension } from "./extension.js";
 import { newId } from "./ids.js";
 import { eventUndoRules } from "./model/event-undo.js";
@@ -59,6 +59,7 @@ export class Undo implements Extension, Tracker {
   constructor(readonly rulesOf: (model: Model) => UndoRules) {}
 
   open({ session }: { readonly session: Session }): void {
+    if (this.#rules) throw new ClientError("an undo extension belongs to one client: make another");
     this.#rules = this.rulesOf(session.config.model);
   }
 
@@ -66,6 +67,7 @@ export class Undo implements Extension, Tracker {
     for (const each of [this.#drafts, this.#events, this.#own]) each.clear();
     this.#done = [];
     this.#undone = [];
+    this.#rules = null;
   }
 
   // -- what the program does ----------------------------------------------------------------------------------
