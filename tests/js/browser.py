@@ -26,7 +26,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><title>test</title>
     const store = unisono.createIndexedDbStore({ name });
     const client = unisono.createSyncClient({
       url, clientId, token: () => token, model: unisono.treeModel(), store, partitions: [partition],
-      extensions: [unisono.presence()],
+      extensions: [unisono.presence(), unisono.history(), unisono.transactions(), unisono.treeUndo()],
       options: { backoffBaseMs: 20, backoffCapMs: 200, ...options },
     });
     window.problems = [];

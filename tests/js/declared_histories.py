@@ -8,10 +8,13 @@ from typing import Any
 
 import orjson
 
-from tests.js.tree_histories import HOSTILE_NAMES, NUMBERS
+from tests.js.tree_histories import HOSTILE_NAMES, NUMBERS, apply_watched, spelled
 from unisono.model.declared import DeclaredReducers
+from unisono.model.model import Model
+from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed, Rules
 from unisono.model.schema import SchemaProfile
+from unisono.model.tree import TreeProfile
 from unisono.protocol.canonical import canonical
 
 FIELDS = ["id", "a", "b", "rank", "__proto__", "constructor"]
@@ -38,7 +41,23 @@ class ReducerWriter:
         if self.chance(0.4):
             check = {"refuse_if": self.condition(0), "field": self.random.choice(["", "id"]), "message": "no"}
             entry["check"] = [check] * self.random.randrange(1, 3)
+        if self.chance(0.6):
+            entry["undo"] = [self._undo() for _ in range(self.random.randrange(1, 3))]
         return entry
+
+    def _undo(self) -> Any:
+        data = {"object": {key: self.expression(1) for key in self.random.sample(FIELDS, 2)}}
+        made: Any = {
+            "schema": self.random.choice(SCHEMAS),
+            "data": data if self.chance(0.8) else self.expression(0),
+        }
+        if self.chance(0.3):
+            made["if"] = self.condition(0)
+        if self.chance(0.4):
+            made["restore"] = self.path()
+        if self.chance(0.2):
+            made["negate"] = self.random.sample(FIELDS, self.random.randrange(1, 3))
+        return made
 
     def operation(self, depth: int) -> Any:
         kinds = [
@@ -161,19 +180,18 @@ def declared_histories(count: int, seed: int = 1) -> Iterator[bytes]:
             rules.add(rule)
         profile = SchemaProfile(None, rules, 1e9)
         profile.silence()
-        state, events, outcomes = profile.empty(), [], []
+        model, whole = Model("random", 1, profile, TreeProfile()), PartitionState()
+        state, events, outcomes, undos = whole.data, [], [], []
         for _ in range(writer.random.choice([2, 4, 8, 12])):
             event = orjson.loads(canonical(writer.event()))
             errors: Any = [error.field for error in profile.refusals(state, event)]
             try:
                 if not errors:
-                    profile.apply(state, event)
+                    undos.append(apply_watched(model, "canonical", whole, event))
                 outcomes.append(errors or "applied")
             except RuleFailed:
                 outcomes.append("failed")
             events.append(event)
         text = canonical(state.dump()).decode()
-        yield (
-            orjson.dumps({"reducers": reducers, "events": events, "outcomes": outcomes, "state": text})
-            + b"\n"
-        )
+        line = {"reducers": reducers, "events": events, "outcomes": outcomes, "state": text}
+        yield orjson.dumps(line | {"undos": [spelled(each, whole) for each in undos]}) + b"\n"

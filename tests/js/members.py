@@ -74,7 +74,7 @@ class NodeProcess:
 
 
 class JsMember:
-    """A client in JavaScript that edits, loses its line, is closed and opened again, and dies with its process."""
+    """A client in JavaScript that edits and takes back, loses its line, is closed, and dies with its process."""
 
     def __init__(
         self,
@@ -116,6 +116,10 @@ class JsMember:
                 await asyncio.sleep(self.random.uniform(0, 0.06))
 
     async def _edit(self) -> None:
+        if self.random.random() < 0.12:
+            taken_back = await self.call("undo")
+            self.drafts += taken_back if isinstance(taken_back, list) else []
+            return
         views = {name: await self.call("view", partition=name) for name in self.partitions}
         event, names = edit(self.random, views.__getitem__, self.partitions)
         id = await self.call("submit", event=event, partitions=names)

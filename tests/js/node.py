@@ -25,14 +25,14 @@ def node() -> str:
 
 @functools.cache
 def build() -> None:
-    """Compile the packages and check their types, once for each process of the tests, one after the other."""
+    """Build the packages and check their types, once for each process of the tests, one after the other."""
     compiler = CLIENTS / "node_modules/typescript/bin/tsc"
     if not compiler.exists():
         pytest.fail("clients/js/node_modules is not installed: run `make setup-js`")
     with (CLIENTS / "node_modules/.build-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
-            [node(), str(compiler), "--build", str(CLIENTS)],
+            [node(), str(CLIENTS / "build.mjs")],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

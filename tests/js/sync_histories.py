@@ -258,6 +258,9 @@ class Story:
                     {"errors": [{"field": "x"}]},
                 ]
             )
+        if body["code"] == "forbidden" and self.chance(0.5):
+            lost = self.random.sample(NAMES, self.random.randrange(0, 3))
+            body["details"] = {"partitions": lost, "revoked": True}
         if self.chance(0.3):
             body["retry_after_ms"] = 3000
         return _message("error", body)

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.behaviour.server.harness import tree_event
 from tests.js.browser import chromium, opened, site
-from tests.js.server_control import ControlledServer
+from tests.js.server_control import ControlledServer, controlled
 from tests.waiting import until
 
 _names = count(1)
@@ -134,6 +134,13 @@ def test_five_tabs_have_one_connection_and_survive_their_leader(
     assert {"a0", "a1", "a2", "a3", "a4", "meanwhile", "b0", "b1", "b2", "b3"} <= set(items)
     shown = others[0].evaluate("window.client.view().list.tree.map(node => node.id)")
     assert sorted(shown) == sorted(items)
+    # A tab without the connection asks the server through the one that has it.
+    with owner.server.client(f"reader-{next(_names)}") as reader:
+        reader.commit([f"{part}-other"], tree_event("A", "list"))
+    for page in others:
+        count_events = "name => window.client.history(name).then(({ events }) => events.length)"
+        found = page.evaluate(count_events, f"{part}-other")
+        assert found == 1
     assert owner.server.metric("unisono_connections") == before + 1
 
 
@@ -275,6 +282,59 @@ def test_a_hidden_tab_sends_its_heartbeats_from_a_worker(
     until(worker_is_gone, "the worker goes on")
 
 
+HIDDEN = """
+  window.hide = (minute) => { // as browsers do with a page that is not seen: its timers fire once a minute
+    const real = window.setTimeout.bind(window);
+    const late = (ms) => Math.ceil((performance.now() + ms) / minute) * minute - performance.now();
+    window.setTimeout = (run, ms = 0, ...given) => real(run, late(ms), ...given);
+    window.setInterval = (run, ms = 0, ...given) => {
+      const again = () => { run(...given); real(again, late(ms)); };
+      return real(again, late(ms));
+    };
+    window.lost = 0;
+    window.client.on("status", ({ status }) => { if (status.phase === "offline") window.lost += 1; });
+    window.client.pause(); // the next connection begins hidden
+    window.client.resume();
+  };
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+@pytest.mark.req("CLIENT-09", "HB-02")
+def test_half_an_hour_in_the_background_ends_no_connection(
+    browser: Browser, address: str, built: Path, tmp_path: Path
+) -> None:
+    """One minute is a second here, for the page, its heartbeats and the server's patience alike."""
+    minutes, patience = 30, {"heartbeatIntervalMs": 167, "deadAfterMs": 10_000}
+    with controlled(
+        tmp_path / "data", "--model", "open", "--access-default", "allow", "--heartbeat-timeout-s", "0.8"
+    ) as (owner, _):
+        pages = {}
+        for who in ("worker", "without"):
+            context = browser.new_context()
+            context.add_init_script(HIDDEN + ("delete window.Worker;" if who == "without" else ""))
+            page = opened(context.new_page(), address)
+            _start(page, owner, who, "p", options=patience)
+            page.evaluate("window.caught_up()")
+            page.evaluate("window.hide(1000)")
+            pages[who] = page
+        until(lambda: _status(pages["worker"], "phase") == "live", "the page is not back")
+        for page in pages.values():
+            page.evaluate("window.lost = 0")
+        for minute in range(minutes):
+            pages["worker"].wait_for_timeout(1000)
+            with owner.server.client(f"other-{next(_names)}") as other:
+                other.commit(["p"], tree_event(f"m{minute}", "list"))
+        _push(pages["worker"], "mine")
+        pages["worker"].evaluate("window.caught_up()")
+        assert pages["worker"].evaluate("window.lost") == 0
+        assert pages["worker"].evaluate("Object.keys(window.client.view().list.items).length") == minutes + 1
+        assert pages["without"].evaluate("window.lost") > 0, "the timers are not held back: nothing was tried"
+        for page in pages.values():
+            page.context.close()
+
+
 def test_react_hooks_show_what_the_client_shows(
     context: BrowserContext, control: tuple[ControlledServer, str], address: str
 ) -> None:
@@ -298,6 +358,14 @@ def test_react_hooks_show_what_the_client_shows(
         page.wait_for_function("document.querySelector('#pending').textContent === ''")
         page.evaluate("window.client.discard(window.client.rejected()[0].id)")
         page.wait_for_function("document.querySelector('#rejected').textContent === ''")
+        page.wait_for_function("document.querySelector('#past').textContent === 'treeDelete,treePush'")
+        page.evaluate('window.client.set("theme", "dark")')
+        page.wait_for_function("document.querySelector('#past').textContent === 'set,treeDelete'")
+        page.click("#undo")
+        page.wait_for_function("document.querySelector('#redo').textContent === 'set'")
+        page.wait_for_function("!document.querySelector('#view').textContent.includes('dark')")
+        page.click("#redo")
+        page.wait_for_function("document.querySelector('#view').textContent.includes('dark')")
     assert errors == []
 
 

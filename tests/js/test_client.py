@@ -36,7 +36,12 @@ def test_transactions(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/transaction.test.mjs")
 
 
-@pytest.mark.req("EXT-03", "EXT-04")
+@pytest.mark.req("CLIENT-20", "CLIENT-21", "CLIENT-22")
+def test_undo(node_tests: NodeTests) -> None:
+    node_tests("packages/client/test/undo.test.mjs")
+
+
+@pytest.mark.req("EXT-03", "EXT-04", "EXT-20", "EXT-23")
 def test_history(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/history.test.mjs")
 
@@ -46,7 +51,7 @@ def test_stores(node_tests: NodeTests) -> None:
     node_tests("packages/client/test/stores.test.mjs")
 
 
-@pytest.mark.req("CLIENT-02", "CLIENT-10")
+@pytest.mark.req("CLIENT-02", "CLIENT-10", "CLIENT-23")
 def test_events_of_a_model(built: Path, tmp_path: Path) -> None:
     model = sample_model("board")
     with controlled(tmp_path / "data", "--model", str(model), "--access-default", "allow") as (_, control):

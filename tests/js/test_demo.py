@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.behaviour.server.harness import Server
+from tests.forking import run as command
 from tests.js.browser import chromium
 from tests.js.node import CLIENTS, run
 from tests.waiting import PATIENCE_S
@@ -57,7 +58,7 @@ def add(page: Page, title: str, field: str = "New item", button: str = "Add") ->
 
 
 def test_the_built_client_is_up_to_date(built: Path, tmp_path: Path) -> None:
-    run(str(CLIENTS / "build.mjs"), str(tmp_path / "client.js"))
+    run(str(CLIENTS / "build.mjs"), "--demo", str(tmp_path / "client.js"))
     fresh = (tmp_path / "client.js").read_bytes()
     assert (STATIC / "client.js").read_bytes() == fresh, "run: npm run build --prefix clients/js"
 
@@ -151,6 +152,61 @@ def test_the_history_says_who_did_what_and_when(browser: Browser, dev: DevServer
     bob.get_by_label("Delete Row 24").click()
     bob.locator("li").filter(has_text="Row 24").first.wait_for()
     assert "deleted" not in bob.locator("#past li").first.inner_text()  # a draft is not history
+    for page in (ann, bob):
+        page.context.close()
+
+
+@pytest.mark.req("CLIENT-20", "CLIENT-22")
+def test_what_a_person_did_is_taken_back_and_what_others_did_is_not(browser: Browser, dev: DevServer) -> None:
+    ann, bob = window(browser, dev), window(browser, dev)
+    undo, redo = (ann.locator(f"#{name}") for name in ("undo", "redo"))
+    assert undo.get_attribute("aria-disabled") == "true"
+    add(ann, "Compost")
+    field = bob.get_by_label("Title of Compost")
+    field.wait_for()
+    ann.get_by_label("Delete Compost").click()
+    field.wait_for(state="detached")
+    ann.get_by_role("button", name="Undo: deleted “Compost”").click()
+    field.wait_for()
+    ann.get_by_role("button", name="Redo: deleted “Compost”").click()
+    field.wait_for(state="detached")
+    ann.get_by_label("New list").focus()
+    ann.keyboard.press("Tab")
+    ann.keyboard.press("Control+z")
+    field.fill("Leaf mould")
+    field.press("Enter")
+    ann.get_by_label("Title of Leaf mould").wait_for()
+    undo.click()  # the push: somebody has changed the item since
+    ann.get_by_role("status").filter(has_text="somebody has changed it since").wait_for()
+    assert redo.get_attribute("aria-disabled") == "false"
+    for page in (ann, bob):
+        page.context.close()
+
+
+@pytest.mark.req("EXT-20", "CLIENT-15")
+def test_the_history_before_a_snapshot_comes_from_the_server(browser: Browser, dev: DevServer) -> None:
+    ann = window(browser, dev)
+    for number in range(3):
+        add(ann, f"Old {number}")
+    ann.evaluate("client.caughtUp()")
+    done = command("snapshot", "--data", dev.data, "--partition", "demo")
+    assert done.returncode == 0, done.stderr
+    bob = window(browser, dev)
+    bob.get_by_text("History", exact=True).click()
+    bob.locator("#past li").first.filter(has_text="added “Old 2”").wait_for()
+    assert (
+        bob.evaluate(
+            "indexedDB.databases().then(([{ name }]) => new Promise((done) => { const open = indexedDB.open(name);"
+            " open.onsuccess = () => { const all = open.result.transaction('events').objectStore('events').count();"
+            " all.onsuccess = () => done(all.result); }; }))"
+        )
+        == 0
+    ), "the events are in the browser's store"
+    bob.get_by_label("Offline").check()
+    bob.get_by_role("status").filter(has_text="Offline").wait_for()
+    bob.get_by_label("New item").fill("A draft")
+    bob.get_by_role("button", name="Add", exact=True).click()
+    bob.locator("#on-server").filter(has_text="is on the server").wait_for()
     for page in (ann, bob):
         page.context.close()
 

@@ -36,7 +36,7 @@ def _places(path: Path) -> dict[str, list[int]]:
     return kept
 
 
-@pytest.mark.req("CLIENT-15", "SYNC-12", "CLIENT-05", "CLIENT-13")
+@pytest.mark.req("CLIENT-15", "SYNC-12", "CLIENT-05", "CLIENT-13", "EXT-20")
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_a_start_from_snapshots_is_the_fold_of_the_log(
     built: Path, planted: tuple[Server, list[Record], dict[str, int]], tmp_path: Path, number: int
@@ -65,6 +65,10 @@ async def _first_sync(
     try:
         assert await opened(fast) == due
         assert await opened(whole, snapshots=False) == due
+        for name in names:
+            assert await _whole_history(process, fast, name) == sorted(
+                (each.committed_id for each in records if name in each.partitions), reverse=True
+            )
         cursors = [(await process.call(who, "status"))["cursors"] for who in (fast, whole)]
         assert cursors[0] == cursors[1]
         for who in (fast, whole):
@@ -78,3 +82,15 @@ async def _first_sync(
         assert await opened(fast) == due
     finally:
         await process.end()
+
+
+async def _whole_history(process: NodeProcess, who: str, partition: str) -> list[int]:
+    """Every page back to the beginning: what the store has, and what only the server has."""
+    ids: list[int] = []
+    bounds: dict[str, int] = {"limit": 37}
+    while True:
+        page = await process.call(who, "history", partition=partition, **bounds)
+        ids += page["ids"]
+        if page["next"] is None:
+            return ids
+        bounds["before"] = page["next"]

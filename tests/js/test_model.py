@@ -37,20 +37,22 @@ def compare(script: Path, lines: Iterable[bytes]) -> dict[str, int]:
     return counted
 
 
-@pytest.mark.req("TREE-11")
+@pytest.mark.req("TREE-11", "CLIENT-21", "CLIENT-22")
 def test_tree_actions_mean_the_same(built: Path) -> None:
     counted = compare(built / "packages/client/test/tree-vectors.mjs", histories(TREE_HISTORIES))
     assert counted["histories"] == TREE_HISTORIES
     assert counted["events"] - counted["refused"] > TREE_HISTORIES
     assert counted["refused"] > TREE_HISTORIES
+    assert counted["undone"] > TREE_HISTORIES / 4
 
 
-@pytest.mark.req("VAL-05")
+@pytest.mark.req("VAL-05", "CLIENT-23")
 def test_declarative_reducers_mean_the_same(built: Path) -> None:
     lines = declared_histories(DECLARED_HISTORIES)
     counted = compare(built / "packages/client/test/declared-vectors.mjs", lines)
     assert counted["histories"] == DECLARED_HISTORIES
     assert min(counted["applied"], counted["refused"], counted["failed"]) > DECLARED_HISTORIES / 2, counted
+    assert counted["undone"] > DECLARED_HISTORIES / 10, counted
 
 
 @pytest.mark.req("CLIENT-06", "CLIENT-07", "CLIENT-11", "CLIENT-12", "CLIENT-14", "CLIENT-15")

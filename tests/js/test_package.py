@@ -9,22 +9,29 @@ from pathlib import Path
 from tests.js.node import CLIENTS, run
 
 CORE_BYTES_MAX = 12_000
-STORAGE_BYTES_MAX = 22_300
-MODEL_BYTES_MAX = 5_200
-PRESENCE_BYTES_MAX = 1_300
-"""Compressed with Brotli, as servers of static files send it."""
+STORAGE_BYTES_MAX = 20_000
+PARTS_BYTES_MAX = {
+    "tree": 4_800,
+    "event": 2_400,
+    "presence": 1_200,
+    "transactions": 700,
+    "renewal": 900,
+    "history": 1_100,
+}
+UNDO_BYTES_MAX = 2_600
+"""Compressed with Brotli, as servers of static files send it: what a page loads before the client starts."""
 
 
 def test_the_client_is_small(built: Path) -> None:
     sizes = json.loads(run(str(built / "packages/client/test/size.mjs")).stdout)
     assert sizes["core"]["brotli"] <= CORE_BYTES_MAX, sizes
     assert sizes["storage"]["brotli"] <= STORAGE_BYTES_MAX, sizes
-    for part, most in (
-        ("tree", MODEL_BYTES_MAX),
-        ("event", MODEL_BYTES_MAX),
-        ("presence", PRESENCE_BYTES_MAX),
-    ):
+    assert 0 < sizes["storage"]["later"] <= 1_000, (
+        "the store in memory is loaded where storage is refused only"
+    )
+    for part, most in PARTS_BYTES_MAX.items():
         assert sizes[part]["brotli"] - sizes["storage"]["brotli"] <= most, sizes
+    assert sizes["undo"]["brotli"] - sizes["tree"]["brotli"] <= UNDO_BYTES_MAX, sizes
 
 
 def test_the_lockfile_names_no_host() -> None:

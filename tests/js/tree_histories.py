@@ -8,7 +8,12 @@ from typing import Any
 import orjson
 
 from tests.model.histories import IDS, Writer
+from unisono.model.authorship import UNKNOWN
+from unisono.model.model import Model, open_model
+from unisono.model.partition import PartitionState
 from unisono.model.tree import TreeProfile
+from unisono.model.tree_undo import At, ItemData, Where
+from unisono.model.undo import Compensation, Place, fitting, unchanged, watch
 from unisono.protocol.canonical import canonical
 
 HOSTILE_NAMES = [
@@ -69,20 +74,58 @@ class HostileWriter(Writer):
             holder[key] = odd
 
 
-def histories(count: int, seed: int = 1) -> Iterator[bytes]:
-    """Lines for `tree-vectors.mjs`."""
-    profile = TreeProfile()
+def _place(place: Place) -> Any:
+    """A place as the script in JavaScript writes its own."""
+    match place:
+        case At(path=path):
+            return {"at": list(path)}
+        case ItemData(target=target, id=id, keys=keys):
+            return {"target": list(target), "id": id, "keys": None if keys is None else list(keys)}
+        case Where(target=target, id=id):
+            return {"target": list(target), "stands": id}
+    return list(place)
+
+
+def spelled(compensation: Compensation | None, state: PartitionState) -> Any:
+    """How an event is taken back, and whether what it left is still there in a later state, as canonical text."""
+    if compensation is None:
+        return None
+    places = sorted(canonical(_place(place)).decode() for place, _ in compensation.left)
+    events = fitting(state, compensation.events)
+    same = unchanged(state, compensation.left)
+    return canonical([list(compensation.events), list(places), list(events), same]).decode()
+
+
+def apply_watched(model: Model, profile: str, state: PartitionState, event: Any) -> Compensation | None:
+    """Apply an event; how it is taken back."""
+
+    def change() -> bool:
+        model.apply(profile, state, event)
+        return True
+
+    return watch(model, state, event, UNKNOWN, change)[1]
+
+
+def histories(count: int, seed: int = 1, undo_every: int = 4) -> Iterator[bytes]:
+    """Lines for `tree-vectors.mjs`; one history in so many is also taken back."""
+    profile, model = TreeProfile(), open_model()
     for number in range(count):
-        writer, state = HostileWriter(seed * 1_000_003 + number), profile.empty()
+        writer, whole = HostileWriter(seed * 1_000_003 + number), PartitionState()
+        state = whole.tree
         events, refusals = [], []
+        undos: list[Compensation | None] | None = None if number % undo_every else []
         dumped: Any = {}
         for _ in range(writer.random.choice([2, 4, 6, 12])):
             event = orjson.loads(canonical(writer.event(dumped)))
             errors = profile.shape(event) or profile.refusals(state, event)
             if not errors:
-                profile.apply(state, event)
+                if undos is None:
+                    profile.apply(state, event)
+                else:
+                    undos.append(apply_watched(model, "compatibility", whole, event))
                 dumped = state.dump()
             events.append(event)
             refusals.append([error.field for error in errors])
         text = canonical(dumped).decode()
-        yield orjson.dumps({"events": events, "refusals": refusals, "state": text}) + b"\n"
+        back = None if undos is None else [spelled(each, whole) for each in undos]
+        yield orjson.dumps({"events": events, "refusals": refusals, "state": text, "undos": back}) + b"\n"

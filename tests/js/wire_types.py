@@ -1,7 +1,8 @@
 """The message types of the JavaScript client, written from the Python definitions: `python -m tests.js.wire_types`.
 
 Each struct becomes an interface, and those of the server also a row of `SHAPES`, by which the client checks what it
-receives as strictly as the Python client does: a field is `[type]` where it is required, `[type, default]` otherwise.
+receives as strictly as the Python client does: a field is `name:type` where it is required, else `name:type=default`.
+A type that ends in `?` may be null, which is then the default.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ EXTENSIONS: Final[tuple[type[msgspec.Struct], ...]] = (
     client_codec.PresenceUpdate,
 )
 """Checked by the extension that receives them, so that a client without it does not load their shapes."""
+UNREAD: Final = {"accepted_event_types", "server_last_committed_id", "claims", "old_model_version"}
+"""Fields that the client has no use for, and does not check."""
 HEAD: Final = """\
 // Written by `python -m tests.js.wire_types` from the message definitions in Python. Do not edit.
 
@@ -57,8 +60,8 @@ def text() -> str:
     """The whole file."""
     server = {kind.__name__: kind for kind in (*PARTS, *SERVER.values())}
     client = {kind.__name__: kind for kind in (messages.Item, *messages.MESSAGE_TYPES.values())}
-    shapes = "".join(f"  {name}: {_shape(kind)},\n" for name, kind in server.items())
-    types = "".join(f"  {name}: {json.dumps(kind.__name__)},\n" for name, kind in SERVER.items())
+    rows = {kind: _shape(kind) for kind in (*PARTS, *SERVER.values())}
+    shapes = "".join(f"  {_name(kind)}: {shape},\n" for kind, shape in rows.items())
     sent = "".join(f"  {name}: {kind.__name__};\n" for name, kind in messages.MESSAGE_TYPES.items())
     closes = "".join(f"export const CLOSE_{code.name} = {code.value};\n" for code in CloseCode)
     version = json.dumps(SUPPORTED_VERSIONS[0])
@@ -72,8 +75,8 @@ def text() -> str:
         *(_interface(kind, received=True) for kind in (*server.values(), *EXTENSIONS)),
         *(_interface(kind) for kind in client.values()),
         f"/** What a client sends, by type. */\nexport interface ClientMessages {{\n{sent}}}\n",
-        f"/** The shape of each message of the server. */\nexport const SERVER_MESSAGES = {{\n{types}}} as const;\n",
-        f"/** The fields of what a server sends. */\nexport const SHAPES = {{\n{shapes}}} as const;\n",
+        "/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */\n"
+        f"export const SHAPES = {{\n{shapes}}} as const;\n",
     ]
     return "\n".join(parts)
 
@@ -84,11 +87,16 @@ def _fields(kind: type[msgspec.Struct]) -> list[inspect.Field]:
     return list(info.fields)
 
 
+def _is_unread(field: inspect.Field) -> bool:
+    return field.encode_name in UNREAD
+
+
 def _interface(kind: type[msgspec.Struct], *, received: bool = False) -> str:
     """Fields with defaults are always there once a message was decoded, and may be left out by who sends."""
     lines = [
         f"  {field.encode_name}{'' if received or field.required else '?'}: {_typescript(field.type)};"
         for field in _fields(kind)
+        if not (received and _is_unread(field))
     ]
     says = (kind.__doc__ or kind.__name__).strip().splitlines()[0]
     body = "\n".join(lines)
@@ -128,12 +136,21 @@ def _is_unset(kind: inspect.Type) -> bool:
     return "Unset" in repr(kind)
 
 
+def _name(kind: type[msgspec.Struct]) -> str:
+    """Of a shape: the type of the message that has it, else its own."""
+    return next((name for name, each in SERVER.items() if each is kind), kind.__name__)
+
+
 def _shape(kind: type[msgspec.Struct]) -> str:
     made = []
     for field in _fields(kind):
-        code = json.dumps(_code(field.type))
-        made.append(f"{field.encode_name}: [{code}{'' if field.required else f', {_default(field)}'}]")
-    return "{ " + ", ".join(made) + " }" if made else "{}"
+        if _is_unread(field):
+            continue
+        code, default = _code(field.type), "" if field.required else _default(field)
+        if default == "null":
+            code, default = code.removesuffix("?") + "?", ""
+        made.append(f"{field.encode_name}:{code}{default and '='}{default}")
+    return json.dumps(" ".join(made)).replace('=\\"\\"', "=''") if made else '""'
 
 
 def _code(kind: inspect.Type) -> str:
@@ -157,7 +174,7 @@ def _code(kind: inspect.Type) -> str:
         case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
             return f"[]{_code(item)}"
         case inspect.StructType(cls=cls):
-            return cls.__name__
+            return _name(cls)
         case inspect.RawType() | inspect.AnyType() | inspect.DictType():
             return "*"
     raise TypeError(f"no code for {kind}")

@@ -16,6 +16,7 @@ import click
 
 from unisono.cli.model_export import export
 from unisono.cli.model_new import new
+from unisono.cli.model_trial_process import LogRequest
 from unisono.cli.model_trials import TrialFailed, Trials
 from unisono.cli.store_option import error_exit, needing_driver
 from unisono.cli.suggestions import SuggestingGroup
@@ -75,6 +76,12 @@ model.add_command(export)
     show_default=True,
     help="A rule that takes longer on one event is taken for one that never returns.",
 )
+@click.option(
+    "--js",
+    "javascript",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Compare with reducers in JavaScript: a module whose default export has a function for each schema.",
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def check(
     directory: Path,
@@ -84,6 +91,7 @@ def check(
     archive: str | None,
     show_state: str | None,
     rule_timeout_s: float,
+    javascript: Path | None,
     quiet: bool,
 ) -> None:
     """Lint the model in DIRECTORY and say what it would do.
@@ -97,6 +105,9 @@ def check(
 
     With --data or --store the whole log is read instead, and nothing in it changes. The report says how many of its
     events no longer apply, as `unisono model reload` does. A server may run on it.
+
+    With --js the events also go through reducers in JavaScript (needs Node 20): exit code 1 when their states differ
+    from those of the model, with the first event after which they do.
     """
     if sum((bool(events), data is not None, store is not None)) > 1:
         raise click.UsageError("give one of --events, --data and --store")
@@ -104,17 +115,23 @@ def check(
         if data is None and store is None:
             if archive is not None:
                 raise click.UsageError("--archive belongs to a log: --data or --store")
-            ok = _check_stories(directory, events, show_state, rule_timeout_s)
+            ok = _check_stories(directory, events, show_state, rule_timeout_s, javascript)
         else:
             with error_exit(), needing_driver():
                 settings = Settings(data=str(data or "unisono-data"), store=store, archive=archive)
-                ok = _check_log(directory, settings, show_state, rule_timeout_s, quiet)
+                ok = _check_log(directory, settings, show_state, rule_timeout_s, quiet, javascript)
     except TrialFailed as error:
         raise click.ClickException(str(error)) from None
     sys.exit(0 if ok else 1)
 
 
-def _check_stories(directory: Path, events: tuple[Path, ...], show: str | None, timeout_s: float) -> bool:
+def _check_stories(
+    directory: Path,
+    events: tuple[Path, ...],
+    show: str | None,
+    timeout_s: float,
+    javascript: Path | None,
+) -> bool:
     with ExitStack() as stack:
         files = [(str(path), path) for path in events]
         if not events:
@@ -131,7 +148,10 @@ def _check_stories(directory: Path, events: tuple[Path, ...], show: str | None, 
         for name, path in files:
             if not path.is_file():
                 raise click.ClickException(f"{name} is no file of events")
-        report = asyncio.run(Trials(directory, timeout_s).stories(files))
+        trials = Trials(directory, timeout_s)
+        report = asyncio.run(trials.stories(files))
+        if javascript is not None and not report.problems:
+            asyncio.run(trials.javascript(javascript, files, None, report))
     click.echo(report.text(), nl=False)
     if show is not None and not report.problems:
         if not files:
@@ -145,7 +165,14 @@ def _check_stories(directory: Path, events: tuple[Path, ...], show: str | None, 
     return report.ok
 
 
-def _check_log(directory: Path, settings: Settings, show: str | None, timeout_s: float, quiet: bool) -> bool:
+def _check_log(
+    directory: Path,
+    settings: Settings,
+    show: str | None,
+    timeout_s: float,
+    quiet: bool,
+    javascript: Path | None,
+) -> bool:
     if show == "":
         raise click.UsageError("a log may have many partitions: --show-state PARTITION names one")
     reader = open_reader(settings)
@@ -158,6 +185,9 @@ def _check_log(directory: Path, settings: Settings, show: str | None, timeout_s:
             review, problems = asyncio.run(trials.log(settings, upto))
         report.problems += problems
         report.sections.append(review.lines())
+        if javascript is not None and not problems:
+            log = LogRequest(settings, upto)
+            asyncio.run(Trials(directory, timeout_s).javascript(javascript, [], log, report))
     click.echo(report.text(), nl=False)
     if show is not None and report.ok:
         state = asyncio.run(Trials(directory, timeout_s).state(settings, upto, show))

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
 import msgspec
 
+from unisono.cli.model_javascript import JavaScriptFailed, TwinResult, compare_log, compare_stories
 from unisono.config import Settings
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.model.lint import ModelCheckReport, check_model
@@ -42,7 +43,10 @@ class LogRequest(msgspec.Struct, frozen=True):
 
 
 class TrialRequest(msgspec.Struct, frozen=True):
-    """`stories`: names and files of JSON lines. `shift_s`: how far off the clock is. `elsewhere`: run in `/`."""
+    """`stories`: names and files of JSON lines. `shift_s`: how far off the clock is. `elsewhere`: run in `/`.
+
+    `javascript`: a file of reducers in JavaScript to compare with; nothing else is done.
+    """
 
     model: str
     timeout_s: float
@@ -51,6 +55,7 @@ class TrialRequest(msgspec.Struct, frozen=True):
     log: LogRequest | None = None
     shift_s: float = 0.0
     elsewhere: bool = False
+    javascript: str = ""
 
 
 class TrialAnswer(msgspec.Struct, frozen=True):
@@ -61,6 +66,7 @@ class TrialAnswer(msgspec.Struct, frozen=True):
     review: Review | None = None
     marks: list[Mark] = []
     states: dict[str, Any] = {}
+    twin: TwinResult | None = None
     error: str = ""
 
 
@@ -112,6 +118,8 @@ def run(request: TrialRequest, send: Any, watch: ReviewWatch) -> TrialAnswer:
     if request.shift_s:
         shift_clock(request.shift_s)
     watch.start_loading()
+    if request.javascript:
+        return _compare_javascript(request, send, watch)
     if request.log is None:
         with ExitStack() as stack:
             stories: Mapping[str, BinaryIO] = {
@@ -137,6 +145,17 @@ def run(request: TrialRequest, send: Any, watch: ReviewWatch) -> TrialAnswer:
             observer=digests,
         )
     return TrialAnswer(review=review, marks=digests.marks, states=digests.states)
+
+
+def _compare_javascript(request: TrialRequest, send: Any, watch: ReviewWatch) -> TrialAnswer:
+    model, functions, log = load_model(Path(request.model)), Path(request.javascript), request.log
+    watch.idle()
+    watch.watch_models(model)
+    if log is not None:
+        return TrialAnswer(twin=compare_log(model, functions, log.settings, log.upto, send, watch))
+    with ExitStack() as stack:
+        stories = {name: stack.enter_context(Path(path).open("rb")) for name, path in request.stories}
+        return TrialAnswer(twin=compare_stories(model, functions, stories, watch))
 
 
 def shift_clock(by_s: float) -> None:
@@ -206,7 +225,7 @@ def main() -> None:
     watch = ReviewWatch(overdue, request.timeout_s, named=_named, alive=alive)
     try:
         send(run(request, lambda progress: send(TrialAnswer(progress)), watch))
-    except (ModelError, StoreUnusable, StorageError, ArchiveFailed, OSError) as error:
+    except (ModelError, StoreUnusable, StorageError, ArchiveFailed, JavaScriptFailed, OSError) as error:
         send(TrialAnswer(error=str(error)))
 
 

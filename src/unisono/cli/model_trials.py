@@ -79,7 +79,7 @@ class Trials:
                     answer = decode(line)
                     if answer.error:
                         raise TrialFailed(answer.error)
-                    if answer.report is not None or answer.review is not None:
+                    if (answer.report or answer.review or answer.twin) is not None:
                         return answer
                     if answer.progress is not None:
                         self._tell(answer.progress)
@@ -162,6 +162,30 @@ class Trials:
             return ModelProblem("log", "", NOT_DETERMINISTIC.format(what=what))
         what = f"the state came to {difference(*found)}"
         return ModelProblem("log", found[0].kind, NOT_DETERMINISTIC.format(what=what))
+
+    # -- reducers in JavaScript --------------------------------------------------------------------------------
+
+    async def javascript(
+        self,
+        functions: Path,
+        files: Sequence[tuple[str, Path]],
+        log: LogRequest | None,
+        report: ModelCheckReport,
+    ) -> None:
+        """Add to the report whether reducers in JavaScript come to the same states."""
+        paths = [(name, str(path.absolute())) for name, path in [*files, ("", functions)]]
+        answer = await self.first(stories=paths[:-1], log=log, javascript=paths[-1][1])
+        twin = answer.twin
+        assert twin is not None
+        for schema in twin.missing:
+            report.problems.append(
+                ModelProblem(functions.name, schema, "has no function here, and is reduced in Python")
+            )
+        if twin.difference:
+            report.problems.append(ModelProblem(functions.name, "", twin.difference))
+        elif not twin.missing:
+            counted = f"{twin.events:,} event(s) in {twin.partitions:,} partition(s)"
+            report.sections.append([f"{functions.name}: the same states, {counted}"])
 
     async def state(self, settings: Settings, upto: int, partition: str) -> Any:
         """The state of one partition of a log."""

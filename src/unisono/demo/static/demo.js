@@ -1,6 +1,6 @@
 // A shared outline and a board on the JavaScript client: everything here is what any program can do with it.
 
-import { createIndexedDbStore, createSyncClient, presence, treeModel } from "./client.js";
+import { createIndexedDbStore, createSyncClient, history, presence, renewal, treeModel, treeUndo } from "./client.js";
 
 const OUTLINE = "outline"; // a tree of items with a title
 const BOARD = "explorer"; // a tree of lists, whose children are cards
@@ -38,7 +38,7 @@ const client = createSyncClient({
   model: treeModel(),
   store: createIndexedDbStore({ name: "demo" }),
   partitions: [partition],
-  extensions: [presence()],
+  extensions: [presence(), history(), treeUndo(), renewal()],
 });
 window.client = client; // to try things in the console
 
@@ -68,6 +68,7 @@ function draftIds() {
 
 /** An item's title as a field that is saved when it is left, or by Enter. */
 function titleField(target, id, title) {
+  titles.set(id, title);
   const field = element("input", { defaultValue: title, maxLength: 200, name: id });
   field.setAttribute("aria-label", `Title of ${title || "an untitled item"}`);
   let saved = title;
@@ -170,6 +171,7 @@ function draw() {
   } else if (name) section?.querySelector("form input")?.focus(); // its item is gone
   drawing = false;
   drawPeople();
+  drawUndo();
   if ($("history").open) attempt(drawHistory());
 }
 
@@ -216,26 +218,45 @@ function drawPeople() {
 
 const DEEDS = { treePush: "added", treeUpdate: "changed", treeMove: "moved", treeDelete: "deleted" };
 
-function pastEvent({ committedId, clientId: by, userId, event: { type, payload }, statusUpdatedAt }) {
-  const tree = client.view(partition)[payload?.target];
-  const title = payload?.value?.title ?? tree?.items[payload?.options?.id]?.title ?? "an item that is gone";
+/** The last title of each item that was seen, also of those that are gone. */
+const titles = new Map();
+
+/** The title of the item that an event is about. */
+const titleOf = ({ payload }) => payload?.value?.title ?? titles.get(payload?.options?.id) ?? "an item that is gone";
+
+function pastEvent({ committedId, clientId: by, userId, event, statusUpdatedAt }) {
   const at = new Date(statusUpdatedAt);
   return element(
     "li",
     { value: committedId },
     element("strong", { textContent: by === clientId ? "You" : (userId ?? by) }),
-    ` ${DEEDS[type] ?? type} “${title}” `,
+    ` ${DEEDS[event.type] ?? event.type} “${titleOf(event)}” `,
     element("time", { dateTime: at.toISOString(), textContent: at.toLocaleTimeString() }),
   );
 }
 
-/** The last events, from this browser's own store: they are there offline too. */
+/** The last events: from this browser's own store, offline too, and beyond it from the server. */
 let historyLimit = 20;
 async function drawHistory() {
-  const { events, older } = await client.history(partition, { limit: historyLimit });
-  $("past").replaceChildren(...events.map(pastEvent));
-  $("older").hidden = older !== "store";
-  $("on-server").hidden = older !== "server";
+  const found = [];
+  let before; // of the next older page; null where the history begins
+  let missing = "";
+  try {
+    while (found.length < historyLimit && before !== null) {
+      const page = await client.history(partition, { limit: historyLimit - found.length, ...(before && { before }) });
+      found.push(...page.events);
+      before = page.nextBefore;
+    }
+  } catch (error) {
+    missing = `What happened before is on the server: ${error.message}.`;
+  }
+  for (const { event: { payload } } of found) {
+    const id = payload?.value?.id ?? payload?.options?.id;
+    if (payload?.value?.title && !titles.has(id)) titles.set(id, payload.value.title);
+  }
+  $("past").replaceChildren(...found.map(pastEvent));
+  $("older").hidden = before === null;
+  $("on-server").textContent = missing;
 }
 
 const WORDS = { offline: "Offline", connecting: "Connecting", syncing: "Catching up", live: "Live" };
@@ -251,6 +272,16 @@ function drawStatus() {
 }
 
 // -- what is done ---------------------------------------------------------------------------------------------
+
+/** Undo and redo say what they are about; why one cannot be is said like any refusal. */
+function drawUndo() {
+  for (const [id, word, event] of [["undo", "Undo", client.undoable(partition)], ["redo", "Redo", client.redoable(partition)]]) {
+    const deed = event && `${word}: ${DEEDS[event.type] ?? event.type} “${titleOf(event)}”`;
+    $(id).setAttribute("aria-label", deed ?? word);
+    $(id).title = deed ?? "";
+    $(id).setAttribute("aria-disabled", String(event === null));
+  }
+}
 
 /** What the view refuses is said at once; the server's refusals come as rejected drafts. */
 function attempt(doing) {
@@ -291,6 +322,13 @@ $("older").onclick = () => {
   historyLimit += 20;
   attempt(drawHistory());
 };
+$("undo").onclick = () => client.undoable(partition) && attempt(client.undo(partition));
+$("redo").onclick = () => client.redoable(partition) && attempt(client.redo(partition));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.target.matches("input")) return;
+  event.preventDefault();
+  (event.shiftKey ? $("redo") : $("undo")).click();
+});
 $("offline").onchange = () => ($("offline").checked ? client.pause() : client.resume());
 $("second").onclick = () => {
   const width = Math.max(360, Math.floor(screen.availWidth / 2));

@@ -1,7 +1,6 @@
 /** The protocol as a client speaks it: server messages checked and typed, client messages encoded. */
 
 import {
-  SERVER_MESSAGES,
   SHAPES,
   VERSION,
   type CommittedEvent,
@@ -10,6 +9,7 @@ import {
   type FieldError,
   type Json,
   type JsonObject,
+  type Limits,
   type ServerSnapshot,
   type SubmitResult,
   type SyncResponse,
@@ -35,10 +35,18 @@ export interface UnknownMessage {
   unknown: true;
 }
 
-type Shape = Readonly<Record<string, readonly [string, unknown?]>>;
+/** Name, type, and the default where there is one. */
+type Field = readonly [name: string, code: string, otherwise: unknown];
 
-const shapes: Readonly<Record<string, Shape>> = SHAPES;
-const types: ReadonlyMap<string, string> = new Map(Object.entries(SERVER_MESSAGES));
+const fieldOf = (text: string): Field => {
+  const [name = "", code = "", otherwise] = text.split(/[:=]/);
+  if (code.endsWith("?")) return [name, code, null];
+  return [name, code, otherwise && JSON.parse(otherwise.replaceAll("'", '"'))];
+};
+
+const shapes = new Map<string, Field[]>(
+  Object.entries(SHAPES).map(([name, text]) => [name, text ? text.split(" ").map(fieldOf) : []]),
+);
 
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value);
@@ -54,14 +62,11 @@ export function decode(data: string): ServerMessage | UnknownMessage {
   if (!isObject(envelope) || typeof envelope["type"] !== "string" || !isObject(envelope["payload"])) {
     throw new BadMessage("not a message of this protocol");
   }
-  const type = envelope["type"];
   const payload = envelope["payload"];
-  const name = types.get(type);
-  if (name === undefined) return { type, payload, unknown: true };
-  return {
-    type: type === "event_committed" ? "event_broadcast" : type,
-    payload: shaped(name, payload, type),
-  } as ServerMessage;
+  const type = envelope["type"] === "event_committed" ? "event_broadcast" : envelope["type"];
+  // Parts of messages have names with a capital.
+  if (!/^[a-z]/.test(type) || !shapes.has(type)) return { type, payload, unknown: true };
+  return { type, payload: shaped(type, payload, type) } as ServerMessage;
 }
 
 /** The snapshots of a sync_response; BadMessage when they do not have the right shape. */
@@ -69,14 +74,18 @@ export function decodeSnapshots(data: Json): ServerSnapshot[] {
   return checked("[]ServerSnapshot", data, "snapshots") as ServerSnapshot[];
 }
 
+/** Committed events of another message; BadMessage when they do not have the right shape. */
+export function decodeEvents(data: Json, where: string): CommittedEvent[] {
+  return checked("[]event_broadcast", data, where) as CommittedEvent[];
+}
+
 function shaped(name: string, value: unknown, where: string): object {
   if (!isObject(value)) throw new BadMessage(`${where}: not an object`);
   const made: Record<string, unknown> = {};
-  for (const [field, spec] of Object.entries(shapes[name] as Shape)) {
-    const given = Object.hasOwn(value, field) ? value[field] : undefined;
-    if (given !== undefined) made[field] = checked(spec[0], given, `${where}.${field}`);
-    else if (spec.length > 1) made[field] = spec[1];
-    else throw new BadMessage(`${where}.${field}: is missing`);
+  for (const [field, code, otherwise] of shapes.get(name) as Field[]) {
+    const given = Object.hasOwn(value, field) ? value[field] : otherwise;
+    if (given === undefined) throw new BadMessage(`${where}.${field}: is missing`);
+    made[field] = checked(code, given, `${where}.${field}`);
   }
   return made;
 }
@@ -98,6 +107,9 @@ function checked(code: string, value: unknown, where: string): unknown {
   if (code.length === 1) throw new BadMessage(`${where}: of the wrong type`);
   return shaped(code, value, where);
 }
+
+/** The protocol's limits, for a server that advertises none. */
+export const LIMITS = shaped("Limits", {}, "") as Limits;
 
 /** The field errors of a result or an error, whatever shape the server gives them. */
 export function fieldErrors(listed: Json | undefined): FieldError[] {

@@ -41,7 +41,7 @@ export interface SyncClientOptions {
   readonly options?: Partial<Options>;
   /** The WebSocket to use where there is no global one, as of the package `ws`. */
   readonly WebSocket?: SocketConstructor;
-  /** What adds messages of its own to the connection, such as `presence()`. */
+  /** What a program wants besides, such as `presence()`, `transactions()`, `renewal()`, `history()`, `treeUndo()`. */
   readonly extensions?: readonly Extension[];
   /** Share one connection among the tabs of a browser; true unless it is switched off. */
   readonly tabs?: boolean;
@@ -82,14 +82,14 @@ export interface PastEvent {
   readonly statusUpdatedAt: number;
 }
 
-/** Some events of a partition, the newest first.
+/** A stretch of a partition's history, the newest event first.
  *
- * `older`: "store" when the store has more of them below the last; "server" when it has none because the partition began
- * with a snapshot, so that only the server knows them; null when there are none.
+ * `nextBefore`: ask with this as `before` for the older ones; null where the history begins.
  */
-export interface History {
+export interface HistoryPage {
+  readonly partition: string;
   readonly events: readonly PastEvent[];
-  readonly older: "store" | "server" | null;
+  readonly nextBefore: number | null;
 }
 
 /** Something that went wrong, last; `code` is an error code of the wire or one of this library's. */
@@ -134,21 +134,20 @@ export type ClientEvent =
   | { readonly type: "presence"; readonly partition: string }
   | ({ readonly type: "problem" } & Problem);
 
-export interface Config extends Omit<SyncClientOptions, "options" | "partitions"> {
+export interface Config extends Omit<SyncClientOptions, "options" | "partitions" | "extensions"> {
   readonly partitions: readonly string[] | null;
   readonly options: Options;
+  readonly extensions: readonly Extension[];
 }
+
+/** The extension of a name, where the program gave it. */
+export const extensionOf = <E extends Extension>(config: Config, name: string): E | undefined =>
+  config.extensions.find((each) => each.name === name) as E | undefined;
 
 /** Check what a program gives before anything starts. */
 export function configure(given: SyncClientOptions): Config {
   const { url, clientId, token, model, store } = given;
-  let protocol = "";
-  try {
-    protocol = new URL(url).protocol;
-  } catch {
-    // Said below.
-  }
-  if (!["ws:", "wss:"].includes(protocol)) {
+  if (!/^wss?:\/\/./.test(url)) {
     throw new TypeError(`url is an address like wss://example.com/sync, not ${JSON.stringify(url)}`);
   }
   if (typeof clientId !== "string" || !clientId || byteLength(clientId) > CLIENT_ID_BYTES_MAX || !isWellFormed(clientId)) {
@@ -157,10 +156,8 @@ export function configure(given: SyncClientOptions): Config {
   if (typeof token !== "function" && (typeof token !== "string" || !token)) {
     throw new TypeError("token is a string, or a function that gives one");
   }
-  if (typeof model?.replay !== "function") throw new TypeError("model is treeModel() or eventModel(…)");
-  if (typeof store?.run !== "function") {
-    throw new TypeError("store is createMemoryStore(), createIndexedDbStore() or createFileStore(path)");
-  }
+  if (typeof model?.replay !== "function") throw new TypeError("model is treeModel() or eventModel()");
+  if (typeof store?.run !== "function") throw new TypeError("store is createMemoryStore() or createIndexedDbStore()");
   const partitions = given.partitions ? [...new Set(given.partitions.map(partitionName))] : null;
-  return { ...given, partitions, options: { ...DEFAULTS, ...given.options } };
+  return { ...given, partitions, options: { ...DEFAULTS, ...given.options }, extensions: given.extensions ?? [] };
 }

@@ -4,9 +4,10 @@
  * first, then messages are sent, then the program hears of it.
  */
 
-import type { Config, Problem } from "./config.js";
+import { extensionOf, type ClientEvent, type Config, type Problem } from "./config.js";
 import { StoreContradiction } from "./errors.js";
-import { ServerConnection } from "./net/connection.js";
+import { ServerConnection, type ConnectionOwner } from "./net/connection.js";
+import type { Renewal } from "./net/renewal.js";
 import { nextSubmit } from "./outgoing.js";
 import type { EventLog } from "./store/log.js";
 import type { Change, DraftRecord, NotesRow, PartitionRow } from "./store/types.js";
@@ -20,15 +21,15 @@ export interface CoreHooks {
   /** Show a change, here and in other tabs; resolves when it is shown here. */
   changed(change: Change): Promise<void>;
   /** The drafts to send, oldest first. */
-  pending(): ReadonlyMap<string, DraftRecord>;
+  readonly replica: { readonly pending: ReadonlyMap<string, DraftRecord> };
   /** The state, the last problem, or the reason for a stop is another. */
-  published(): void;
-  problem(problem: Problem): void;
+  publish(): void;
+  readonly emit: (event: ClientEvent) => void;
   /** The store failed: nothing can go on. */
-  failed(error: unknown): void;
+  fail(error: unknown): void;
 }
 
-export class Core {
+export class Core implements ConnectionOwner {
   state: SyncState;
   lastError: Problem | null = null;
   stopReason: string | null = null;
@@ -50,20 +51,8 @@ export class Core {
     readonly now: () => number = () => performance.now(),
   ) {
     this.#rows = new Map(rows.map((row) => [row.name, row]));
-    this.connection = new ServerConnection(
-      config,
-      {
-        feed: (...inputs) => this.feed(...inputs),
-        report: (code, message) => this.report(code, message),
-        stopped: (reason) => {
-          this.stopReason = reason;
-          this.hooks.published();
-        },
-        extension: (type, payload) => this.#extension(type, payload),
-        lost: () => this.config.extensions?.forEach((each) => each.lost?.()),
-      },
-      now,
-    );
+    const Connection = extensionOf<Renewal>(config, "renewal")?.Connection ?? ServerConnection;
+    this.connection = new Connection(config, this, now);
     const { model, options } = config;
     this.state = initialState(model.profile, {
       options,
@@ -72,7 +61,7 @@ export class Core {
       modelVersion: notes.model === null ? undefined : notes.model.version,
       modelDigest: notes.model?.digest ?? null,
       log: notes.log,
-      draftsWaiting: hooks.pending().size > 0,
+      draftsWaiting: hooks.replica.pending.size > 0,
       wantsSnapshots: options.snapshots && mayUseSnapshots(model),
       snapshotBased: new Set(rows.filter((row) => row.floor > 0).map((row) => row.name)),
     });
@@ -103,7 +92,7 @@ export class Core {
         if (!this.#ended) await this.#process(next.inputs);
       } catch (error) {
         this.#ended = true;
-        this.hooks.failed(error);
+        this.hooks.fail(error);
       }
       next.done();
     }
@@ -118,7 +107,7 @@ export class Core {
       // Where one connection takes over from another, nobody sees the client between the two.
       if (!more && (input.kind === "Received" || following === undefined)) await this.#flush();
     }
-    this.hooks.published();
+    this.hooks.publish();
   }
 
   /** One transition, and the effects that need not wait for the store. */
@@ -131,7 +120,7 @@ export class Core {
       const { payload } = input.message;
       this.log.userId = payload.user_id;
       const send = (type: string, body: unknown) => this.connection.send(type, JSON.stringify(body));
-      this.config.extensions?.forEach((each) => each.connected?.(payload, send));
+      this.config.extensions.forEach((each) => each.connected?.(payload, send));
     }
   }
 
@@ -208,7 +197,7 @@ export class Core {
   }
 
   #submitNext(effect: SubmitNext): Submitted {
-    const [submitted, payload] = nextSubmit(this.hooks.pending(), effect);
+    const [submitted, payload] = nextSubmit(this.hooks.replica.pending, effect, extensionOf(this.config, "atomic"));
     if (payload) this.#messages.push(["submit_events", payload]);
     return submitted;
   }
@@ -216,28 +205,33 @@ export class Core {
   /** Keep a problem as the last one and show it. */
   report(code: string, message: string): void {
     this.lastError = { code, message, atMs: Date.now() };
-    this.hooks.problem(this.lastError);
+    this.hooks.emit({ type: "problem", ...this.lastError });
   }
 
   #matchModel(version: number | null, digest: string | null): void {
     const { model } = this.config;
     if (version === null || model.version === null) return;
-    if (model.version !== version) {
-      this.report("model_mismatch", `the server has model version ${version}, this client ${model.version}`);
-    } else if (digest !== null && model.digest !== null && digest !== model.digest) {
-      this.report("model_mismatch", `the server's model version ${version} has another content than this client's`);
-    }
+    const same = model.version === version && (digest === null || model.digest === null || digest === model.digest);
+    if (same) return;
+    const other = model.version === version ? "another content" : model.version;
+    this.report("model_mismatch", `the server has model version ${version}, this client ${other}`);
   }
 
-  #extension(type: string, payload: JsonObject): void {
-    for (const each of this.config.extensions ?? []) if (each.types.includes(type)) each.message?.(type, payload);
+  /** No further connection is tried, for this reason; null: one is. */
+  stopped(reason: string | null): void {
+    this.stopReason = reason;
+    this.hooks.publish();
+  }
+
+  lost(): void {
+    for (const each of this.config.extensions) each.lost?.();
+  }
+
+  extension(type: string, payload: JsonObject): void {
+    for (const each of this.config.extensions) if (each.types?.includes(type)) each.message?.(type, payload);
   }
 
   // -- partitions ---------------------------------------------------------------------------------------------
-
-  follows(name: string): boolean {
-    return this.#rows.has(name);
-  }
 
   async addPartition(name: string): Promise<void> {
     if (this.#rows.has(name) && !this.state.refusedPartitions.has(name)) return;
@@ -256,3 +250,6 @@ export class Core {
 }
 
 const isBroadcast = (input: Input): boolean => input.kind === "Received" && input.message.type === "event_broadcast";
+
+export { advance } from "./sync/advance.js";
+export { initialState } from "./sync/state.js";

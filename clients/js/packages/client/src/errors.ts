@@ -18,6 +18,30 @@ export class InvalidEvent extends ClientError {
 /** The server cannot take this transaction as a whole; nothing was stored, and it is never sent in parts. */
 export class TransactionRefused extends ClientError {}
 
+/** The event cannot be taken back, or done again; nothing was stored (CLIENT-22).
+ *
+ * `reason`: "nothing", "changed" (by others since), "rejected", "no_inverse", "refused" (`errors` say why), or "gone".
+ */
+export class UndoRefused extends ClientError {
+  constructor(
+    readonly reason: "nothing" | "changed" | "rejected" | "no_inverse" | "refused" | "gone",
+    message: string,
+    readonly errors: readonly FieldError[] = [],
+  ) {
+    super(message);
+  }
+}
+
+/** The server's history cannot be read now; `code` is the server's reason, where it gave one. */
+export class HistoryUnavailable extends ClientError {
+  constructor(
+    message: string,
+    readonly code: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
 /** The client does not follow this partition. */
 export class UnknownPartition extends ClientError {
   constructor(readonly partition: string) {

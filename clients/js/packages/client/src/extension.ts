@@ -1,6 +1,7 @@
 /** What adds messages of its own to a connection: presence, for example. */
 
 import type { ClientEvent } from "./config.js";
+import type { Session } from "./session.js";
 import type { Tabs } from "./tabs.js";
 import type { Connected, Json, JsonObject } from "./wire.js";
 
@@ -11,9 +12,11 @@ export interface ExtensionHost {
   readonly tabs: Pick<Tabs, "id" | "send" | "gone">;
   /** Tell the client's listeners something. */
   readonly emit: (event: ClientEvent) => void;
+  /** The client's inner parts, for the extensions of this package; they change without notice. */
+  readonly session: Session;
 }
 
-/** The client asks the server for the extension by its name.
+/** The client asks the server for the extension by its name; one without `types` is the client's own.
  *
  * `open` and `close` are called with the client's start and stop, in every tab; `heard` gets what another tab tells.
  * The rest happens in the tab that has the connection: `connect` gives more fields for the `connect` message.
@@ -22,7 +25,7 @@ export interface ExtensionHost {
  */
 export interface Extension {
   readonly name: string;
-  readonly types: readonly string[];
+  readonly types?: readonly string[];
   open?(host: ExtensionHost): void;
   connect?(): JsonObject;
   connected?(payload: Connected, send: (type: string, payload: Json) => void): void;

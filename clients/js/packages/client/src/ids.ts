@@ -3,22 +3,19 @@
 let lastMs = -1;
 let sequence = 0;
 
+const hex = (number: number, digits = 4): string => number.toString(16).padStart(digits, "0");
+
 /** An id that rises strictly, also within one millisecond and when the clock is set back. */
 export function newId(nowMs: number = Date.now()): string {
-  const random = crypto.getRandomValues(new Uint8Array(10));
+  const [first = 0, ...random] = crypto.getRandomValues(new Uint16Array(5));
   if (nowMs > lastMs) {
     lastMs = nowMs;
-    sequence = (((random[8] as number) << 8) | (random[9] as number)) & 0x7ff;
-  } else {
-    sequence += 1;
-    if (sequence > 0xfff) {
-      lastMs += 1;
-      sequence = 0;
-    }
+    sequence = first & 0x7ff;
+  } else if ((sequence += 1) > 0xfff) {
+    lastMs += 1;
+    sequence = 0;
   }
-  const stamp = lastMs.toString(16).padStart(12, "0");
-  const tail = [...random.subarray(0, 8)].map((byte, index) => (index ? byte : (byte & 0x3f) | 0x80));
-  const hex = tail.map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  const middle = (0x7000 | sequence).toString(16);
-  return `${stamp.slice(0, 8)}-${stamp.slice(8)}-${middle}-${hex.slice(0, 4)}-${hex.slice(4)}`;
+  const stamp = hex(lastMs, 12);
+  const [variant = "", ...tail] = random.map((each, at) => hex(at ? each : (each & 0x3fff) | 0x8000));
+  return `${stamp.slice(0, 8)}-${stamp.slice(8)}-${hex(0x7000 | sequence)}-${variant}-${tail.join("")}`;
 }

@@ -1,4 +1,5 @@
-/** The client for Node: everything of the package, and a store in a file. */
+/** The client for Node: everything of the package, and stores in a file and in memory. */
 
 export * from "./index.js";
 export { createFileStore } from "./store/file.js";
+export { createMemoryStore } from "./store/memory.js";

@@ -26,9 +26,9 @@ export function normalise(names: readonly string[]): string[] {
 export const partitionName = (name: string): string => checked(name, 0);
 
 function checked(name: string, index: number): string {
-  if (typeof name !== "string") throw new PartitionError("the name of a partition is a string", index);
-  if (!name) throw new PartitionError("a partition name must not be empty", index);
-  if (!isWellFormed(name)) throw new PartitionError("a partition name must be valid Unicode", index);
+  if (typeof name !== "string" || !name || !isWellFormed(name)) {
+    throw new PartitionError("a partition name is a text of valid Unicode, not empty", index);
+  }
   // NFC makes no text shorter than two sevenths, so that a longer one can never fit.
   const normal = byteLength(name) > 4 * NAME_BYTES_MAX ? name : name.normalize("NFC");
   const size = byteLength(normal);

@@ -28,7 +28,7 @@ export const OTHER_MODEL: Problem = {
 
 export function leaderStatus(core: Core): { -readonly [K in keyof LeaderStatus]: LeaderStatus[K] } {
   const { state } = core;
-  const aside = [...state.setAsideDrafts].filter(([id]) => core.hooks.pending().has(id));
+  const aside = [...state.setAsideDrafts].filter(([id]) => core.hooks.replica.pending.has(id));
   return {
     phase: state.phase,
     cursor: state.cursors.size ? Math.min(...state.cursors.values()) : 0,

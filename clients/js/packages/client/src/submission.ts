@@ -42,6 +42,7 @@ interface Request {
 }
 
 interface Waiter {
+  outcome?: Promise<Committed | Rejected>;
   resolve(outcome: Committed | Rejected): void;
   reject(error: ClientError): void;
 }
@@ -80,13 +81,15 @@ export function checkForm(input: EventInput, model: Model, bytesMax: number | nu
 /** Stores drafts and answers for them. Every open outcome belongs to a pending draft. */
 export class Submission {
   readonly #requests: Request[] = [];
-  readonly #outcomes = new Map<string, Waiter[]>();
+  readonly #outcomes = new Map<string, Waiter>();
   #closed: ClientError | null = null;
 
   constructor(
     readonly log: EventLog,
     readonly replica: Replica,
     readonly changed: (change: Change) => Promise<void>,
+    /** Hears of drafts of the program before they are shown. */
+    readonly drafting: ((drafts: readonly DraftRecord[]) => void) | undefined,
   ) {}
 
   /** Store drafts that belong together; `again` names rejected ones that are submitted again. */
@@ -128,6 +131,7 @@ export class Submission {
       requests.flatMap((request) => request.drafts),
       requests.flatMap((request) => request.again),
     );
+    this.drafting?.(change.drafts);
     await this.changed(change);
     let at = 0;
     for (const { drafts, resolve } of requests) resolve(change.drafts.slice(at, (at += drafts.length)));
@@ -144,21 +148,21 @@ export class Submission {
         throw new UnknownDraft(id);
       });
     }
-    return new Promise((resolve, reject) => {
-      const waiters = this.#outcomes.get(id) ?? [];
-      waiters.push({ resolve, reject });
-      this.#outcomes.set(id, waiters);
-    });
+    const waited = this.#outcomes.get(id)?.outcome;
+    if (waited) return waited;
+    const outcome = new Promise<Committed | Rejected>((resolve, reject) => this.#outcomes.set(id, { resolve, reject }));
+    (this.#outcomes.get(id) as Waiter).outcome = outcome;
+    return outcome;
   }
 
   settle(id: string, outcome: Committed | Rejected): void {
-    for (const waiter of this.#outcomes.get(id) ?? []) waiter.resolve(outcome);
+    this.#outcomes.get(id)?.resolve(outcome);
     this.#outcomes.delete(id);
   }
 
   close(error: ClientError = new ClientClosed("the client was stopped")): void {
     this.#closed = error;
-    for (const waiters of this.#outcomes.values()) for (const waiter of waiters) waiter.reject(error);
+    for (const waiter of this.#outcomes.values()) waiter.reject(error);
     this.#outcomes.clear();
   }
 }

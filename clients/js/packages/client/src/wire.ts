@@ -35,7 +35,6 @@ export interface FieldError {
 /** What was negotiated. A server of the first draft sends none of it: the profile is then the requested one. */
 export interface Capabilities {
   profile: string | null;
-  accepted_event_types: string[];
   tree_policy: string | null;
   ordered_delivery: boolean;
   snapshots: Json;
@@ -76,7 +75,6 @@ export interface ServerSnapshot {
 /** The handshake is accepted. */
 export interface Connected {
   client_id: string;
-  server_last_committed_id: number;
   capabilities: Capabilities | null;
   limits: Limits | null;
   model_version: number | null;
@@ -84,7 +82,6 @@ export interface Connected {
   log_id: string | null;
   log_epoch: number | null;
   user_id: string | null;
-  claims: JsonObject | null;
 }
 
 /** The one shape of a committed event (BCAST-05), with its author where the client asked for it (EXT-03). */
@@ -96,7 +93,6 @@ export interface CommittedEvent {
   client_id: string;
   status_updated_at: number;
   user_id: string | null;
-  claims: JsonObject | null;
 }
 
 /** One page. `snapshots` stays raw: it is decoded only where snapshots were requested. */
@@ -120,7 +116,6 @@ export interface SubmitResult {
 /** The server uses another model from now on. */
 export interface VersionChanged {
   new_model_version: number | null;
-  old_model_version: number | null;
 }
 
 /** The answer to a heartbeat. */
@@ -217,29 +212,17 @@ export interface ClientMessages {
   sync: Sync;
 }
 
-/** The shape of each message of the server. */
-export const SERVER_MESSAGES = {
-  connected: "Connected",
-  event_broadcast: "CommittedEvent",
-  event_committed: "CommittedEvent",
-  sync_response: "SyncResponse",
-  submit_events_result: "SubmitResult",
-  version_changed: "VersionChanged",
-  heartbeat_ack: "HeartbeatAck",
-  error: "ErrorMessage",
-} as const;
-
-/** The fields of what a server sends. */
+/** The fields of what a server sends: `name:type`, and `=default` where it may be left out. */
 export const SHAPES = {
-  Capabilities: { profile: ["s?", null], accepted_event_types: ["[]s", []], tree_policy: ["s?", null], ordered_delivery: ["b", false], snapshots: ["*", null], extensions: ["[]s", []] },
-  Limits: { max_batch_size: ["i", 100], sync_limit_min: ["i", 50], sync_limit_max: ["i", 1000], max_message_bytes: ["i?", null], max_in_flight_drafts: ["i?", null], max_subscriptions: ["i", 64], max_presence_bytes: ["i?", null], presence_ttl_ms: ["n?", null] },
-  SubmitResultItem: { id: ["s"], status: ["s"], committed_id: ["i?", null], reason: ["s?", null], errors: ["*", null], status_updated_at: ["n", 0] },
-  ServerSnapshot: { partition: ["s"], committed_id: ["i"], state: ["*"], model_version: ["i?", null], model_digest: ["s?", null] },
-  Connected: { client_id: ["s", ""], server_last_committed_id: ["i", 0], capabilities: ["Capabilities?", null], limits: ["Limits?", null], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], user_id: ["s?", null], claims: ["*?", null] },
-  CommittedEvent: { id: ["s"], committed_id: ["i"], partitions: ["[]s"], event: ["*"], client_id: ["s", ""], status_updated_at: ["n", 0], user_id: ["s?", null], claims: ["*?", null] },
-  SyncResponse: { events: ["[]CommittedEvent"], next_since_committed_id: ["i"], sync_to_committed_id: ["i"], has_more: ["b"], model_version: ["i?", null], model_digest: ["s?", null], log_id: ["s?", null], log_epoch: ["i?", null], snapshots: ["*", null] },
-  SubmitResult: { results: ["[]SubmitResultItem"] },
-  VersionChanged: { new_model_version: ["i?", null], old_model_version: ["i?", null] },
-  HeartbeatAck: {},
-  ErrorMessage: { code: ["s"], message: ["s", ""], details: ["*", null], retry_after_ms: ["n?", null] },
+  Capabilities: "profile:s? tree_policy:s? ordered_delivery:b=false snapshots:*? extensions:[]s=[]",
+  Limits: "max_batch_size:i=100 sync_limit_min:i=50 sync_limit_max:i=1000 max_message_bytes:i? max_in_flight_drafts:i? max_subscriptions:i=64 max_presence_bytes:i? presence_ttl_ms:n?",
+  SubmitResultItem: "id:s status:s committed_id:i? reason:s? errors:*? status_updated_at:n=0",
+  ServerSnapshot: "partition:s committed_id:i state:* model_version:i? model_digest:s?",
+  connected: "client_id:s='' capabilities:Capabilities? limits:Limits? model_version:i? model_digest:s? log_id:s? log_epoch:i? user_id:s?",
+  event_broadcast: "id:s committed_id:i partitions:[]s event:* client_id:s='' status_updated_at:n=0 user_id:s?",
+  sync_response: "events:[]event_broadcast next_since_committed_id:i sync_to_committed_id:i has_more:b model_version:i? model_digest:s? log_id:s? log_epoch:i? snapshots:*?",
+  submit_events_result: "results:[]SubmitResultItem",
+  version_changed: "new_model_version:i?",
+  heartbeat_ack: "",
+  error: "code:s message:s='' details:*? retry_after_ms:n?",
 } as const;

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 import { createMemoryStore, DEFAULTS, treeModel } from "../dist/node.js";
-import { backoffMs, ServerConnection } from "../dist/net/connection.js";
-import { newId } from "../dist/ids.js";
+import { backoffMs, ServerConnection } from "../build/net/connection.js";
+import { newId } from "../build/ids.js";
 
 /** A socket that opens at once and answers heartbeats while it is told to. */
 class Line {

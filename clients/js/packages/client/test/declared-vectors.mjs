@@ -1,22 +1,24 @@
 // Reduces histories by declarative reducers that Python wrote, one JSON object a line on stdin:
-// {"reducers": …, "events": […], "outcomes": ["applied" | "failed" | [field, …], …], "state": canonical text}.
+// {"reducers": …, "events": […], "outcomes": ["applied" | "failed" | [field, …], …], "state": canonical text, "undos": […]}.
 
 import { createInterface } from "node:readline";
-import { canonical } from "../dist/canonical.js";
-import { eventModel } from "../dist/model/declared.js";
+import { canonical } from "../build/canonical.js";
+import { eventModel } from "../build/model/declared.js";
+import { eventUndoRules } from "../build/model/event-undo.js";
+import { spelled } from "./undo-vectors.mjs";
 
-const counted = { histories: 0, events: 0, applied: 0, refused: 0, failed: 0, differences: 0 };
+const counted = { histories: 0, events: 0, applied: 0, refused: 0, failed: 0, undone: 0, differences: 0 };
 
 function differs(what, expected, found) {
   counted.differences += 1;
   if (counted.differences <= 5) console.log(JSON.stringify({ history: counted.histories, what, expected, found }));
 }
 
-function outcome(model, state, event) {
+function outcome(model, state, event, undos = []) {
   const errors = model.refusals(state, event);
   if (errors.length) return errors.map((error) => error.field);
   try {
-    model.apply(state, event);
+    undos.push(eventUndoRules(model).watch(state, event, () => model.apply(state, event) ?? true)[1]);
     return "applied";
   } catch {
     return "failed";
@@ -29,9 +31,10 @@ for await (const line of createInterface({ input: process.stdin, crlfDelay: Infi
   const state = model.empty();
   const marks = [];
   const replayed = model.empty();
+  const undos = [];
   history.events.forEach((event, index) => {
     marks.push(state.mark());
-    const found = outcome(model, state, event);
+    const found = outcome(model, state, event, undos);
     const expected = history.outcomes[index];
     if (JSON.stringify(found) !== JSON.stringify(expected)) {
       differs(`event ${index} ${JSON.stringify(event)} by ${JSON.stringify(history.reducers)}`, expected, found);
@@ -43,6 +46,13 @@ for await (const line of createInterface({ input: process.stdin, crlfDelay: Infi
   const text = canonical(state.dump(), 1e6);
   if (text !== history.state) differs(`state by ${JSON.stringify(history.reducers)}`, history.state, text);
   if (canonical(replayed.dump(), 1e6) !== text) differs("state replayed", text, replayed.dump());
+  const rules = eventUndoRules(model);
+  undos.forEach((each, index) => {
+    const found = spelled(rules, each, state);
+    const expected = history.undos[index];
+    if (found !== expected) differs(`undo of applied event ${index} by ${JSON.stringify(history.reducers)}`, expected, found);
+    if (each?.events.length) counted.undone += 1;
+  });
   const half = Math.floor(marks.length / 2);
   state.rollback(marks[half] ?? 0);
   const loaded = model.load(JSON.parse(JSON.stringify(state.dump())));

@@ -3,7 +3,7 @@
 
 import { createInterface } from "node:readline";
 import WebSocket from "ws";
-import { createFileStore, createSyncClient, InvalidEvent, treeModel } from "../dist/node.js";
+import { createFileStore, createSyncClient, history, InvalidEvent, transactions, treeModel, treeUndo, UndoRefused } from "../dist/node.js";
 import { QUICK, PATIENCE_MS } from "./support.mjs";
 
 const members = new Map();
@@ -18,6 +18,7 @@ const CALLS = {
       store: createFileStore(path),
       partitions,
       WebSocket,
+      extensions: [history(), transactions(), treeUndo()],
       options: { ...QUICK, ...options },
     });
     await client.start();
@@ -31,6 +32,18 @@ const CALLS = {
       if (error instanceof InvalidEvent) return null;
       throw error;
     }
+  },
+  async undo(client) {
+    try {
+      return (await client.undo()).map((draft) => draft.id);
+    } catch (error) {
+      if (error instanceof UndoRefused) return error.reason;
+      throw error;
+    }
+  },
+  history: async (client, { partition, ...bounds }) => {
+    const { events, nextBefore } = await client.history(partition, bounds);
+    return { ids: events.map((each) => each.committedId), next: nextBefore };
   },
   view: (client, { partition }) => client.view(partition),
   pause: (client) => client.pause() ?? null,

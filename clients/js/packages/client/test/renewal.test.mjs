@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { presence } from "../dist/node.js";
-import { renewInMs } from "../dist/net/renewal.js";
+import { renewInMs } from "../build/net/renewal.js";
 import { caughtUp, client, started, token, unique, until } from "./support.mjs";
 
 const BRIEF = { renewBeforeMs: 2000 };

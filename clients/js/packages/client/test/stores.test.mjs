@@ -4,9 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import "fake-indexeddb/auto";
-import { createFileStore, createIndexedDbStore, createMemoryStore, StoreError, StoreForeign, StoreInUse } from "../dist/node.js";
-import { EventLog } from "../dist/store/log.js";
-import { applying } from "../dist/sync/inputs-effects.js";
+import { createFileStore, createIndexedDbStore, createMemoryStore, StoreError, StoreForeign, StoreInUse } from "../build/node.js";
+import { EventLog } from "../build/store/log.js";
+import { applying } from "../build/sync/inputs-effects.js";
 import { unique } from "./support.mjs";
 
 /** Every store keeps the same promises: `make` gives a way to open the same store again and again. */

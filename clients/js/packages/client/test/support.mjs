@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createHmac, randomUUID } from "node:crypto";
 import WebSocket, { WebSocketServer } from "ws";
-import { createMemoryStore, createSyncClient, treeModel } from "../dist/node.js";
+import { createMemoryStore, createSyncClient, history, renewal, transactions, treeModel } from "../dist/node.js";
 
 const CONTROL = process.env.UNISONO_CONTROL;
 export const PATIENCE_MS = Number(process.env.UNISONO_PATIENCE_MS ?? 60_000);
@@ -30,7 +30,7 @@ export function token(clientId, ttlS = 3600, claims = {}) {
 
 export const unique = (prefix) => `${prefix}-${randomUUID()}`;
 
-/** A client of tree actions with a good token; `more` changes anything. */
+/** A client of tree actions with a good token; `more` changes anything, and adds extensions. */
 export function client(clientId, partitions, more = {}) {
   return createSyncClient({
     url: server.url,
@@ -41,6 +41,7 @@ export function client(clientId, partitions, more = {}) {
     partitions,
     WebSocket,
     ...more,
+    extensions: [history(), renewal(), transactions(), ...(more.extensions ?? [])],
     options: { ...QUICK, ...more.options },
   });
 }

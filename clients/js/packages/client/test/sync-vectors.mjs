@@ -1,10 +1,10 @@
 // Feeds inputs that Python recorded to `advance` and compares every effect and the whole state after each of them.
 
 import { createInterface } from "node:readline";
-import { decode } from "../dist/codec.js";
-import { advance } from "../dist/sync/advance.js";
-import { initialState } from "../dist/sync/state.js";
-import { byCodePoints } from "../dist/partitions.js";
+import { decode } from "../build/codec.js";
+import { advance } from "../build/sync/advance.js";
+import { initialState } from "../build/sync/state.js";
+import { byCodePoints } from "../build/partitions.js";
 
 const counted = { histories: 0, steps: 0, effects: 0, differences: 0 };
 const kinds = new Set();

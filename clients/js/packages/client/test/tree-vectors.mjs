@@ -1,16 +1,19 @@
 // Judges and applies histories of tree actions that Python wrote, one JSON object a line on stdin:
-// {"events": […], "refusals": [[field, …], …], "state": canonical text}. Every difference is printed; the last line
+// {"events": […], "refusals": [[field, …], …], "state": canonical text, "undos": […] | null}. Every difference is printed; the last line
 // counts what was compared.
 
 import { createInterface } from "node:readline";
-import { canonical } from "../dist/canonical.js";
-import { treeModel } from "../dist/model/tree.js";
+import { canonical } from "../build/canonical.js";
+import { treeModel } from "../build/model/tree.js";
+import { treeUndoRules } from "../build/model/tree-undo.js";
+import { spelled } from "./undo-vectors.mjs";
 
 const model = treeModel();
 let histories = 0;
 let events = 0;
 let refused = 0;
 let differences = 0;
+let undone = 0;
 
 function differs(line, what, expected, found) {
   differences += 1;
@@ -26,6 +29,7 @@ for await (const line of createInterface({ input: process.stdin, crlfDelay: Infi
   const history = JSON.parse(line);
   const state = model.empty();
   const marks = [];
+  const undos = [];
   history.events.forEach((event, index) => {
     const before = JSON.stringify(event);
     marks.push(state.mark());
@@ -35,12 +39,20 @@ for await (const line of createInterface({ input: process.stdin, crlfDelay: Infi
       differs(histories, `refusals of event ${index} ${before}`, history.refusals[index], fields);
     }
     if (errors.length) refused += 1;
-    else model.apply(state, event);
+    else if (history.undos) {
+      const [, compensation] = treeUndoRules.watch(state, event, () => model.apply(state, event) ?? true);
+      undos.push(compensation);
+    } else model.apply(state, event);
     if (JSON.stringify(event) !== before) differs(histories, `event ${index} was changed`, before, event);
     events += 1;
   });
   const text = canonical(state.dump(), 1e6);
   if (text !== history.state) differs(histories, "state", history.state, text);
+  for (const [index, compensation] of undos.entries()) {
+    const found = spelled(treeUndoRules, compensation, state);
+    if (found !== history.undos[index]) differs(histories, `undo of applied event ${index}`, history.undos[index], found);
+    if (compensation) undone += 1;
+  }
   // A state that was dumped and loaded goes on as before, and so does one that was rolled back.
   const half = Math.floor(marks.length / 2);
   state.rollback(marks[half] ?? 0);
@@ -55,5 +67,5 @@ for await (const line of createInterface({ input: process.stdin, crlfDelay: Infi
   }
   histories += 1;
 }
-console.log(JSON.stringify({ histories, events, refused, differences }));
+console.log(JSON.stringify({ histories, events, refused, undone, differences }));
 process.exitCode = differences ? 1 : 0;

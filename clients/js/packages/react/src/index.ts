@@ -1,12 +1,13 @@
 /** React hooks for a client: each gives what the client shows now and renders again when that changes. */
 
-import type { Draft, Json, Present, Rejected, Status, SyncClient } from "@unisono/client";
+import type { Draft, HistoryPage, Json, JsonObject, Present, Rejected, Status, SyncClient } from "@unisono/client";
 import {
   createContext,
   createElement,
   useCallback,
   useContext,
   useEffect,
+  useState,
   useSyncExternalStore,
   type ReactNode,
 } from "react";
@@ -74,4 +75,54 @@ export function usePresence(partition: string, value?: Json): readonly Present[]
   const says = text !== null;
   useEffect(() => (says ? () => client.presence(name).clear() : undefined), [client, name, says]);
   return useClient(["presence"], (each) => each.presence(name).others, name);
+}
+
+/** What can be taken back and done again in a partition, or in any; needs a client with `extensions: [treeUndo()]`.
+ *
+ * `undoable` and `redoable` are the events that `undo` and `redo` are about, null when there is none.
+ */
+export function useUndo(partition?: string): {
+  readonly undoable: JsonObject | null;
+  readonly redoable: JsonObject | null;
+  undo(): Promise<Draft[]>;
+  redo(): Promise<Draft[]>;
+} {
+  const client = useSyncClient();
+  const types = ["drafts", "change", "status"];
+  return {
+    undoable: useClient(types, (each) => each.undoable(partition)),
+    redoable: useClient(types, (each) => each.redoable(partition)),
+    undo: () => client.undo(partition),
+    redo: () => client.redo(partition),
+  };
+}
+
+/** The newest events of a partition, `limit` of them; needs a client with `extensions: [history()]`.
+ *
+ * Read again with every change of the partition; null until the first time.
+ */
+export function useHistory(partition: string, limit = 20): HistoryPage | null {
+  const client = useSyncClient();
+  const name = partition.normalize("NFC");
+  const [page, setPage] = useState<HistoryPage | null>(null);
+  useEffect(() => {
+    let asked = 0;
+    const read = () => {
+      const mine = (asked += 1);
+      client.history(name, { limit }).then(
+        (found) => mine === asked && setPage(found),
+        () => undefined, // offline, and nothing stored: what was read last stays
+      );
+    };
+    const end = client.subscribe((event) => {
+      const mine = event.type === "change" && event.partition === name;
+      if (mine || (event.type === "status" && event.status.phase === "live" && !asked)) read();
+    });
+    if (client.shows(name)) read();
+    return () => {
+      asked = -1;
+      end();
+    };
+  }, [client, name, limit]);
+  return page;
 }

@@ -1,7 +1,7 @@
 // A page that shows what the hooks give, as text.
 
-import { createIndexedDbStore, createSyncClient, presence, treeModel } from "@unisono/client";
-import { SyncProvider, usePending, usePresence, useRejected, useStatus, useView } from "@unisono/react";
+import { createIndexedDbStore, createSyncClient, history, presence, treeModel, treeUndo } from "@unisono/client";
+import { SyncProvider, useHistory, usePending, usePresence, useRejected, useStatus, useUndo, useView } from "@unisono/react";
 import { createElement as h, useState } from "react";
 import { createRoot } from "react-dom/client";
 
@@ -13,12 +13,17 @@ function Cursor({ partition, place }) {
 function App({ partition }) {
   const [renders, setRenders] = useState(0);
   const view = useView(partition);
+  const { undoable, redoable, undo, redo } = useUndo(partition);
+  const past = useHistory(partition, 2);
   const line = (id, text) => h("p", { id, key: id }, text);
   return h("div", null, [
     line("view", JSON.stringify(view ?? "nothing")),
     line("pending", usePending().map((draft) => draft.event.type).join()),
     line("rejected", useRejected().map((draft) => draft.reason).join()),
     line("phase", useStatus().phase),
+    line("past", past?.events.map(({ event }) => event.type).join() ?? "nothing"),
+    h("button", { id: "undo", key: "undo", onClick: undo }, undoable?.type ?? ""),
+    h("button", { id: "redo", key: "redo", onClick: redo }, redoable?.type ?? ""),
     renders < 2 && h(Cursor, { key: "cursor", partition, place: renders }),
     h("button", { id: "again", key: "again", onClick: () => setRenders(renders + 1) }, String(renders)),
   ]);
@@ -32,7 +37,7 @@ window.open_client = async ({ url, clientId, token, partition }) => {
     model: treeModel(),
     store: createIndexedDbStore(),
     partitions: [partition],
-    extensions: [presence()],
+    extensions: [presence(), history(), treeUndo()],
   });
   window.client = client;
   const root = document.body.appendChild(document.createElement("div"));

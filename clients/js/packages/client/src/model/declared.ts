@@ -13,6 +13,17 @@ import { adopted, bare, has, isPlain, own, plain, same } from "./values.js";
 /** The content of a `reducers.json`. */
 export type Reducers = { readonly [schema: string]: unknown };
 
+/** An event as a function of the program sees it. */
+export interface ModelEvent {
+  readonly schema: string;
+  readonly data: Json;
+  readonly meta: JsonObject;
+}
+
+/** By schema, what an event makes of a state. A function returns another state and leaves the one it is given as it is;
+ * one that throws changes nothing. */
+export type Functions = { readonly [schema: string]: (state: JsonObject, event: ModelEvent) => JsonObject };
+
 export interface EventModelOptions {
   /** The content of the model's `reducers.json`. */
   readonly reducers: Reducers;
@@ -22,25 +33,28 @@ export interface EventModelOptions {
   readonly version?: number;
   /** The model's digest; `unisono model export` prints all of these. */
   readonly digest?: string;
+  /** What schemas do that are reduced by code on the server: `unisono model check --js` compares both. */
+  readonly functions?: Functions;
   /** Checks of the program before an event is stored, as of a JSON Schema. */
   readonly validate?: (schema: string, data: Json) => FieldError[];
 }
 
 /** What an operation meets that it cannot be performed on. */
-class DeclaredFailure extends Error {}
+export class DeclaredFailure extends Error {}
 
-interface Context {
+export interface Context {
+  readonly schema: unknown;
   readonly root: JsonObject;
   readonly journal: Journal;
   readonly data: Json;
   readonly meta: Json;
 }
 
-type Fields = { [key: string]: any };
+export type Fields = { [key: string]: any };
 
 export class EventState implements ModelState {
   readonly journal = new Journal();
-  readonly root: JsonObject;
+  root: JsonObject;
 
   constructor(value: JsonObject = {}) {
     this.root = adopted(value) as JsonObject;
@@ -61,35 +75,55 @@ export class EventState implements ModelState {
   dump(): Json {
     return plain(this.root);
   }
+
+  /** Replace everything. */
+  restart(root: unknown): void {
+    if (!isPlain(root)) throw new DeclaredFailure("a function returns the state of a partition, an object");
+    const before = this.root;
+    this.root = root;
+    this.journal.note(() => (this.root = before));
+  }
 }
 
-/** Events of a model whose reducers are declared. A schema that is not in them changes nothing. */
-export function eventModel(options: EventModelOptions): Model<EventState> {
-  const { reducers, validate } = options;
-  const declared = (schema: unknown): Fields =>
-    (typeof schema === "string" && has(reducers, schema) ? reducers[schema] : {}) as Fields;
-  const context = (state: EventState, event: JsonObject): Context & { schema: unknown } => {
-    const payload = event["payload"] as JsonObject;
-    const meta = own(payload, "meta") ?? null;
-    return {
-      root: state.root,
-      journal: state.journal,
-      schema: own(payload, "schema"),
-      data: own(payload, "data") as Json,
-      meta: isPlain(meta) ? meta : {},
-    };
+export interface EventModel extends Model<EventState> {
+  readonly reducers: Reducers;
+}
+
+/** What is declared for a schema. */
+export const declaredFor = (reducers: Reducers, schema: unknown): Fields =>
+  (typeof schema === "string" && has(reducers, schema) ? reducers[schema] : {}) as Fields;
+
+/** What expressions read. */
+export function contextOf(state: EventState, event: JsonObject): Context {
+  const payload = event["payload"] as JsonObject;
+  const meta = own(payload, "meta") ?? null;
+  return {
+    root: state.root,
+    journal: state.journal,
+    schema: own(payload, "schema"),
+    data: own(payload, "data") as Json,
+    meta: isPlain(meta) ? meta : {},
   };
+}
+
+/** Events of a model whose reducers are declared, or written as functions. A schema without either changes nothing. */
+export function eventModel(options: EventModelOptions): EventModel {
+  const { reducers, validate, functions = {} } = options;
   const reduce = (state: EventState, event: JsonObject): void => {
     const mark = state.mark();
     try {
-      const here = context(state, event);
-      perform(declared(here.schema)["do"] ?? [], here);
+      const here = contextOf(state, event);
+      const { schema, data, meta } = here as Context & ModelEvent;
+      const run = typeof schema === "string" ? own(functions, schema) : undefined;
+      if (run) state.restart(run(state.root, { schema, data, meta }));
+      else perform(declaredFor(reducers, schema)["do"] ?? [], here);
     } catch (error) {
       state.rollback(mark);
       throw error;
     }
   };
   return {
+    reducers,
     profile: "canonical",
     half: "data",
     name: options.name ?? "",
@@ -102,9 +136,9 @@ export function eventModel(options: EventModelOptions): Model<EventState> {
     },
     shape: (event) => shape(event, validate),
     refusals(state, event) {
-      const here = context(state, event);
+      const here = contextOf(state, event);
       const found: FieldError[] = [];
-      for (const check of (declared(here.schema)["check"] ?? []) as Fields[]) {
+      for (const check of (declaredFor(reducers, here.schema)["check"] ?? []) as Fields[]) {
         try {
           if (!holds(check["refuse_if"], here)) continue;
           const field = ["event.payload.data", check["field"] ?? ""].filter(Boolean).join(".");
@@ -125,7 +159,7 @@ export function eventModel(options: EventModelOptions): Model<EventState> {
         reduce(state, event);
         return true;
       } catch (error) {
-        if (error instanceof DeclaredFailure) return false;
+        if (error instanceof DeclaredFailure || has(functions, payload["schema"] as string)) return false;
         throw error;
       }
     },
@@ -152,7 +186,7 @@ function shape(event: JsonObject, validate: EventModelOptions["validate"]): Fiel
 // -- reading --------------------------------------------------------------------------------------------------
 
 /** What lies at a path through objects; undefined where there is nothing. */
-function inside(value: Json | undefined, path: readonly string[]): Json | undefined {
+export function inside(value: Json | undefined, path: readonly string[]): Json | undefined {
   let here = value;
   for (const step of path) {
     if (!isPlain(here)) return undefined;
@@ -162,7 +196,7 @@ function inside(value: Json | undefined, path: readonly string[]): Json | undefi
 }
 
 /** The value of an expression; undefined where there is nothing. */
-function evaluate(expression: any, here: Context): Json | undefined {
+export function evaluate(expression: any, here: Context): Json | undefined {
   if (!isPlain(expression)) return expression as Json;
   const fields: Fields = expression;
   if (has(fields, "const")) return fields["const"];
@@ -187,7 +221,7 @@ function evaluate(expression: any, here: Context): Json | undefined {
 const found = (value: Json | undefined, fields: Fields): Json | undefined =>
   value === undefined ? own(fields, "default") : value;
 
-const pathOf = (path: readonly unknown[], here: Context): string[] =>
+export const pathOf = (path: readonly unknown[], here: Context): string[] =>
   path.map((each) => {
     const step = evaluate(each, here);
     if (typeof step !== "string") throw new DeclaredFailure("a step of a path is a text");
@@ -202,7 +236,7 @@ function compare(left: Json | undefined, right: Json | undefined): number {
 
 const alike = (left: Json | undefined, right: Json | undefined): boolean => left !== undefined && same(left, right);
 
-function holds(condition: Fields, here: Context): boolean {
+export function holds(condition: Fields, here: Context): boolean {
   const pair = (parts: unknown[]) => parts.map((each) => evaluate(each, here)) as [Json | undefined, Json | undefined];
   if (has(condition, "exists")) return evaluate(condition["exists"], here) !== undefined;
   if (has(condition, "not")) return !holds(condition["not"], here);
@@ -218,10 +252,14 @@ function holds(condition: Fields, here: Context): boolean {
 function setKey(journal: Journal, holder: JsonObject, key: string, value: Json): void {
   const before = own(holder, key);
   holder[key] = value;
-  journal.note(() => {
-    if (before === undefined) delete holder[key];
-    else holder[key] = before;
-  });
+  journal.note(
+    () => {
+      if (before === undefined) delete holder[key];
+      else holder[key] = before;
+    },
+    holder,
+    key,
+  );
 }
 
 /** The object that holds the last step of a path; missing steps become objects. */
@@ -278,9 +316,7 @@ const OPERATIONS: { [kind: string]: (operation: Fields, path: unknown[], here: C
     if (!isPlain(holder) || !has(holder, key)) return;
     const before = holder[key] as Json;
     delete holder[key];
-    here.journal.note(() => {
-      holder[key] = before;
-    });
+    here.journal.note(() => (holder[key] = before), holder, key);
   },
 
   increment(operation, path, here) {
@@ -319,9 +355,7 @@ const OPERATIONS: { [kind: string]: (operation: Fields, path: unknown[], here: C
       if (sibling >= 0) at = side === "before" ? sibling : sibling + 1;
     }
     elements.splice(at, 0, adopted(value));
-    here.journal.note(() => {
-      elements.splice(at, 1);
-    });
+    here.journal.note(() => elements.splice(at, 1), elements);
   },
 
   pull(operation, path, here) {
@@ -354,8 +388,6 @@ function takeOut(here: Context, elements: Json[], identity: Json, by: string | u
     const element = elements[at] as Json;
     if (!alike(identityOf(element, by), identity)) continue;
     elements.splice(at, 1);
-    here.journal.note(() => {
-      elements.splice(at, 0, element);
-    });
+    here.journal.note(() => elements.splice(at, 0, element), elements);
   }
 }

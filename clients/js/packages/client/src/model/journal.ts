@@ -1,26 +1,34 @@
 /** Undoing changes of a state: recorded from the first `mark` until `settle`, and not otherwise. */
 
+/** How a change is undone; where it is known, the object and the key that changed, or the list. */
+type Change = readonly [undo: () => void, container?: object, key?: string];
+
 export class Journal {
-  #undos: (() => void)[] | null = null;
+  #changes: Change[] | null = null;
 
   mark(): number {
-    this.#undos ??= [];
-    return this.#undos.length;
+    this.#changes ??= [];
+    return this.#changes.length;
   }
 
-  note(undo: () => void): void {
-    this.#undos?.push(undo);
+  note(...change: Change): void {
+    this.#changes?.push(change);
+  }
+
+  /** The changes since `mark`. */
+  since(mark: number): readonly Change[] {
+    return this.#changes?.slice(mark) ?? [];
   }
 
   /** Undo everything since `mark`, which was not settled since. */
   rollback(mark: number): void {
-    const undos = this.#undos ?? [];
-    if (mark > undos.length) throw new RangeError("this mark is void: it was settled or rolled back");
-    while (undos.length > mark) (undos.pop() as () => void)();
+    const changes = this.#changes ?? [];
+    if (mark > changes.length) throw new RangeError("this mark is void: it was settled or rolled back");
+    while (changes.length > mark) (changes.pop() as Change)[0]();
   }
 
   /** Forget how to undo; marks taken before are void. */
   settle(): void {
-    this.#undos = null;
+    this.#changes = null;
   }
 }

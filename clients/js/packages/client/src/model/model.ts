@@ -6,6 +6,7 @@
  */
 
 import type { FieldError, Json, JsonObject } from "../wire.js";
+import type { Tree } from "./tree-shorthands.js";
 
 /** The state of one partition; changed in place, undone exactly. */
 export interface ModelState {
@@ -25,6 +26,8 @@ export interface Model<S extends ModelState = ModelState> {
   readonly version: number | null;
   /** The digest of the server's model; null where it is not known. */
   readonly digest: string | null;
+  /** The shorthands for the actions on one tree, of a model that has them. */
+  tree?<R>(submit: (event: JsonObject) => R, target: string): Tree<R>;
   empty(): S;
   /** The state that `dump`, or a server's snapshot, gave; throws when it cannot be one. */
   load(dumped: Json): S;

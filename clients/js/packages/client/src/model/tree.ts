@@ -8,6 +8,7 @@ import type { FieldError, Json, JsonObject } from "../wire.js";
 import { checkItem, checkItems, Forest, Malformed, quoted, ROOT } from "./forest.js";
 import { EVENT_TYPE, type Model } from "./model.js";
 import { readAction, type Action, type Position } from "./tree-actions.js";
+import { Tree } from "./tree-shorthands.js";
 import { adopt, adoptRoot, isObj, isTree, treeParts, TreeState, type Obj, type Value } from "./tree-state.js";
 import { byCodePoints } from "../partitions.js";
 import { bare, copied, has, isPlain, own, shorten } from "./values.js";
@@ -40,6 +41,7 @@ export function treeModel(): Model<TreeState> {
     name: "tree",
     version: null,
     digest: null,
+    tree: (submit, target) => new Tree(submit, target),
     empty: () => new TreeState(),
     load(dumped) {
       if (!isPlain(dumped)) throw new Malformed([], "a tree state is a JSON object");

@@ -9,14 +9,13 @@ import type { Config, Socket, SocketConstructor } from "../config.js";
 import type { Options } from "../options.js";
 import type { Input } from "../sync/inputs-effects.js";
 import { COMPATIBILITY } from "../sync/state.js";
-import { CLOSE_REPLACED, type Connect, type JsonObject } from "../wire.js";
-import { renewInMs, succeed, TokenRenewal, type Successor } from "./renewal.js";
+import type { Connect, JsonObject } from "../wire.js";
 import { startTicker, type Ticker } from "./ticker.js";
 
 /** What has come in and waits for the store; a WebSocket cannot be told to wait, so past this it is closed. */
 const QUEUED_CHARS_MAX = 64 * 1024 * 1024;
 
-const OPEN = 1;
+export const OPEN = 1;
 
 /** What a connection needs of its core. */
 export interface ConnectionOwner {
@@ -31,27 +30,27 @@ export interface ConnectionOwner {
 export const backoffMs = (tries: number, options: Options, chance: number): number =>
   chance * Math.min(options.backoffCapMs, options.backoffBaseMs * 2 ** Math.min(Math.max(0, tries - 1), 32));
 
+/** How long a socket was open, and its close code. */
+export type Ended = [lastedMs: number, code: number | null];
+
 export class ServerConnection {
   readonly #options: Options;
   readonly #Socket: SocketConstructor;
-  #socket: Socket | null = null;
-  /** One that takes over, until the core is told. */
-  #adopting: Socket | null = null;
+  protected socket: Socket | null = null;
   #connectArguments: [number, boolean] = [0, false];
-  readonly #renewal: TokenRenewal;
   #numbers = 0;
-  #token: string | null = null;
-  #lastToken = "";
+  protected token: string | null = null;
+  protected lastToken = "";
   #tokenIsNew = false;
   #tries = 0;
   #queuedChars = 0;
   #received: ServerMessage[] = [];
   #receivedChars = 0;
-  #paused = false;
+  protected paused = false;
   #hurry = false;
-  #closed = false;
+  protected closed = false;
   #end: () => void = () => undefined;
-  readonly #ending = new Promise<void>((resolve) => (this.#end = resolve));
+  protected readonly ending = new Promise<void>((resolve) => (this.#end = resolve));
   #timer: ReturnType<typeof setTimeout> | null = null;
   #timerAt = Infinity;
   #unansweredSince: number | null = null;
@@ -70,28 +69,16 @@ export class ServerConnection {
     const found = config.WebSocket ?? (globalThis.WebSocket as unknown as SocketConstructor | undefined);
     if (!found) throw new TypeError("there is no global WebSocket: give one, as of the package ws");
     this.#Socket = found;
-    this.#renewal = new TokenRenewal(
-      async () => {
-        const token = await this.#newToken();
-        return token === this.#token ? null : token;
-      },
-      (token) => succeed(new found(config.url), token, this.#connectPayload(token), this.#options.connectTimeoutMs),
-      () => this.dropConnection(),
-      (error) => owner.report("token_failed", `the connection with a new token: ${this.#withoutToken(error)}`),
-    );
   }
 
   // -- effects of the core ------------------------------------------------------------------------------------
 
   connect(lastCommittedId: number, snapshots: boolean): void {
     this.#connectArguments = [lastCommittedId, snapshots];
-    if (this.#adopting) {
-      this.#socket = this.#adopting; // it has connected already
-      this.#adopting = null;
-    } else this.send("connect", this.#connectPayload(this.#lastToken));
+    this.send("connect", this.connectPayload(this.lastToken));
   }
 
-  #connectPayload(token: string): string {
+  protected connectPayload(token: string): string {
     const { clientId, model, extensions } = this.config;
     const [lastCommittedId, snapshots] = this.#connectArguments;
     const body: Connect = {
@@ -102,16 +89,16 @@ export class ServerConnection {
       required_profile: model.profile,
       ...(model.profile === COMPATIBILITY && { required_tree_policy: "strict" }),
       ...(snapshots && { snapshots: true }),
-      extensions: ["identity", "atomic", ...(extensions ?? []).map((each) => each.name)],
+      extensions: ["identity", ...extensions.filter((each) => each.types).map((each) => each.name)],
     };
-    for (const extension of extensions ?? []) Object.assign(body, extension.connect?.());
+    for (const extension of extensions) Object.assign(body, extension.connect?.());
     return JSON.stringify(body);
   }
 
   send(type: string, payload: string): void {
-    if (this.#socket?.readyState !== OPEN) return;
+    if (this.socket?.readyState !== OPEN) return;
     this.#numbers += 1;
-    this.#socket.send(encode(type, `c${this.#numbers}`, Date.now(), payload));
+    this.socket.send(encode(type, `c${this.#numbers}`, Date.now(), payload));
   }
 
   dropConnection(): void {
@@ -124,19 +111,19 @@ export class ServerConnection {
       this.stop("auth_failed: the server refuses the token, and there is no function to ask for another");
       return;
     }
-    this.#token = null;
+    this.token = null;
     // A newer token can be requested at once: no reason to wait.
     if (!this.#tokenIsNew) this.#hurry = true;
   }
 
   stop(reason: string): void {
-    this.#paused = true;
+    this.paused = true;
     this.owner.stopped(reason);
   }
 
   /** Set the one timer to the earliest time asked for; when it fires the core asks for the next one. */
   wakeAt(at: number): void {
-    if (this.#closed || at >= this.#timerAt) return;
+    if (this.closed || at >= this.#timerAt) return;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timerAt = at;
     const wait = Math.min(Math.max(0, at - this.now()), 2 ** 31 - 1);
@@ -156,14 +143,14 @@ export class ServerConnection {
 
   /** Go offline and stay there. */
   pause(): void {
-    this.#paused = true;
+    this.paused = true;
     this.#leave("client_paused");
     this.#abandon?.();
   }
 
   /** Go online now, also after a stop. */
   resume(): void {
-    this.#paused = false;
+    this.paused = false;
     this.#tries = 0;
     this.owner.stopped(null);
     this.#wake?.();
@@ -171,12 +158,12 @@ export class ServerConnection {
 
   /** The network may be back, or the page is shown again: find out now. */
   nudge(): void {
-    if (this.#socket === null) this.#wake?.();
-    else this.#beat();
+    if (this.socket === null) this.#wake?.();
+    else this.beat();
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.closed = true;
     this.#end();
     globalThis.removeEventListener?.("online", this.#nudge);
     globalThis.document?.removeEventListener("visibilitychange", this.#nudge);
@@ -195,27 +182,18 @@ export class ServerConnection {
   // -- one socket after the other -----------------------------------------------------------------------------
 
   async #run(): Promise<void> {
-    while (!this.#closed) {
-      if (this.#paused) {
+    while (!this.closed) {
+      if (this.paused) {
         await this.#sleep(null);
         continue;
       }
       this.#hurry = false;
       await this.owner.feed({ kind: "Dialing" });
-      let [lastedMs, code] = await this.#once(null);
-      for (;;) {
-        const making = this.#renewal.take(!this.#closed && !this.#paused);
-        const next = await this.#taken(making);
-        // The server let go of the old connection for the new one, which then failed: nobody else took its place.
-        if (!next && making && code === CLOSE_REPLACED) code = null;
-        if (!next) break;
-        this.owner.lost();
-        [lastedMs, code] = await this.#once(next);
-      }
+      const [lastedMs, code] = await this.once();
       this.#tries = lastedMs >= this.#options.stableAfterMs ? 0 : this.#tries + 1;
       this.owner.lost();
       await this.owner.feed({ kind: "Lost", code });
-      if (!this.#closed && !this.#paused && !this.#hurry) {
+      if (!this.closed && !this.paused && !this.#hurry) {
         await this.#sleep(backoffMs(this.#tries, this.#options, Math.random()));
       }
     }
@@ -223,7 +201,7 @@ export class ServerConnection {
 
   /** Wait so long, or until something wakes it. */
   #sleep(ms: number | null): Promise<void> {
-    if (this.#closed) return Promise.resolve();
+    if (this.closed) return Promise.resolve();
     return new Promise((resolve) => {
       const timer = ms === null ? undefined : setTimeout(resolve, ms);
       this.#wake = () => {
@@ -234,45 +212,44 @@ export class ServerConnection {
     });
   }
 
-  /** The connection that takes over, when it is made, unless the program has paused or ended meanwhile. */
-  async #taken(making: Promise<Successor | null> | null): Promise<Successor | null> {
-    const successor = (await Promise.race([making, this.#ending])) ?? null;
-    if (!this.#closed && !this.#paused) return successor;
-    void making?.then((late) => late?.socket.close(1000));
-    return null;
-  }
-
-  /** Run one socket from its opening, or its taking over, to its end; gives how long it was open, and its close code. */
-  async #once(successor: Successor | null): Promise<[number, number | null]> {
-    if (successor) return this.#serve(successor.socket, successor);
+  /** Run one socket from its opening to its end; gives how long it was open, and its close code. */
+  protected async once(): Promise<Ended> {
     const patienceMs = this.#options.connectTimeoutMs;
     const slow = setTimeout(() => {
       this.owner.report("token_failed", `the token function has not answered for ${patienceMs} ms`);
     }, patienceMs);
     try {
-      this.#lastToken = (await Promise.race([this.#askToken(), this.#ending])) ?? "";
+      this.lastToken = (await Promise.race([this.#askToken(), this.ending])) ?? "";
     } catch (error) {
-      this.owner.report("token_failed", `asking for a token failed: ${this.#withoutToken(error)}`);
+      this.owner.report("token_failed", `asking for a token failed: ${this.withoutToken(error)}`);
       return [0, null];
     } finally {
       clearTimeout(slow);
     }
-    if (this.#closed || this.#paused) return [0, null];
+    if (this.closed || this.paused) return [0, null];
     try {
-      return await this.#serve(new this.#Socket(this.config.url), null);
+      return await this.serve(this.dial());
     } catch (error) {
-      this.owner.report("unreachable", this.#withoutToken(error));
+      this.owner.report("unreachable", this.withoutToken(error));
       return [0, null];
     }
   }
 
-  #serve(socket: Socket, successor: Successor | null): Promise<[number, number | null]> {
+  /** A socket is open. */
+  protected opened(): void {}
+
+  protected dial(): Socket {
+    return new this.#Socket(this.config.url);
+  }
+
+  /** `take`: a socket that is open already is put to use. */
+  protected serve(socket: Socket, take?: (opened: () => void, abandon: () => void) => void): Promise<Ended> {
     return new Promise((resolve) => {
       let openedAt: number | null = null;
       let ticker: Ticker | null = null;
       const ended = (code: number | null) => {
         if (this.#abandon !== abandon) return;
-        this.#abandon = this.#socket = this.#adopting = null;
+        this.#abandon = this.socket = null;
         ticker?.stop();
         clearTimeout(timeout);
         socket.onopen = socket.onmessage = socket.onclose = null;
@@ -296,58 +273,47 @@ export class ServerConnection {
         this.#queuedChars = 0;
         this.#received = [];
         this.#unansweredSince = null;
-        ticker = startTicker(this.#options.heartbeatIntervalMs, () => this.#beat());
-        const { renewBeforeMs } = this.#options;
-        const renewMs = renewInMs(this.#lastToken, renewBeforeMs, Date.now());
-        if (renewBeforeMs > 0 && renewMs < Infinity && typeof this.config.token !== "string") this.#renewal.start(renewMs);
+        this.opened();
+        ticker = startTicker(this.#options.heartbeatIntervalMs, () => this.beat());
       };
       socket.onerror = () => undefined; // a close follows
       socket.onclose = (event: { code?: number; reason?: string }) => {
         if (openedAt === null) this.owner.report("unreachable", `${this.config.url} cannot be connected to`);
         ended(event.code ?? null);
       };
-      socket.onmessage = (event: { data: unknown }) => this.#read(event.data);
+      socket.onmessage = (event: { data: unknown }) => this.read(event.data);
       socket.onopen = () => {
         opened();
-        this.#socket = socket;
+        this.socket = socket;
         void this.owner.feed({ kind: "Opened" });
       };
-      if (successor) {
-        const { token, connected: message, received } = successor;
-        this.#token = this.#lastToken = token;
-        this.#adopting = socket;
-        opened();
-        const taken = [{ kind: "Lost", code: null }, { kind: "Dialing" }, { kind: "Opened" }, { kind: "Received", message }];
-        void this.owner.feed(...(taken as Input[]));
-        for (const data of received) this.#read(data);
-        if (socket.readyState !== OPEN) abandon();
-      }
+      take?.(opened, abandon);
     });
   }
 
   async #askToken(): Promise<string> {
     const { token } = this.config;
     if (typeof token === "string") return token;
-    this.#tokenIsNew = this.#token === null;
-    this.#token ??= await this.#newToken();
-    return this.#token;
+    this.#tokenIsNew = this.token === null;
+    this.token ??= await this.newToken();
+    return this.token;
   }
 
-  async #newToken(): Promise<string> {
+  protected async newToken(): Promise<string> {
     const given = await (this.config.token as () => string | Promise<string>)();
     if (typeof given !== "string" || !given) throw new TypeError("a token is a non-empty string");
     return given;
   }
 
   /** No message holds a token (AUTH-08). */
-  #withoutToken(error: unknown): string {
+  protected withoutToken(error: unknown): string {
     const says = String(error);
-    return this.#lastToken ? says.replaceAll(this.#lastToken, "…") : says;
+    return this.lastToken ? says.replaceAll(this.lastToken, "…") : says;
   }
 
   // -- messages -----------------------------------------------------------------------------------------------
 
-  #read(data: unknown): void {
+  protected read(data: unknown): void {
     this.#unansweredSince = null;
     try {
       if (typeof data !== "string") throw new BadMessage("a binary message");
@@ -380,8 +346,7 @@ export class ServerConnection {
   }
 
   /** Send a heartbeat. A server is dead when it answered none for a while, not when this page stood still. */
-  #beat(): void {
-    this.#renewal.check();
+  protected beat(): void {
     const now = this.now();
     const late = now - this.#tickedAt > 2 * this.#options.heartbeatIntervalMs;
     this.#tickedAt = now;

@@ -10,15 +10,50 @@ import { dirname } from "node:path";
 import { crc32 } from "./crc32.js";
 import { StoreError } from "../errors.js";
 import { releaseLock, takeLock } from "./lock.js";
-import { MemoryBackend, type Write } from "./memory.js";
-import type { Backend } from "./types.js";
+import { MemoryBackend, MemoryTables } from "./memory.js";
+import { KEYS, type Backend, type Table, type Tables } from "./types.js";
 
 /** A file is written anew once it is this much larger than what it holds. */
 const REWRITE_FACTOR = 4;
 const REWRITE_BYTES_MIN = 4 * 1024 * 1024;
 
+type Write = { table: Table; row: Tables[Table] } | { table: Table; key: string | number } | { table: Table };
+
+/** Tables that know what was written in a transaction. */
+class FileTables extends MemoryTables {
+  writes: Write[] = [];
+
+  override begin(): void {
+    this.writes = [];
+    super.begin();
+  }
+
+  override put<T extends Table>(table: T, row: Tables[T]): void {
+    this.writes.push({ table, row });
+    super.put(table, row);
+  }
+
+  override delete(table: Table, key: string | number): void {
+    this.writes.push({ table, key });
+    super.delete(table, key);
+  }
+
+  override clear(table: Table): void {
+    this.writes.push({ table });
+    super.clear(table);
+  }
+
+  /** Every row, as the writes that make it. */
+  *whole(): Generator<Write> {
+    for (const table of Object.keys(KEYS) as Table[]) {
+      for (const row of this.rows[table].values()) yield { table, row };
+    }
+  }
+}
+
 export class FileBackend extends MemoryBackend {
   override readonly durable = true;
+  protected override readonly tables = new FileTables();
   #file: FileHandle | null = null;
   #bytes = 0;
   #liveBytes = 0;
@@ -78,7 +113,7 @@ export class FileBackend extends MemoryBackend {
   /** How long the file would be with its rows alone. */
   #measure(): number {
     let bytes = 0;
-    for (const write of this.tables.rows()) bytes += Buffer.byteLength(lineOf([write]));
+    for (const write of this.tables.whole()) bytes += Buffer.byteLength(lineOf([write]));
     return bytes;
   }
 
@@ -89,7 +124,7 @@ export class FileBackend extends MemoryBackend {
     try {
       const file = await open(next, "w");
       try {
-        for (const write of this.tables.rows()) await file.writeFile(lineOf([write]));
+        for (const write of this.tables.whole()) await file.writeFile(lineOf([write]));
         await file.sync();
       } finally {
         await file.close();
@@ -106,7 +141,8 @@ export class FileBackend extends MemoryBackend {
     this.#bytes = this.#liveBytes = (await this.#file.stat()).size;
   }
 
-  protected override async commit(writes: readonly Write[], sync: boolean): Promise<void> {
+  protected override async commit(sync: boolean): Promise<void> {
+    const { writes } = this.tables;
     if (!writes.length) return;
     const file = this.#file;
     if (file === null) throw new StoreError("the store is not open");

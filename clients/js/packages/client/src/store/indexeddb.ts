@@ -1,7 +1,6 @@
 /** A store in IndexedDB: durable, and shared by the tabs of one browser. */
 
 import { StoreError } from "../errors.js";
-import { MemoryBackend } from "./memory.js";
 import { KEYS, type Backend, type EventRecord, type Table, type Tables, type Transaction } from "./types.js";
 
 export interface IndexedDbStoreOptions {
@@ -31,8 +30,9 @@ export class IndexedDbBackend implements Backend {
     this.#factory = options.indexedDB ?? globalThis.indexedDB;
   }
 
-  refused(): Backend {
-    return new MemoryBackend();
+  /** Loaded where it is needed only: a browser that refuses storage has nothing for use offline either. */
+  async refused(): Promise<Backend> {
+    return (await import("./memory.js")).createMemoryStore();
   }
 
   async open(clientId: string): Promise<void> {
@@ -48,7 +48,6 @@ export class IndexedDbBackend implements Backend {
         }
       }
     };
-    request.onblocked = () => undefined;
     const database = await answered(request);
     // Another version of the program wants to change the database: let go of it.
     database.onversionchange = () => database.close();

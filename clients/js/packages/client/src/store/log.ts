@@ -5,7 +5,6 @@
  * events, so that lost events are fetched again (CLIENT-05).
  */
 
-import type { History } from "../config.js";
 import { InvalidEvent, StoreError, StoreForeign, UnknownDraft } from "../errors.js";
 import type { StoreEffect } from "../sync/inputs-effects.js";
 import { ApplyWork, ChangeDraft, dropEvents, parseEvent } from "./apply.js";
@@ -197,17 +196,6 @@ export class EventLog {
     });
   }
 
-  /** Events of a partition below an id, the newest first, and where older ones are. */
-  history(name: string, before: number, limit: number): Promise<History> {
-    return this.backend.run(false, async (transaction) => {
-      const row = await transaction.get("partitions", name);
-      const records = await transaction.newestOf(name, before, limit + 1);
-      const older = records.length > limit ? "store" : row?.floor ? "server" : null;
-      const past = ({ places: _, event, userId = null, ...record }: EventRecord) => ({ ...record, userId, event: parseEvent(event) });
-      return { events: records.slice(0, limit).map(past), older };
-    });
-  }
-
   /** Every partition that was ever followed. */
   async partitions(): Promise<string[]> {
     const rows = await this.backend.run(false, (transaction) => transaction.all("partitions"));
@@ -269,7 +257,7 @@ export async function openLog(
   } catch (error) {
     if (!store.refused || error instanceof StoreError) throw error;
     refused(error);
-    const instead = new EventLog(store.refused(), clientId);
+    const instead = new EventLog(await store.refused(), clientId);
     await instead.open();
     return instead;
   }

@@ -2,29 +2,26 @@
 
 import { KEYS, type Backend, type EventRecord, type Table, type Tables, type Transaction } from "./types.js";
 
-export type Write = { table: Table; row: Tables[Table] } | { table: Table; key: string | number } | { table: Table };
-
 /** Tables as maps, with the two indexes of events. Changes made in a transaction that fails are undone. */
 export class MemoryTables implements Transaction {
-  readonly #tables = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()])) as unknown as {
+  protected readonly rows = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()])) as unknown as {
     [T in Table]: Map<string | number, Tables[T]>;
   };
   readonly #ids = new Map<string, number>();
   readonly #places = new Map<string, number[]>();
   #undo: (() => void)[] = [];
-  writes: Write[] = [];
 
   get<T extends Table>(table: T, key: string | number): Promise<Tables[T] | undefined> {
-    return Promise.resolve(this.#tables[table].get(key));
+    return Promise.resolve(this.rows[table].get(key));
   }
 
   all<T extends Table>(table: T): Promise<Tables[T][]> {
-    return Promise.resolve([...this.#tables[table].values()]);
+    return Promise.resolve([...this.rows[table].values()]);
   }
 
   eventById(id: string): Promise<EventRecord | undefined> {
     const committedId = this.#ids.get(id);
-    return Promise.resolve(committedId === undefined ? undefined : this.#tables.events.get(committedId));
+    return Promise.resolve(committedId === undefined ? undefined : this.rows.events.get(committedId));
   }
 
   eventsOf(partition: string, after: number, upto: number, limit: number): Promise<EventRecord[]> {
@@ -32,7 +29,7 @@ export class MemoryTables implements Transaction {
     const found: EventRecord[] = [];
     for (let at = position(ids, after + 1); at < ids.length && found.length < limit; at += 1) {
       if ((ids[at] as number) > upto) break;
-      found.push(this.#tables.events.get(ids[at] as number) as EventRecord);
+      found.push(this.rows.events.get(ids[at] as number) as EventRecord);
     }
     return Promise.resolve(found);
   }
@@ -41,34 +38,23 @@ export class MemoryTables implements Transaction {
     const ids = this.#places.get(partition) ?? [];
     const end = position(ids, before);
     const newest = ids.slice(Math.max(0, end - limit), end).reverse();
-    return Promise.resolve(newest.map((id) => this.#tables.events.get(id) as EventRecord));
+    return Promise.resolve(newest.map((id) => this.rows.events.get(id) as EventRecord));
   }
 
   put<T extends Table>(table: T, row: Tables[T]): void {
-    this.writes.push({ table, row });
     this.#set(table, (row as unknown as Record<string, string | number>)[KEYS[table]] as string | number, row);
   }
 
   delete(table: Table, key: string | number): void {
-    this.writes.push({ table, key });
     this.#set(table, key, undefined);
   }
 
   clear(table: Table): void {
-    this.writes.push({ table });
-    for (const key of [...this.#tables[table].keys()]) this.#set(table, key, undefined);
-  }
-
-  /** Every row, as the writes that make it. */
-  *rows(): Generator<Write> {
-    for (const table of Object.keys(KEYS) as Table[]) {
-      for (const row of this.#tables[table].values()) yield { table, row };
-    }
+    for (const key of [...this.rows[table].keys()]) this.#set(table, key, undefined);
   }
 
   begin(): void {
     this.#undo = [];
-    this.writes = [];
   }
 
   undo(): void {
@@ -76,7 +62,7 @@ export class MemoryTables implements Transaction {
   }
 
   #set(table: Table, key: string | number, row: Tables[Table] | undefined, undoing = false): void {
-    const rows = this.#tables[table] as Map<string | number, Tables[Table]>;
+    const rows = this.rows[table] as Map<string | number, Tables[Table]>;
     const before = rows.get(key);
     if (row === undefined) rows.delete(key);
     else rows.set(key, row);
@@ -117,7 +103,7 @@ function position(ids: readonly number[], id: number): number {
 export class MemoryBackend implements Backend {
   readonly durable: boolean = false;
   readonly shared = null;
-  protected readonly tables = new MemoryTables();
+  protected readonly tables: MemoryTables = new MemoryTables();
   #last: Promise<unknown> = Promise.resolve();
 
   open(_clientId: string): Promise<void> {
@@ -135,7 +121,7 @@ export class MemoryBackend implements Backend {
     this.tables.begin();
     try {
       const result = await body(this.tables);
-      if (write) await this.commit(this.tables.writes, sync);
+      if (write) await this.commit(sync);
       return result;
     } catch (error) {
       this.tables.undo();
@@ -143,9 +129,7 @@ export class MemoryBackend implements Backend {
     }
   }
 
-  protected commit(_writes: readonly Write[], _sync: boolean): Promise<void> {
-    return Promise.resolve();
-  }
+  protected async commit(_sync: boolean): Promise<void> {}
 
   async close(): Promise<void> {
     await this.#last;

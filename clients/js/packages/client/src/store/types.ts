@@ -101,7 +101,7 @@ export interface Backend {
   /** What names the store among the tabs of one browser; null where tabs cannot share it. */
   readonly shared: string | null;
   /** What takes its place when it cannot be opened. */
-  refused?(): Backend;
+  refused?(): Promise<Backend>;
   open(clientId: string): Promise<void>;
   /** Run one transaction; with `write`, resolves when it is stored. `sync`: it must survive a power cut. */
   run<R>(write: boolean, body: (transaction: Transaction) => Promise<R>, sync?: boolean): Promise<R>;

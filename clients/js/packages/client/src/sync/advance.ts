@@ -16,7 +16,7 @@
  *   are sent when all partitions are live (CLIENT-08).
  */
 
-import { isObject } from "../codec.js";
+import { isObject, LIMITS } from "../codec.js";
 import {
   CLOSE_AUTH_FAILED,
   CLOSE_REPLACED,
@@ -34,11 +34,12 @@ import {
   onPage,
   onPartitionAdded,
   onPartitionRemoved,
+  onRevoked,
   onSyncError,
   startOver,
 } from "./history.js";
 import type { Effect, Input, Received } from "./inputs-effects.js";
-import { COMPATIBILITY, DISCONNECTED, LIMITS, TOO_MANY, type SyncState } from "./state.js";
+import { COMPATIBILITY, DISCONNECTED, TOO_MANY, type SyncState } from "./state.js";
 import { Transition } from "./transition.js";
 
 const TREE_POLICY = "strict";
@@ -215,6 +216,8 @@ function onError(step: Transition, error: ErrorMessage): void {
   if (FATAL.includes(error.code) || request === "connect") {
     step.set({ failure: error.code });
     step.emit({ kind: "DropConnection" });
+  } else if (error.code === "forbidden" && isObject(error.details) && error.details["revoked"]) {
+    onRevoked(step, error);
   } else if (request !== null && error.code === "rate_limited") {
     retryLater(step, error);
   } else if (request === "submit") {

@@ -55,7 +55,7 @@ export function checkSnapshots(input: Input, state: SyncState, model: Model): In
 /** The snapshot as a start state; null when it does not load as the state of a partition. */
 function startState(snapshot: ServerSnapshot, model: Model): StartState | null {
   try {
-    const value = Array.isArray(snapshot.state) ? putTogether(snapshot.state) : snapshot.state;
+    const value = snapshot.state; // one too deep for JSON comes taken apart, as an array
     if (!isObject(value) || !isObject(value["tree"]) || !isObject(value["data"]) || Object.keys(value).length !== 2) {
       return null;
     }
@@ -66,27 +66,4 @@ function startState(snapshot: ServerSnapshot, model: Model): StartState | null {
   } catch {
     return null;
   }
-}
-
-/** A state that was too deep for JSON comes taken apart: scalars, and steps `[0, n]` and `[1, n]` that put the last n
- * values, or pairs of key and value, together. */
-function putTogether(tokens: readonly Json[]): Json {
-  const values: Json[] = [];
-  for (const token of tokens) {
-    if (!Array.isArray(token)) {
-      values.push(token);
-      continue;
-    }
-    const [kind, size] = token as [number, number];
-    const parts = values.splice(values.length - size * (kind === 1 ? 2 : 1));
-    if (kind === 0) {
-      values.push(parts);
-    } else {
-      const pairs: [string, Json][] = [];
-      for (let at = 0; at < parts.length; at += 2) pairs.push([parts[at] as string, parts[at + 1] as Json]);
-      values.push(Object.fromEntries(pairs));
-    }
-  }
-  if (values.length !== 1) throw new RangeError("packed data holds more than one value");
-  return values[0] as Json;
 }

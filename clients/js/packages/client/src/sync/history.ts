@@ -155,18 +155,39 @@ export function onSyncError(step: Transition, error: ErrorMessage): void {
     return;
   }
   const names = active(state);
-  const listed = isObject(error.details) ? error.details["partitions"] : null;
-  let refused = Array.isArray(listed) ? names.filter((name) => listed.includes(name)) : [];
+  let refused = named(error, [...new Set([...names, ...cycle.partitions])]);
   if (!refused.length && (state.oneByOne || names.length === 1)) refused = [...cycle.partitions];
-  const gone = new Set(refused);
-  step.set({
-    refusedPartitions: new Map([...state.refusedPartitions, ...refused.map((name) => [name, error.code] as const)]),
-    live: setWithout(state.live, gone),
-    tailFetchDue: setWithout(state.tailFetchDue, gone),
-    oneByOne: state.oneByOne || !refused.length,
-  });
+  refuse(step, refused, error.code);
+  step.set({ oneByOne: state.oneByOne || !refused.length });
   step.leaveOutExcess();
   step.finishCycle(applying());
+}
+
+/** The server has taken partitions out of the subscriptions (AUTHZ-09): they are refused on this connection.
+ *
+ * A sync that names one of them gets an error of its own.
+ */
+export function onRevoked(step: Transition, error: ErrorMessage): void {
+  const lost = named(error, active(step.state));
+  refuse(step, lost, error.code);
+  step.set({ subscribed: step.state.subscribed.filter((name) => !lost.includes(name)) });
+  partitionsChanged(step);
+}
+
+/** Those of these partitions that an error names. */
+function named(error: ErrorMessage, partitions: string[]): string[] {
+  const listed = isObject(error.details) ? error.details["partitions"] : null;
+  return Array.isArray(listed) ? partitions.filter((name) => listed.includes(name)) : [];
+}
+
+function refuse(step: Transition, partitions: readonly string[], code: string): void {
+  const { state } = step;
+  const gone = new Set(partitions);
+  step.set({
+    refusedPartitions: new Map([...state.refusedPartitions, ...partitions.map((name) => [name, code] as const)]),
+    live: setWithout(state.live, gone),
+    tailFetchDue: setWithout(state.tailFetchDue, gone),
+  });
 }
 
 // -- starting over --------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 /** The state of a client's sync: plain data, replaced by each transition. */
 
+import { LIMITS } from "../codec.js";
 import { ENTRIES_MAX } from "../limits.js";
 import { DEFAULTS, type Options } from "../options.js";
 import { byCodePoints } from "../partitions.js";
-import { SHAPES, type CommittedEvent, type Limits } from "../wire.js";
+import type { CommittedEvent, Limits } from "../wire.js";
 import type { LogIdentity } from "./inputs-effects.js";
 
 /** Why a partition is left out: the server takes no more names on one connection. */
@@ -115,11 +116,6 @@ export interface SyncState {
   readonly highestSeenId: number;
   readonly tailEvents: number;
 }
-
-/** The protocol's limits, for a server that advertises none. */
-export const LIMITS = Object.fromEntries(
-  Object.entries(SHAPES.Limits).map(([name, [, value]]) => [name, value]),
-) as unknown as Limits;
 
 /** What one connection leaves behind when it ends. */
 export const DISCONNECTED = {

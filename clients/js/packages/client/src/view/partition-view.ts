@@ -7,8 +7,7 @@
  * Committed entries that can no longer be preceded by anything (at or below `known`) are settled into the base by the
  * hundred, because settling forgets every mark and the entries above must be applied again.
  *
- * A draft that does not fit the state it meets is left out of the view and stays pending: the server decides. The
- * drafts of one transaction are shown together: where one does not fit, in this partition or another, none is shown.
+ * A draft that does not fit the state it meets is left out of the view and stays pending: the server decides.
  */
 
 import { byCodePoints } from "../partitions.js";
@@ -17,9 +16,6 @@ import type { FieldError, Json, JsonObject } from "../wire.js";
 
 /** Committed entries that can be undone. */
 const SETTLE_EVERY = 256;
-
-/** Events between two settles while a history is folded, so that its journal stays small. */
-const FOLD_SLICE = 1000;
 
 /** Where an entry stands: committed events (0) before drafts (1), then by number, then by id. */
 export type Key = readonly [0 | 1, number, string];
@@ -46,31 +42,34 @@ export const entry = (key: Key, event: JsonObject, batch?: number): Entry => ({
   shown: false,
 });
 
+/** Hears how the entries of a view are applied: how some of them are taken back is worked out then. */
+export interface ViewTracker {
+  /** Let `change` apply an entry. */
+  apply(key: Key, event: JsonObject, state: ModelState, change: () => boolean): boolean;
+  /** An entry that was applied is shown no more. */
+  leftOut(key: Key): void;
+}
+
 export class PartitionView {
-  #state: ModelState;
-  #entries: Entry[] = [];
-  #folding = 0;
-  #hidden: ReadonlySet<number> = new Set();
+  readonly state: ModelState;
+  protected entries: Entry[] = [];
   sinceSnapshot = 0;
-  /** The transactions with a draft that does not fit here. */
-  readonly unfit = new Set<number>();
 
   /** `folded`: the base holds exactly the committed events up to it. */
   constructor(
     readonly model: Model,
     state: ModelState | null = null,
     public folded = 0,
+    protected readonly tracker: ViewTracker | null = null,
   ) {
-    this.#state = state ?? model.empty();
+    this.state = state ?? model.empty();
   }
 
   /** Put one event of the history into the base; only before anything was amended. */
   fold(committedId: number, event: JsonObject): void {
-    this.model.replay(this.#state, event);
+    this.model.replay(this.state, event);
     this.folded = committedId;
     this.sinceSnapshot += 1;
-    this.#folding += 1;
-    if (this.#folding % FOLD_SLICE === 0) this.#state.settle();
   }
 
   /** Add and remove entries; false, and no change, when one belongs below the base: rebuild the view.
@@ -84,42 +83,20 @@ export class PartitionView {
     const removed = gone.filter((key) => !promoted.some((other) => compare(key, other) === 0) && this.#find(key)[1]);
     if (added.length || removed.length) {
       const places = [...added.map(({ key }) => key), ...removed].map((key) => this.#find(key)[0]);
-      const start = this.#whole(Math.min(...places));
-      const above = this.#entries.slice(start).filter(({ key }) => !removed.some((other) => compare(key, other) === 0));
+      const start = this.whole(Math.min(...places));
+      const above = this.entries.slice(start).filter(({ key }) => !removed.some((other) => compare(key, other) === 0));
       above.push(...added);
       above.sort((a, b) => compare(a.key, b.key));
-      this.#undo(start);
-      this.#apply(above);
+      this.rollback(start);
+      this.applyAll(above);
     }
     this.#settle(known);
     return true;
   }
 
-  /** The transactions that do not fit in another partition. */
-  get hidden(): ReadonlySet<number> {
-    return this.#hidden;
-  }
-
-  /** Show the drafts of these transactions no more, and those that were hidden before again. */
-  hide(batches: ReadonlySet<number>): void {
-    const before = this.#hidden;
-    this.#hidden = batches;
-    const start = this.#entries.findIndex(
-      ({ batch }) => batch !== undefined && before.has(batch) !== batches.has(batch),
-    );
-    if (start >= 0) {
-      const above = this.#entries.slice(start);
-      this.#undo(start);
-      this.#apply(above);
-    }
-  }
-
-  /** The place of the first draft of the transaction that the entry at `start` belongs to. */
-  #whole(start: number): number {
-    const batch = this.#entries[start]?.batch;
-    let first = start;
-    while (batch !== undefined && this.#entries[first - 1]?.batch === batch) first -= 1;
-    return first;
+  /** The first of the entries that are shown together with the one at `start`. */
+  protected whole(start: number): number {
+    return start;
   }
 
   /** Turn the oldest drafts into the events they became, where no order changes: the state stays the same. */
@@ -127,10 +104,10 @@ export class PartitionView {
     const promoted: Key[] = [];
     if (!became.length) return promoted;
     const first = this.#find(draftKey(0, ""))[0];
-    let last = first ? (this.#entries[first - 1] as Entry).key : committedKey(this.folded);
+    let last = first ? (this.entries[first - 1] as Entry).key : committedKey(this.folded);
     const ordered = [...became].sort((a, b) => compare(a[0], b[0]));
     for (const [index, [place, becomes]] of ordered.entries()) {
-      const draft = this.#entries[first + index];
+      const draft = this.entries[first + index];
       if (!draft || compare(draft.key, place) !== 0 || !draft.shown || compare(becomes, last) <= 0) break;
       draft.key = last = becomes;
       draft.batch = undefined;
@@ -142,69 +119,56 @@ export class PartitionView {
   /** Move into the base what is certain, once it is worth applying again what is above it. */
   #settle(known: number): void {
     const settled = this.#after(committedKey(known));
-    const above = this.#entries.slice(settled);
+    const above = this.entries.slice(settled);
     if (settled < Math.max(SETTLE_EVERY, above.length)) return;
-    this.#undo(settled);
-    this.folded = (this.#entries.at(-1) as Entry).key[1];
+    this.rollback(settled);
+    this.folded = (this.entries.at(-1) as Entry).key[1];
     this.sinceSnapshot += settled;
-    this.#entries = [];
-    this.#state.settle();
-    this.#apply(above);
+    this.entries = [];
+    this.state.settle();
+    this.applyAll(above);
   }
 
   /** Roll back to the state before the entry at `start`. */
-  #undo(start: number): void {
-    const first = this.#entries[start];
+  protected rollback(start: number): void {
+    const first = this.entries[start];
     if (first) {
-      this.#state.rollback(first.mark);
-      for (const { batch } of this.#entries.splice(start)) if (batch !== undefined) this.unfit.delete(batch);
+      this.state.rollback(first.mark);
+      this.entries.splice(start);
     }
   }
 
-  #apply(entries: readonly Entry[]): void {
-    for (const each of entries) {
-      each.mark = this.#state.mark();
-      each.shown = each.key[0] === 0 ? this.model.replay(this.#state, each.event) : this.#showDraft(each);
-      this.#entries.push(each);
-      const { batch } = each;
-      if (batch !== undefined && !each.shown && !this.#hidden.has(batch)) this.#leaveOut(batch);
-    }
+  protected applyAll(entries: readonly Entry[]): void {
+    for (const each of entries) this.add(each);
   }
 
-  #showDraft({ batch, event }: Entry): boolean {
-    if (batch !== undefined && (this.unfit.has(batch) || this.#hidden.has(batch))) return false;
-    return this.#show(event);
-  }
-
-  /** The last entry does not fit: undo the others of its transaction. */
-  #leaveOut(batch: number): void {
-    this.unfit.add(batch);
-    const first = this.#whole(this.#entries.length - 1);
-    this.#state.rollback((this.#entries[first] as Entry).mark);
-    for (const each of this.#entries.slice(first)) {
-      each.shown = false;
-      each.mark = this.#state.mark();
-    }
+  /** Apply one more entry. */
+  protected add(each: Entry): void {
+    const { key, event } = each;
+    const change = () => (key[0] === 0 ? this.model.replay(this.state, event) : this.#show(event));
+    each.mark = this.state.mark();
+    each.shown = this.tracker ? this.tracker.apply(key, event, this.state, change) : change();
+    this.entries.push(each);
   }
 
   /** Let a check see events that are not entries yet; `end` undoes them. */
   pretend(event: JsonObject, marks: Map<PartitionView, number>): void {
-    if (!marks.has(this)) marks.set(this, this.#state.mark());
+    if (!marks.has(this)) marks.set(this, this.state.mark());
     this.#show(event);
   }
 
   mark(): number {
-    return this.#state.mark();
+    return this.state.mark();
   }
 
   end(mark: number): void {
-    this.#state.rollback(mark);
+    this.state.rollback(mark);
   }
 
   #show(event: JsonObject): boolean {
     if (this.refusals(event).length) return false;
     try {
-      this.model.apply(this.#state, event);
+      this.model.apply(this.state, event);
       return true;
     } catch {
       return false; // the reducer left the state as it was
@@ -218,27 +182,27 @@ export class PartitionView {
       return [{ field: "event.type", message: `is not an event of the profile ${this.model.profile}` }];
     }
     const errors = this.model.shape(event);
-    return errors.length ? errors : this.model.refusals(this.#state, event);
+    return errors.length ? errors : this.model.refusals(this.state, event);
   }
 
   /** The state as plain JSON that shares nothing with it. */
   dump(): Json {
-    return this.#state.dump();
+    return this.state.dump();
   }
 
   /** The committed state up to `known` as text, with its committed_id; null when it is too deep to write. */
   base(known: number): { committedId: number; state: string } | null {
     const first = this.#after(committedKey(known));
-    const above = this.#entries.slice(first);
-    const committedId = first ? (this.#entries[first - 1] as Entry).key[1] : this.folded;
-    this.#undo(first);
+    const above = this.entries.slice(first);
+    const committedId = first ? (this.entries[first - 1] as Entry).key[1] : this.folded;
+    this.rollback(first);
     let state: string | null = null;
     try {
-      state = JSON.stringify(this.#state.dump());
+      state = JSON.stringify(this.state.dump());
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
     }
-    this.#apply(above);
+    this.applyAll(above);
     if (state === null) return null;
     this.sinceSnapshot = -first; // those still entries are counted again when they are settled
     return { committedId, state };
@@ -247,13 +211,13 @@ export class PartitionView {
   /** Where a key is or would be, and whether it is there. */
   #find(key: Key): [number, boolean] {
     let low = 0;
-    let high = this.#entries.length;
+    let high = this.entries.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (compare((this.#entries[middle] as Entry).key, key) < 0) low = middle + 1;
+      if (compare((this.entries[middle] as Entry).key, key) < 0) low = middle + 1;
       else high = middle;
     }
-    const found = this.#entries[low];
+    const found = this.entries[low];
     return [low, found !== undefined && compare(found.key, key) === 0];
   }
 

@@ -4,13 +4,15 @@
  * one is missing for a while, as when the tab that made it died before it could say so, all is read again.
  */
 
+import type { Config } from "../config.js";
 import { UnknownPartition } from "../errors.js";
 import type { Model } from "../model/model.js";
 import { parseEvent } from "../store/apply.js";
 import type { EventLog } from "../store/log.js";
 import type { Change, DraftRecord } from "../store/types.js";
+import type { Transactions, TransactionView } from "../transactions.js";
 import type { FieldError, Json, JsonObject } from "../wire.js";
-import { committedKey, draftKey, entry, PartitionView, type Entry, type Key } from "./partition-view.js";
+import { committedKey, draftKey, entry, PartitionView, type Entry, type Key, type ViewTracker } from "./partition-view.js";
 
 /** How long a missing change is waited for. */
 const GAP_MS = 250;
@@ -23,6 +25,23 @@ export interface Applied {
   readonly rejected: readonly DraftRecord[];
   /** Whether other drafts came or went. */
   readonly drafts: boolean;
+}
+
+/** Hears how the views apply the drafts of this tab, and what they became. */
+export interface Tracker {
+  /** For the view of one partition. */
+  of(partition: string): ViewTracker;
+  settled(events: Change["settled"]): void;
+}
+
+/** What it needs of its session. */
+export interface ReplicaHost {
+  readonly config: Config;
+  readonly log: EventLog;
+  /** Of the model that folds the events. */
+  readonly label: string;
+  onApplied(applied: Applied): void;
+  fail(error: unknown): void;
 }
 
 interface OpenView {
@@ -47,14 +66,13 @@ export class Replica {
   #gap: ReturnType<typeof setTimeout> | null = null;
   #work: Promise<void> = Promise.resolve();
   #closed = false;
+  readonly #failed = (error: unknown) => this.host.fail(error);
 
   constructor(
-    readonly log: EventLog,
+    readonly host: ReplicaHost,
     readonly model: Model,
-    readonly label: string,
-    readonly snapshotEvery: number,
-    readonly applied: (applied: Applied) => void,
-    readonly failed: (error: unknown) => void,
+    readonly transactions: Transactions | undefined,
+    readonly tracker: Tracker | undefined,
   ) {}
 
   get partitions(): string[] {
@@ -68,17 +86,18 @@ export class Replica {
 
   async #reload(): Promise<void> {
     const before = new Map([...this.pending, ...this.rejected]);
-    const { notes, drafts } = await this.log.load();
+    const { notes, drafts } = await this.host.log.load();
     this.#revision = notes.revision;
     this.pending.clear();
     this.rejected.clear();
     for (const draft of drafts) (draft.reason === null ? this.pending : this.rejected).set(draft.id, draft);
+    const gone = [...before.keys()].filter((id) => !this.pending.has(id) && !this.rejected.has(id));
+    const settled = await this.host.log.settled(gone);
+    this.tracker?.settled(settled);
     for (const name of this.#views.keys()) await this.#open(name);
     for (const number of [...this.#waiting.keys()]) if (number <= this.#revision) this.#waiting.delete(number);
-    const gone = [...before.keys()].filter((id) => !this.pending.has(id) && !this.rejected.has(id));
-    const settled = await this.log.settled(gone);
     const rejected = [...this.rejected.values()].filter((draft) => before.get(draft.id)?.reason === null);
-    this.applied({ partitions: this.partitions, settled, rejected, drafts: true });
+    this.host.onApplied({ partitions: this.partitions, settled, rejected, drafts: true });
     this.#release();
   }
 
@@ -95,16 +114,18 @@ export class Replica {
   }
 
   async #open(name: string): Promise<void> {
-    let view = new PartitionView(this.model);
+    const View = this.transactions?.View ?? PartitionView;
+    const tracker = this.tracker?.of(name) ?? null;
+    let view: PartitionView = new View(this.model, null, 0, tracker);
     let snapshotChars = 0;
     const above: { committedId: number; event: JsonObject }[] = [];
-    const row = await this.log.read(
+    const row = await this.host.log.read(
       name,
-      this.label,
+      this.host.label,
       (record) => {
-        if (record.label !== this.label) return false;
+        if (record.label !== this.host.label) return false;
         try {
-          view = new PartitionView(this.model, this.model.load(JSON.parse(record.state)), record.committedId);
+          view = new View(this.model, this.model.load(JSON.parse(record.state)), record.committedId, tracker);
           snapshotChars = record.state.length;
           return true;
         } catch {
@@ -116,6 +137,7 @@ export class Replica {
           if (committedId <= known) view.fold(committedId, event);
           else above.push({ committedId, event });
         }
+        view.state.settle(); // so that the journal of a long history stays small
       },
     );
     const known = row?.known ?? 0;
@@ -135,7 +157,7 @@ export class Replica {
   receive(change: Change): Promise<void> {
     if (change.revision > this.#revision) this.#waiting.set(change.revision, change);
     const shown = new Promise<void>((resolve) => this.#waiters.push([change.revision, resolve]));
-    this.#serially(() => this.#catchUp()).catch(this.failed);
+    this.#serially(() => this.#catchUp()).catch(this.#failed);
     return shown;
   }
 
@@ -151,7 +173,7 @@ export class Replica {
     if (this.#waiting.size && this.#gap === null && !this.#closed) {
       this.#gap = setTimeout(() => {
         this.#gap = null;
-        if (this.#waiting.size && !this.#closed) this.reload().then(() => this.#serially(() => this.#catchUp())).catch(this.failed);
+        if (this.#waiting.size && !this.#closed) this.reload().then(() => this.#serially(() => this.#catchUp())).catch(this.#failed);
       }, GAP_MS);
     }
   }
@@ -181,6 +203,7 @@ export class Replica {
       this.pending.delete(draft.id);
       this.rejected.set(draft.id, draft);
     }
+    this.tracker?.settled(change.settled);
     const partitions: string[] = [];
     for (const [name, open] of this.#views) {
       const row = change.rows.find((each) => each.name === name);
@@ -198,39 +221,19 @@ export class Replica {
     partitions.push(...this.#showTransactionsWhole().filter((name) => !partitions.includes(name)));
     for (const name of partitions) {
       const open = this.#views.get(name) as OpenView;
-      await this.#snapshot(name, open, Math.max(this.snapshotEvery, open.snapshotChars / 500));
+      await this.#snapshot(name, open, Math.max(this.host.config.options.snapshotEvery, open.snapshotChars / 500));
     }
     const drafts = change.drafts.length + change.gone.length + change.rejected.length > 0;
-    this.applied({ partitions, settled: change.settled, rejected: change.rejected, drafts });
+    this.host.onApplied({ partitions, settled: change.settled, rejected: change.rejected, drafts });
   }
 
-  /** Hide the transactions that do not fit in one of their partitions in all of them; the views that changed.
-   *
-   * In the order of their drafts: whether one fits depends on those before it alone.
-   */
+  /** Hide the transactions that do not fit in one of their partitions; the views that changed. */
   #showTransactionsWhole(): string[] {
-    const changed = new Set<string>();
-    const hide = (name: string, open: OpenView, batches: ReadonlySet<number>): void => {
-      open.view.hide(batches);
-      open.revision += 1;
-      changed.add(name);
-    };
-    for (const [name, open] of this.#views) if (open.view.hidden.size) hide(name, open, new Set());
-    const spanning = new Map<number, Set<string>>();
-    for (const { batch, partitions } of this.pending.values()) {
-      if (batch === undefined) continue;
-      const names = spanning.get(batch) ?? new Set<string>();
-      for (const name of partitions) if (this.#views.has(name)) names.add(name);
-      spanning.set(batch, names);
-    }
-    for (const [batch, names] of spanning) {
-      const views = [...names].map((name) => [name, this.#views.get(name) as OpenView] as const);
-      if (!views.some(([, open]) => open.view.unfit.has(batch))) continue;
-      for (const [name, open] of views) {
-        if (!open.view.unfit.has(batch)) hide(name, open, new Set([...open.view.hidden, batch]));
-      }
-    }
-    return [...changed];
+    if (!this.transactions) return [];
+    const views = new Map([...this.#views].map(([name, { view }]) => [name, view as TransactionView]));
+    const changed = this.transactions.showWhole(views, this.pending.values());
+    for (const name of changed) this.#of(name).revision += 1;
+    return changed;
   }
 
   /** Bring one view up to date: it is the same when the change is not about it, or must be rebuilt. */
@@ -273,7 +276,7 @@ export class Replica {
       return;
     }
     open.snapshotChars = base.state.length;
-    await this.log.putSnapshot({ partition: name, label: this.label, ...base });
+    await this.host.log.putSnapshot({ partition: name, label: this.host.label, ...base });
   }
 
   /** One after the other: reading and changing never overlap. */
@@ -292,6 +295,11 @@ export class Replica {
     const open = this.#views.get(name);
     if (open === undefined) throw new UnknownPartition(name);
     return open;
+  }
+
+  /** The view of a partition, where it is shown. */
+  view(name: string): PartitionView | undefined {
+    return this.#views.get(name)?.view;
   }
 
   /** The state of a partition now; the same object until it changes. */
