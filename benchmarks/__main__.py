@@ -5,7 +5,7 @@ python -m benchmarks compare    this tree beside another revision of it
 python -m benchmarks report     tables and pictures once more, from kept results
 python -m benchmarks parts      the measurements of single parts, one after the other
 python -m benchmarks NAME …     those named: canonical tree client firstsync loading pruning postgres nodes pipeline
-                                snapshots audit archive importing erasing hostile presence browser
+                                snapshots audit archive importing erasing hostile presence front browser
 
 The first three explain themselves with --help.
 """
@@ -25,7 +25,7 @@ COMMANDS = {
 }
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
-    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence", "browser",
+    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence", "front", "browser",
 )  # fmt: skip
 
 
