@@ -43,7 +43,7 @@ from unisono.ipc.messages import Ready
 from unisono.ipc.tracing import open_tracer
 from unisono.lake.cold.archive import ArchivedReader
 from unisono.model.load import Model
-from unisono.node.heap import keep_large_buffers
+from unisono.node.heap import keep_freed_memory
 from unisono.node.open_log import open_archive, open_reader, store_timeouts
 from unisono.reader.process import Reader
 from unisono.store.cluster import Cluster, ModelRefused
@@ -167,7 +167,7 @@ def _become_child(
         for sock in inherited - keep:
             sock.close()
         current_process().name = role  # the field `process` of log lines
-        keep_large_buffers()
+        keep_freed_memory()
         code = run(control)
     except StoreUnusable as error:
         print(f"unisono: {error}", file=sys.stderr)  # noqa: T201
