@@ -20,7 +20,13 @@ from unisono.client.sync.drafts import UNFIT
 from unisono.protocol.client_codec import CommittedEvent, Limits, decode
 from unisono.vocabulary import FieldError
 
-SECONDS = {"requested_at": "requestedAt", "retry_at": "retryAt", "wait_s": "waitMs", "at": "at"}
+SECONDS = {
+    "requested_at": "requestedAt",
+    "retry_at": "retryAt",
+    "connect_lost_at": "connectLostAt",
+    "wait_s": "waitMs",
+    "at": "at",
+}
 NAMES = ["p", "q", "é", "__proto__"]
 OTHERS = [
     "Lost", "DraftsWaiting", "DraftsWaiting", "PartitionAdded", "PartitionRemoved", "TimerFired", "DraftRetried",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.sync.driving import Drive, asked, committed, of, one, rejected, reports
 from unisono.client.options import Options
-from unisono.client.sync.advance import Phase
+from unisono.client.sync.advance import LATE_CONNECT_S, Phase
 from unisono.client.sync.inputs_effects import (
     Accepted,
     Apply,
@@ -15,6 +15,7 @@ from unisono.client.sync.inputs_effects import (
     DraftsWaiting,
     DropConnection,
     Lost,
+    Opened,
     PartitionAdded,
     Retry,
     SendConnect,
@@ -236,6 +237,29 @@ def test_close_4001_alone_asks_for_a_new_token_too() -> None:
 def test_a_client_that_was_replaced_does_not_fight() -> None:
     drive = Drive()
     drive.live()
+    assert "took over" in one(Stop, drive.feed(Lost(4003))).reason
+
+
+@pytest.mark.req("CLIENT-08", "CONN-05")
+def test_a_connect_of_its_own_that_arrives_late_stops_no_client() -> None:
+    drive = Drive()
+    drive.feed(Dialing())
+    drive.feed(Opened())
+    drive.feed(Lost(None))  # given up; the server takes this connect after the next one
+    drive.live()
+    one(Retry, drive.feed(Lost(4003)))
+    drive.live()
+    assert "took over" in one(Stop, drive.feed(Lost(4003))).reason, "one late connect explains one end"
+
+
+@pytest.mark.req("CLIENT-08", "CONN-05")
+def test_a_connect_that_was_lost_long_ago_explains_nothing() -> None:
+    drive = Drive()
+    drive.feed(Dialing())
+    drive.feed(Opened())
+    drive.feed(Lost(None))
+    drive.live()
+    drive.now += LATE_CONNECT_S + 1
     assert "took over" in one(Stop, drive.feed(Lost(4003))).reason
 
 

@@ -69,6 +69,9 @@ UNSUPPORTED: Final = frozenset({"protocol_version_unsupported", "profile_unsuppo
 FATAL: Final = UNSUPPORTED | {"auth_failed", "server_error"}
 """Errors after which the connection closes (ERR-01)."""
 
+LATE_CONNECT_S: Final = 60.0
+"""A server may take a `connect` so long after its sender gave the connection up, and end the next one for it."""
+
 
 def advance(state: SyncState, happened: Input, now: float) -> tuple[SyncState, tuple[Effect, ...]]:
     """The state after `happened`, and the effects to perform, in order."""
@@ -175,13 +178,15 @@ def _on_lost(step: Transition, code: int | None) -> None:
         drafts.on_refused(step, "too_big", "the message was too big for the server", ())
     if failing_drafts.is_server_failure(step, code):
         failing_drafts.on_server_failure(step)
-    if code == CloseCode.REPLACED:
+    lost_at = state.connect_lost_at
+    if code == CloseCode.REPLACED and (lost_at is None or step.now - lost_at > LATE_CONNECT_S):
         step.emit(Stop("another connection with this client_id took over"))
     elif state.failure in UNSUPPORTED or (state.failure is None and code == CloseCode.UNSUPPORTED):
         step.emit(Stop("the server does not speak this protocol version or profile"))
     else:
         step.emit(Retry(new_token=state.failure == "auth_failed" or code == CloseCode.AUTH_FAILED))
     step.set(
+        connect_lost_at=_connect_lost_at(step, code),
         phase=Phase.OFFLINE,
         pending_request=None,
         retry_at=None,
@@ -199,6 +204,13 @@ def _on_lost(step: Transition, code: int | None) -> None:
         highest_seen_id=0,
         tail_events=0,
     )
+
+
+def _connect_lost_at(step: Transition, code: int | None) -> float | None:
+    """One connection that is replaced is explained by one late connect; the next one is somebody else's."""
+    if step.state.pending_request == "connect":
+        return step.now
+    return None if code == CloseCode.REPLACED else step.state.connect_lost_at
 
 
 def _on_timer(step: Transition) -> None:

@@ -73,6 +73,7 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
       often on a draft that was sent alone; `set_aside_drafts`: the drafts left out of submits for it.
     - `atomic_granted`: whether the server takes atomic batches (EXT-10); None before it has said so.
     - `submitted_batch`: whether `submitted` is one atomic batch.
+    - `connect_lost_at`: when a connection last ended between `connect` and its answer; None if none has.
     - `storing`: an Apply is not yet in the store.
     - `wants_snapshots`: whether this client asks for them; `server_sends_snapshots`: whether the server has agreed.
     - `snapshot_based`: partitions whose stored history begins with a snapshot, which a new start must drop.
@@ -104,6 +105,7 @@ class SyncState(msgspec.Struct, frozen=True, kw_only=True):
     draft_failures: dict[str, int] = {}
     set_aside_drafts: dict[str, SetAsideDraft] = {}
     atomic_granted: bool | None = None
+    connect_lost_at: float | None = None
     storing: bool = False
     wants_snapshots: bool = False
     snapshot_based: frozenset[str] = frozenset()
@@ -163,6 +165,7 @@ class SyncStateChanges(TypedDict, total=False):
     draft_failures: dict[str, int]
     set_aside_drafts: dict[str, SetAsideDraft]
     atomic_granted: bool | None
+    connect_lost_at: float | None
     storing: bool
     wants_snapshots: bool
     snapshot_based: frozenset[str]

@@ -169,6 +169,9 @@ function onConnected(step: Transition, connected: Connected): void {
   step.requestNext();
 }
 
+/** A server may take a `connect` so long after its sender gave the connection up, and end the next one for it. */
+const LATE_CONNECT_MS = 60_000;
+
 function onLost(step: Transition, code: number | null): void {
   const { state } = step;
   if (state.pendingRequest === "submit" && code === CLOSE_TOO_BIG) {
@@ -176,14 +179,19 @@ function onLost(step: Transition, code: number | null): void {
     onRefused(step, "too_big", "the message was too big for the server", []);
   }
   if (isServerFailure(step, code)) onServerFailure(step);
-  if (code === CLOSE_REPLACED) {
+  const replaced = code === CLOSE_REPLACED;
+  let connectLostAt = state.connectLostAt;
+  if (replaced && (connectLostAt === null || step.now - connectLostAt > LATE_CONNECT_MS)) {
     step.emit({ kind: "Stop", reason: "another connection with this client_id took over" });
   } else if (state.failure === null ? code === CLOSE_UNSUPPORTED : UNSUPPORTED.includes(state.failure)) {
     step.emit({ kind: "Stop", reason: "the server does not speak this protocol version or profile" });
   } else {
     step.emit({ kind: "Retry", newToken: state.failure === "auth_failed" || code === CLOSE_AUTH_FAILED });
   }
-  step.set(DISCONNECTED);
+  // One connection that is replaced is explained by one late connect; the next one is somebody else's.
+  if (replaced) connectLostAt = null;
+  if (state.pendingRequest === "connect") connectLostAt = step.now;
+  step.set({ ...DISCONNECTED, connectLostAt });
 }
 
 function onTimer(step: Transition): void {

@@ -57,6 +57,7 @@ export interface SetAsideDraft {
  *   on a draft that was sent alone; `setAsideDrafts`: the drafts left out of submits for it.
  * - `atomicGranted`: whether the server takes atomic batches (EXT-10); null before it has said so.
  * - `submittedBatch`: whether `submitted` is one atomic batch.
+ * - `connectLostAt`: when a connection last ended between `connect` and its answer; null if none has.
  * - `storing`: an Apply is not yet in the store.
  * - `wantsSnapshots`: whether this client asks for them; `serverSendsSnapshots`: whether the server has agreed.
  * - `snapshotBased`: partitions whose stored history begins with a snapshot, which a new start must drop.
@@ -88,6 +89,7 @@ export interface SyncState {
   readonly draftFailures: ReadonlyMap<string, number>;
   readonly setAsideDrafts: ReadonlyMap<string, SetAsideDraft>;
   readonly atomicGranted: boolean | null;
+  readonly connectLostAt: number | null;
   readonly storing: boolean;
   readonly wantsSnapshots: boolean;
   readonly snapshotBased: ReadonlySet<string>;
@@ -153,6 +155,7 @@ export function initialState(profile: string, given: Partial<SyncState> = {}): S
     draftFailures: new Map(),
     setAsideDrafts: new Map(),
     atomicGranted: null,
+    connectLostAt: null,
     submittedBatch: false,
     storing: false,
     wantsSnapshots: false,
