@@ -16,6 +16,7 @@ from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
 from unisono.console import api, log_views, metric_history, partition_history, replay_client, sessions, site
 from unisono.front import backpressure, catchup, history_requests
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
+from unisono.front.auth.verified_tokens import MAX_REMEMBERED, MAX_REMEMBERED_BYTES
 from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.descriptors import MAX_REFUSED
 from unisono.front.early_messages import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
@@ -40,6 +41,7 @@ from unisono.node.model_review import EVENT_TIMEOUT_S
 from unisono.node.supervisor import STATS_TIMEOUT_S
 from unisono.protocol.identities import CLIENT_ID_BYTES_MAX, EVENT_ID_BYTES_MAX
 from unisono.protocol.partitions import ENTRIES_MAX, NAME_BYTES_MAX, SENT_NAME_BYTES_MAX
+from unisono.reader.read_ahead import HISTORIES_MAX, PAGES_BYTES_MAX
 from unisono.store.check import FINDINGS_KEPT_MAX
 from unisono.store.maintenance import PRUNE_BYTES_MAX, PRUNE_EVENTS_MAX
 from unisono.store.merge_ids import KEPT_MAX
@@ -93,9 +95,12 @@ FIXED: Final = (
     f"| presence that waits to be sent to other nodes | {MAX_WAITING:,} changes |",
     f"| requests of one connection for history that wait for their turn | {history_requests.MAX_WAITING} |",
     f"| a token | {size(MAX_TOKEN_BYTES)} |",
+    f"| tokens that were verified and are remembered, per front | {MAX_REMEMBERED:,}, or"
+    f" {size(MAX_REMEMBERED_BYTES)} of claims |",
     f"| a key file or JWKS | {size(MAX_KEY_FILE_BYTES)} |",
     f"| clients remembered for the rate limit, per front | {MAX_CLIENTS:,} |",
     f"| partition numbers kept in memory by a reader of the log | {NUMBERS_MAX:,} |",
+    f"| pages that the reader of an embedded log has read ahead | {HISTORIES_MAX}, or {size(PAGES_BYTES_MAX)} |",
     "| ids found for the next pages of histories of many partitions, in the reader |"
     f" {KEPT_MAX:,}, partitions and names included; of archived history {CURSORS_KEPT_MAX:,} partitions |",
     "| sets of partitions remembered as being in the archive |"

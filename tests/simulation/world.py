@@ -374,6 +374,7 @@ def simulated_world(directory: Path, chooser: Chooser, seed: int, **more: Any) -
         with (
             patch("unisono.front.services.now_ms", world.now_ms),
             patch("unisono.front.connection.now_ms", world.now_ms),
+            patch("unisono.front.connecting.now_ms", world.now_ms),
             patch("unisono.front.deadlines.now_ms", world.now_ms),
         ):
             try:

@@ -24,8 +24,10 @@ from unisono.ipc.messages import (
 from unisono.ipc.stats import Counters
 from unisono.lake.cold.archive import ColdWatermarks
 from unisono.reader.cold_pages import ColdPages, PageAsk
+from unisono.reader.read_ahead import ReadAhead
 from unisono.reader.read_page import ArchivePages, answer_newest, answer_page
 from unisono.store.port import LogReader, Pruned, StorageError
+from unisono.store.sqlite.reader import SqliteReader
 
 logger = logging.getLogger("unisono.reader")
 
@@ -58,12 +60,16 @@ class Reader:
         for channel in (node, *fronts):
             self._selector.register(channel, selectors.EVENT_READ, channel)
         self._counters = Counters()
+        self._ahead = ReadAhead(log) if isinstance(log, SqliteReader) else None
 
     def run(self) -> None:
         self._node.send([Ready()])
         try:
             while True:
-                for key, _ in self._selector.select():
+                ready = self._selector.select(None if self._ahead is None or self._ahead.idle else 0)
+                if not ready and self._ahead is not None:
+                    self._ahead.read()
+                for key, _ in ready:
                     channel: Channel | None = key.data
                     if channel is None:
                         go_on = self._send_cold_pages()
@@ -113,7 +119,10 @@ class Reader:
         """
         if ask.start is not None or ask.since >= self._cold_sets.upto(ask.partitions):
             try:
-                self._send_page(channel, answer_page(self._log, ask))
+                page = (None if self._ahead is None else self._ahead.take(ask)) or answer_page(self._log, ask)
+                self._send_page(channel, page)
+                if self._ahead is not None and isinstance(page, PageResult):
+                    self._ahead.answered(ask, page)
             except Pruned as pruned:
                 self._cold_sets.note(ask.partitions, pruned.upto)
                 self._ask_cold(channel, ask, pruned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -189,7 +190,7 @@ def a_submission_may_go_everywhere() -> Patches:
 
 @mutant("H8")
 def tokens_never_expire() -> Patches:
-    return [patch.object(Deadlines, "_expiry_due", lambda *_: None)]
+    return [patch.object(Deadlines, "_next_look", lambda *_: inf)]
 
 
 # -- clients -------------------------------------------------------------------------------------------------
