@@ -21,7 +21,7 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 """How long an example takes says something of the machine and nothing of what is tested."""
 
-SLOW_FIRST = ("faults", "nodes", "server", "simulation", "authority")
+SLOW_FIRST = ("faults", "nodes", "server", "simulation", "docs", "console", "js", "authority")
 """Directories whose files take minutes: where several run at once, none of them should begin last. Those of the
 pipeline, which work, take turns with these, which wait."""
 
