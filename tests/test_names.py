@@ -15,6 +15,9 @@ LINES_MAX = 400
 """A longer file wants to be two, each with one idea."""
 
 
+LOGGING = {f"log.{level}" for level in ("debug", "info", "warning", "error", "critical", "exception")}
+
+
 def test_no_file_is_longer_than_one_idea_needs() -> None:
     """Without exception, in the program and in its tests."""
     paths = [
@@ -33,6 +36,22 @@ def test_no_two_public_classes_have_one_name() -> None:
                 places[node.name].append(path.relative_to(ROOT).as_posix())
     assert len(places) > 300
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+SERVER_ROOMS = ("authority", "console", "front", "ipc", "node", "reader", "store")
+
+
+def test_every_log_line_of_the_server_has_fields() -> None:
+    """What a line puts into its text is also a field of JSON logs."""
+    lines, bare = 0, []
+    for path in (path for room in SERVER_ROOMS for path in sorted((ROOT / room).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in LOGGING:
+                lines += 1
+                if len(node.args) > 1 and not any(keyword.arg == "extra" for keyword in node.keywords):
+                    bare.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert lines > 30
+    assert bare == []
 
 
 def test_no_table_is_read_by_threads_that_call_python() -> None:

@@ -20,6 +20,7 @@ PLAYED = [page for page in PAGES if any(block.language == "console" for block in
 LONG = {
     "docs/pipeline-audit.md",
     "docs/pipeline-erase.md",
+    "docs/pipeline-import.md",
     "docs/pipeline-revalidate.md",
     "docs/pipeline-snapshots.md",
 }

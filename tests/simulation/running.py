@@ -11,6 +11,7 @@ Runs are exact for one PYTHONHASHSEED; the command sets it to 0 for itself.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import logging
 import os
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--exhaustive", type=int, metavar="DEVIATIONS")
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    gc.freeze()  # what is imported lives as long as this process
     if given.exhaustive is not None:
         exploration, failed = Exploration(given.exhaustive, given.mutant), 0
         for choices, found in exploration.failures():

@@ -156,7 +156,9 @@ class StuckFile:
             try:
                 yield msgspec.json.decode(line, type=StuckRule)
             except msgspec.DecodeError:
-                log.warning("a line of %s cannot be read and counts for nothing", self._path)
+                log.warning(
+                    "a line of %s cannot be read and is ignored", self._path, extra={"file": str(self._path)}
+                )
 
 
 def is_standing(pid: int) -> bool:
@@ -201,6 +203,7 @@ class CallWatch:
                 took_s,
                 call.event_id,
                 "judged" if call.judging else "replayed from the log",
+                extra={"rule": call.rule, "event_id": call.event_id, "running_s": round(took_s, 1)},
             )
         return False
 
@@ -219,6 +222,7 @@ class CallWatch:
             says,
             call.event_id,
             STUCK_FILE,
+            extra={"rule": call.rule, "event_id": call.event_id, "file": STUCK_FILE},
         )
         self._file.add(call, now_ms)
         self._remembered = True

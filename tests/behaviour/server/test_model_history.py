@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -141,14 +142,15 @@ def test_the_admin_port_and_sighup_tell_the_same(server: Server, peer: Peer, tmp
 def test_a_rule_that_does_not_return_is_named_and_never_gets_into_force(
     server: Server, peer: Peer, tmp_path: Path
 ) -> None:
-    """Meanwhile others commit: the server is not what waits."""
-    write_model(tmp_path / "model", 2, "while 'id' not in event.data: pass")
+    """Meanwhile others commit: the server is not what waits. (Rules that keep a core busy: test_costs.)"""
+    write_model(tmp_path / "model", 2, "while 'id' not in event.data: time.sleep(0.05)")
     command = [sys.executable, "-m", "unisono", "model", "reload", "--data", str(server.data)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as reloading:
         commits = 0
         while reloading.poll() is None:
             commits += 1
             peer.commit(["p"], note(id="x"))
+            time.sleep(0.05)
         assert reloading.stderr is not None
         said = reloading.stderr.read()
     assert reloading.returncode == 1

@@ -63,13 +63,19 @@ def record_location(connection: Connection[Row]) -> None:
             ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         if moved:
-            log.warning("log location changed (%s), but this role may not record it: %s", moved, error)
+            log.warning(
+                "log location changed (%s), but this role may not record it: %s",
+                " and ".join(moved),
+                one_line(error),
+                extra={"changed": list(moved), "error": one_line(error)},
+            )
         return
     if moved and noted is not None:
         log.warning(
             "log location changed (%s): its history may differ, new log_epoch %d, clients start over from 0",
             " and ".join(moved),
             noted[0],
+            extra={"changed": list(moved), "log_epoch": noted[0]},
         )
 
 
@@ -126,6 +132,11 @@ def _part(connection: Connection[Row], query: str) -> str:
     try:
         row = connection.execute(SQL[query]).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction) as error:
-        log.debug("log location: %s cannot be read: %s", PARTS[query], one_line(error))
+        log.debug(
+            "log location: %s cannot be read: %s",
+            PARTS[query],
+            one_line(error),
+            extra={"part": PARTS[query], "error": one_line(error)},
+        )
         return UNKNOWN
     return UNKNOWN if row is None or row[0] is None else str(row[0])

@@ -247,7 +247,12 @@ def _known(directory: BackupDirectory) -> tuple[list[str], dict[bytes, ChunkPlac
             index = directory.index(name, directory.manifest(name))
             directory.expect_packs(index)
         except StorageError as error:
-            log.warning("the backup %s is damaged, everything is stored again: %s", name, error)
+            log.warning(
+                "the backup %s is damaged, everything is stored again: %s",
+                name,
+                error,
+                extra={"backup": name, "error": str(error)},
+            )
             break
         return list(index.packs), dict(index)
     return [], {}

@@ -51,7 +51,12 @@ def check_restored(
         set_identity(connection, given)
     elif version >= IDENTITY_SCHEMA_VERSION and (why := _changed(connection, _seen(directory))) is not None:
         epoch = new_epoch(connection)
-        log.warning("log restored: %s; new log_epoch %d, clients start over from 0", why, epoch)
+        log.warning(
+            "log restored: %s; new log_epoch %d, clients start over from 0",
+            why,
+            epoch,
+            extra={"reason": why, "log_epoch": epoch},
+        )
     write_identity_file(connection)
 
 

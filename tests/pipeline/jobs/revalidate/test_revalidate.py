@@ -65,7 +65,14 @@ MODELS: dict[str, tuple[Edit, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+ALSO_IN_EVERYTHING = ("removed", "new rule", "no checks")
+"""`make soak` has them alone; the suite has the first two within "everything"."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.soak] if name in ALSO_IN_EVERYTHING else []) for name in MODELS],
+)
 def test_counts_are_those_of_a_server(
     name: str, spark: SparkSession, lake: Lake, records: list[Record], tmp_path: Path
 ) -> None:
