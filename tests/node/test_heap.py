@@ -39,5 +39,5 @@ def test_a_c_library_without_the_option_is_left_alone(monkeypatch: pytest.Monkey
     class Nothing:
         pass
 
-    monkeypatch.setattr(heap.ctypes, "CDLL", lambda _: Nothing())
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Nothing())
     heap.keep_freed_memory()
