@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.behaviour.server.harness import Closed, Server, tree_event
+from tests.behaviour.server.harness import Closed, Server, item, tree_event
 from tests.console.operator import Operator
 from tests.waiting import until
 from unisono.samples import sample_model
@@ -57,6 +57,33 @@ def test_an_event_is_shown_whole(ids: list[int], operator: Operator) -> None:
     assert len(event["hash"]) == 64
     assert event["client_id"] == "ann"
     assert "no event" in operator.refused("event", 409, committed_id=10**9)
+
+
+def test_the_path_of_an_event_has_times_while_somebody_looks(
+    server: Server, ids: list[int], operator: Operator
+) -> None:
+    head = operator.get("events", limit=1)["head"]
+    operator.get("times", after=head)  # from now on times are noted
+    with server.client("reader") as reader, server.client("ann") as ann:
+        reader.sync(["paths"], subscription_partitions=["paths"])
+        single = ann.commit(["paths"], tree_event("s1", "outline", title="One"))
+        batch = ann.submit(*(item(["paths"], tree_event(f"b{n}", "outline", title="b")) for n in range(3)))
+        assert [each["committed_id"] for each in batch] == [single + 1, single + 2, single + 3]
+        for _ in range(4):
+            reader.expect("event_broadcast")
+        alone = ann.commit(["nobody"], tree_event("s2", "outline", title="Two"))
+    found = operator.get("times", after=head)
+    groups = {group[0]: group for group in found["groups"]}
+    noted = {entry[0]: entry for entry in found["fronts"]}
+    assert [entry[:2] for entry in found["fronts"]] == [
+        [single, single], [single + 1, single + 3], [alone, alone]
+    ]  # fmt: skip
+    assert [entry[4] for entry in found["fronts"]] == [1, 3, 0]
+    for first in (single, single + 1, alone):
+        _, _, _, begin_s, judge_s, commit_s, started_s = groups[first]
+        _, _, submitted_s, delivered_s, _ = noted[first]
+        durable_s = started_s + begin_s + judge_s + commit_s
+        assert submitted_s < started_s < durable_s < delivered_s
 
 
 def test_groups_have_times_and_refusals_have_examples(ids: list[int], operator: Operator) -> None:

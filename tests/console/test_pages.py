@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -37,13 +38,15 @@ def load(server: Server, ids: list[int]) -> Iterator[None]:
     over = threading.Event()
 
     def submit() -> None:
-        with server.client("bot", "canonical") as bot:
+        with server.client("bot", "canonical") as bot, server.client("reader", "canonical") as reader:
+            reader.sync(["notes"], subscription_partitions=["notes"])
             number = 0
             while not over.wait(0.03):
                 number += 1
                 note = {"id": f"note-{number}", "text": HOSTILE}
                 event = {"type": "event", "payload": {"schema": "note.added", "data": note}}
                 bot.submit(item(["notes"], event))
+                reader.expect("event_broadcast")
                 wrong = {"type": "event", "payload": {"schema": "note.added", "data": {"id": number}}}
                 bot.submit(item(["notes"], wrong))
 
@@ -174,6 +177,10 @@ def test_the_log_lives_pauses_filters_and_opens_events(
         page.wait_for_function(
             "(id) => document.querySelector('table.log tbody tr').dataset.id !== id", arg=first
         )
+        timed = page.locator("table.log tr.timed").first
+        timed.wait_for()
+        path = [timed.locator(f".{step}").inner_text() for step in ("judged", "since", "delivered")]
+        assert all(re.fullmatch(r"\+[\d.,]+ ms", step) for step in path), path
         page.get_by_role("button", name="Pause").click()
         paused = page.get_by_role("button", name="Resume")
         assert paused.get_attribute("aria-pressed") == "true"

@@ -142,7 +142,10 @@ class ConsoleApi:
         return found
 
     async def _times(self, request: web.Request) -> Json:
-        return await self._executed("recent_groups", str(parameters.number(request, "after", 0)))
+        after = parameters.number(request, "after", 0)
+        groups = await self._executed("recent_groups", str(after))
+        assert isinstance(groups, dict)
+        return {**groups, "fronts": await self._host.event_times(after)}
 
     async def _refusals(self, request: web.Request) -> Json:  # noqa: ARG002
         return await self._executed("refusals")

@@ -45,6 +45,10 @@ class Queued:
         if not requests:
             del self._requests[conn]
 
+    def unanswered(self) -> dict[int, int]:
+        """How many requests of each connection wait for their answer."""
+        return {conn: len(requests) for conn, requests in self._requests.items()}
+
     def void(self) -> None:
         """The authority has dropped every request."""
         self._requests.clear()

@@ -7,6 +7,7 @@ from itertools import count
 
 from unisono.config import Settings
 from unisono.front.backpressure import RETRY_MS, Queued
+from unisono.front.event_times import EventWatch
 from unisono.front.rates import RateLimiter
 from unisono.front.submit_traces import SubmitTraces
 from unisono.ipc.link import Link
@@ -42,6 +43,7 @@ class FrontRequests:
         self, settings: Settings, now: Callable[[], float], traces: SubmitTraces | None = None
     ) -> None:
         self.traces = traces
+        self.watch: EventWatch | None = None
         self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
         self.sync_bytes = 0
         self._max_sync_bytes = settings.max_sync_queue_bytes
@@ -84,6 +86,8 @@ class FrontRequests:
         self.queued.add(submission.conn, len(submission.items), size)
         if self.traces is not None:
             self.traces.begin(submission)
+        if self.watch is not None:
+            self.watch.begin(submission.conn)
         self.authority.send(submission)
 
     def answered(self, conn: int) -> None:
@@ -91,6 +95,8 @@ class FrontRequests:
         self.queued.answered(conn)
         if self.traces is not None:
             self.traces.answered(conn)
+        if self.watch is not None:
+            self.watch.answered(conn)
 
     # -- sync ----------------------------------------------------------------------------------------------
 
@@ -145,5 +151,7 @@ class FrontRequests:
     def drop_authority_requests(self) -> None:
         """The authority has dropped every request it had not answered. The reader still answers its pages."""
         self.queued.void()
+        if self.watch is not None:
+            self.watch.forget_all()
         self._heads.clear()
         self._claims.clear()

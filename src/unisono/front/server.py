@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
 from typing import Final
 
+import msgspec
 from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 
 from unisono.config import Settings
@@ -21,6 +23,7 @@ from unisono.front.auth.verify import Verifier
 from unisono.front.connection import NEW_CLAIMS, ClientConnection
 from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
+from unisono.front.event_times import WATCH_S, EventTimes, EventWatch
 from unisono.front.heap_trim import HeapTrim
 from unisono.front.live_access import access_changed
 from unisono.front.openings import Openings, listen
@@ -30,6 +33,7 @@ from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AccessChanged,
     AskConnections,
+    AskEventTimes,
     AskStats,
     AskSubscribers,
     BatchOutcome,
@@ -88,6 +92,7 @@ class Front:
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
         self._unflushed: list[ClientConnection] = []
+        self._watch_end: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
         self._servers: list[asyncio.Server] = []
@@ -226,6 +231,18 @@ class Front:
         self._counters.add("broadcasts", sent)
         if traces is not None:
             traces.delivered(committed, began_ns, sent)
+        if self._requests.watch is not None:
+            self._requests.watch.published(committed, sent)
+
+    def _event_times(self, after: int) -> list[EventTimes]:
+        """Times of events are noted from the first question on, until nobody has asked for WATCH_S."""
+        requests = self._requests
+        if requests.watch is None:
+            requests.watch = EventWatch(time.monotonic, requests.queued.unanswered())
+        if self._watch_end is not None:
+            self._watch_end.cancel()
+        self._watch_end = self._loop.call_later(WATCH_S, setattr, requests, "watch", None)
+        return requests.watch.since(after)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
@@ -286,6 +303,9 @@ class Front:
             case AskSubscribers():
                 counts = [self._hub.count(name) for name in message.partitions]
                 self._node.send(CommandResult(message.ticket, True, encode_payload(counts)))
+            case AskEventTimes():
+                times = self._event_times(message.after)
+                self._node.send(CommandResult(message.ticket, True, msgspec.json.encode(times)))
             case Drain():
                 self._drain()
             case _:

@@ -25,7 +25,7 @@ from unisono.node.metrics import NodeCollector
 from unisono.node.model_reload import OnProgress, ReloadRequest, review_summary
 from unisono.node.model_review import ReviewProgress
 from unisono.node.pipeline_metrics import PipelineCollector
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json, JsonObject
 
 log = logging.getLogger("unisono.admin")
 
@@ -66,6 +66,8 @@ class AdminHost(Protocol):
     async def connections(self, limit: int) -> list[JsonObject]: ...
 
     async def subscribers(self, partitions: Sequence[str]) -> list[int]: ...
+
+    async def event_times(self, after: int) -> list[Json]: ...
 
     async def reload(
         self, request: ReloadRequest, on_progress: OnProgress | None = None

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import count
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp.web import Application
@@ -35,6 +35,7 @@ from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
     AskConnections,
+    AskEventTimes,
     AskStats,
     AskSubscribers,
     CommandResult,
@@ -62,7 +63,7 @@ from unisono.node.processes import (
     run_front,
     run_reader,
 )
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json, JsonObject
 
 log = logging.getLogger("unisono.node")
 
@@ -225,24 +226,28 @@ class Supervisor:
         return await self._connection_list.everywhere(limit)
 
     async def _own_connections(self, limit: int) -> list[JsonObject]:
-        found: list[JsonObject] = []
-        for role in [role for role in self._links if role.startswith("front")]:
-            answer = await self._ask(role, partial(AskConnections, limit=limit), STATS_TIMEOUT_S)
-            found += msgspec.json.decode(answer.body)
-        return found[:limit]
+        answers = await self._ask_fronts(partial(AskConnections, limit=limit))
+        return [each for answer in answers for each in answer][:limit]
 
     async def subscribers(self, partitions: Sequence[str]) -> list[int]:
         """How many connections of this node subscribe to each partition."""
-        counts = [0] * len(partitions)
-        for role in [role for role in self._links if role.startswith("front")]:
-            ask = partial(AskSubscribers, partitions=tuple(partitions))
-            answer = await self._ask(role, ask, STATS_TIMEOUT_S)
-            counts = [a + b for a, b in zip(counts, msgspec.json.decode(answer.body), strict=True)]
-        return counts
+        answers = await self._ask_fronts(partial(AskSubscribers, partitions=tuple(partitions)))
+        return [sum(counts) for counts in zip(*answers, strict=True)]
+
+    async def event_times(self, after: int) -> list[Json]:
+        """When events after an id were submitted to this node and delivered by it: EventTimes of all fronts."""
+        answers = await self._ask_fronts(partial(AskEventTimes, after=after))
+        return [each for answer in answers for each in answer]
 
     async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
         """Review the log under another model, and switch to it unless something speaks against it."""
         return await self._reloader.reload(request, on_progress)
+
+    async def _ask_fronts(self, message: Callable[[int], Message]) -> list[Any]:
+        """The answer of each front."""
+        fronts = [role for role in self._links if role.startswith("front")]
+        answers = await asyncio.gather(*(self._ask(role, message, STATS_TIMEOUT_S) for role in fronts))
+        return [msgspec.json.decode(answer.body) for answer in answers]
 
     async def _ask(
         self, role: str, message: Callable[[int], Message], timeout_s: float
