@@ -15,8 +15,7 @@ from unisono.config import Settings
 from unisono.console import partition_history, replay_process
 from unisono.console.log_views import EventFilter, _after, _before
 from unisono.console.partition_history import HistoryTooLarge
-from unisono.console.replay_process import EVENT_BYTES_SHOWN, Replays
-from unisono.console.replay_requests import (
+from unisono.console.process_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
@@ -24,6 +23,7 @@ from unisono.console.replay_requests import (
     AskPartitionHistory,
     AskState,
 )
+from unisono.console.replay_process import EVENT_BYTES_SHOWN, Replays
 from unisono.lake.lake import Lake
 from unisono.model.pack import pack
 from unisono.store.port import Snapshot

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -20,8 +17,9 @@ from unisono.console.errors import ConsoleBusy, ConsoleRefused
 from unisono.console.log_views import PARTITIONS_MAX, ROWS_MAX, EventFilter, LogViews
 from unisono.console.metric_history import SAMPLE_S, MetricHistory, sample_of
 from unisono.console.parameters import BadParameter
-from unisono.console.replay_client import ReplayClient
-from unisono.console.replay_requests import (
+from unisono.console.pipeline_api import PipelineApi
+from unisono.console.process_client import ProcessClient
+from unisono.console.process_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
@@ -30,7 +28,6 @@ from unisono.console.replay_requests import (
     AskState,
 )
 from unisono.display import escape_controls, shorten
-from unisono.ipc.files import STATUS_FILE, is_running, read_pipeline_status
 from unisono.ipc.messages import CommandResult
 from unisono.ipc.stats import CounterValues
 from unisono.node.admin import MAX_REVOKED_S, AdminHost
@@ -71,13 +68,15 @@ class ConsoleApi:
         host: AdminHost,
         history: MetricHistory,
         views: LogViews,
-        replays: ReplayClient,
+        replays: ProcessClient,
+        pipeline: PipelineApi,
     ) -> None:
         self._settings = settings
         self._host = host
         self._history = history
         self._views = views
         self._replays = replays
+        self._pipeline = pipeline
         self._previewing = False
         self.reads: Mapping[str, Handler] = {
             "now": self._now,
@@ -93,9 +92,13 @@ class ConsoleApi:
             "changes": self._changes,
             "connections": self._connections,
             "model": self._model,
-            "pipeline": self._pipeline,
+            "pipeline": pipeline.page,
         }
-        self.actions: Mapping[str, Handler] = {"kick": self._kick, "preview": self._preview}
+        self.actions: Mapping[str, Handler] = {
+            "kick": self._kick,
+            "preview": self._preview,
+            "sql": pipeline.query,
+        }
 
     # -- now ---------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class ConsoleApi:
             "totals": {name: value for name, value in sample.totals.items() if not name.startswith("rules_")},
             "connections": sample.connections,
             "depths": list(depths(self._settings, stats)),
-            "pipeline": await self._pipeline_status(),
+            "pipeline": await self._pipeline.status(),
         }
 
     async def _series(self, request: web.Request) -> Json:  # noqa: ARG002
@@ -224,20 +227,6 @@ class ConsoleApi:
             return _result(await self._host.reload(ReloadRequest(asked.model, dry_run=True)))
         finally:
             self._previewing = False
-
-    # -- pipeline ----------------------------------------------------------------------------------------------
-
-    async def _pipeline(self, request: web.Request) -> Json:  # noqa: ARG002
-        return {"status": await self._pipeline_status(), "data": self._settings.data}
-
-    async def _pipeline_status(self) -> JsonObject | None:
-        path = Path(self._settings.data) / STATUS_FILE
-        status = await asyncio.to_thread(read_pipeline_status, path)
-        if status is None:
-            return None
-        now_ms = time.time_ns() // 1_000_000
-        found: JsonObject = msgspec.to_builtins(status)
-        return {**found, "running": is_running(status), "age_ms": now_ms - status.updated_ms}
 
     async def _executed(self, command: str, argument: str = "") -> Json:
         return _result(await self._host.execute(command, argument))
