@@ -183,7 +183,11 @@ class ConsoleApi:
     async def _connections(self, request: web.Request) -> Json:
         limit = max(1, parameters.number(request, "limit", CONNECTIONS_MAX, CONNECTIONS_MAX))
         found = await self._host.connections(limit)
-        return {"connections": list(found), "bound_bytes": self._settings.max_send_buffer_bytes}
+        return {
+            "connections": list(found.connections),
+            "silent_nodes": list(found.silent),
+            "bound_bytes": self._settings.max_send_buffer_bytes,
+        }
 
     async def _kick(self, request: web.Request) -> Json:
         kick = await parameters.body(request, KickRequest)

@@ -50,7 +50,7 @@ from unisono.ipc.messages import (
 from unisono.ipc.stats import CounterValues, parse
 from unisono.model.load import Model
 from unisono.node.admin import AdminHost, AdminServer
-from unisono.node.connection_list import ConnectionList
+from unisono.node.connection_list import ConnectionList, ConnectionsFound
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
@@ -221,7 +221,7 @@ class Supervisor:
             return CommandResult(0, False, msgspec.json.encode({"error": str(error)}))
         return await self.execute("access", body=body)
 
-    async def connections(self, limit: int) -> list[JsonObject]:
+    async def connections(self, limit: int) -> ConnectionsFound:
         """The connections of all nodes."""
         return await self._connection_list.everywhere(limit)
 
