@@ -119,9 +119,17 @@ class ConsoleApi:
             "window_s": round(span_s, 1),
             "totals": {name: value for name, value in sample.totals.items() if not name.startswith("rules_")},
             "connections": sample.connections,
+            "nodes": await self._nodes(),
             "depths": list(depths(self._settings, stats)),
             "pipeline": await self._pipeline.status(),
         }
+
+    async def _nodes(self) -> Json:
+        """The nodes of a shared log; null when it cannot be read."""
+        try:
+            return list(await self._views.nodes()) if self._settings.store is not None else []
+        except (ConsoleRefused, ConsoleBusy):
+            return None
 
     async def _series(self, request: web.Request) -> Json:  # noqa: ARG002
         return {**self._history.series(), "every_s": SAMPLE_S}

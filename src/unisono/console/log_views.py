@@ -32,6 +32,7 @@ LOOKED_AT_MAX: Final = 2_000
 BYTES_MAX: Final = 8 << 20
 ROWS_MAX: Final = 200
 PARTITIONS_MAX: Final = 50
+NODES_MAX: Final = 100
 COUNTED_MAX: Final = 100_000
 """Events of a partition that are counted; a larger one has this many or more."""
 
@@ -79,6 +80,10 @@ class LogViews:
 
     async def partitions(self, prefix: str, after: str, limit: int) -> list[JsonObject]:
         return await self._run(lambda log: _partitions(log, prefix, after, limit))
+
+    async def nodes(self) -> list[JsonObject]:
+        """The nodes of a shared log."""
+        return [msgspec.to_builtins(node) for node in await self._run(lambda log: log.nodes(NODES_MAX))]
 
     async def close(self) -> None:
         """Reads that wait are still answered."""

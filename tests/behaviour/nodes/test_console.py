@@ -28,7 +28,11 @@ def test_a_console_shows_what_all_nodes_do(nodes: list[Server], part: str, who: 
     path = json.dumps(["tree", "settings", "theme"])
     why = operator.get("changes", partition=part, at=ids[1], path=path)
     assert [each["event"]["client_id"] for each in why["changes"]] == [who, who]
-    assert operator.get("now")["store"] == "shared"
+    now = operator.get("now")
+    assert now["store"] == "shared"
+    seen = {each["name"]: each["seen_s"] for each in now["nodes"]}
+    assert set(seen) == {"a", "b", "c"}
+    assert max(seen.values()) < 600
 
 
 def test_a_node_that_does_not_answer_is_named(nodes: list[Server], part: str, who: str) -> None:
