@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.comparison.measure import Sample, measure, order
 from benchmarks.peers.ours import Unisono
+from benchmarks.peers.system import cpu_s
 from unisono.ipc.files import AdminFile, read_admin_file
 
 PAGES = ("none", "log", "now")
@@ -70,9 +71,8 @@ class OpenPage:
             connection.close()
 
     def _log(self, turn: int) -> None:
-        found = self._get(f"events?after={self._next}&limit=100") if self._next else None
-        if found is None or found["head"] - found["looked_to"] > 200:
-            found = self._get("events?limit=100")
+        after = f"after={self._next}&behind_max=200&" if self._next else ""
+        found = self._get(f"events?{after}limit=100")
         self._next = found["head"]
         self._get(f"times?after={max(0, self._next - 200)}")
         if turn % 3 == 0:
@@ -95,13 +95,19 @@ def opened(admin: AdminFile, name: str) -> Iterator[None]:
             page.close()
 
 
-def run(rounds: int, seconds: float, writers: int, batch: int) -> dict[str, list[Sample]]:
+def run(
+    rounds: int, seconds: float, writers: int, batch: int
+) -> tuple[dict[str, list[Sample]], dict[str, list[float]]]:
+    """For each page the samples, and how many cores the node's own process used, which answers the console."""
     samples: dict[str, list[Sample]] = {name: [] for name in PAGES}
+    node: dict[str, list[float]] = {name: [] for name in PAGES}
     clients = [(f"w{number}", [f"p{number}"]) for number in range(writers)]
     readers = [(f"r{number}", [f"p{number}"]) for number in range(writers)]
     with tempfile.TemporaryDirectory() as place:
         system = Unisono(judging=True)
         system.start(Path(place))
+        assert system.process is not None
+        pid = system.process.pid
         admin = read_admin_file(Path(place) / "data")
         try:
             for turn in range(rounds + 1):
@@ -112,12 +118,15 @@ def run(rounds: int, seconds: float, writers: int, batch: int) -> dict[str, list
                     read = order(system, "listen", readers, run=f"{turn}{name}", seconds=seconds)
                     with opened(admin, name):
                         time.sleep(0.2)
+                        before, began = cpu_s(pid), time.monotonic()
                         sample = measure(system, [write, read], lambda one: one.work == "submit")
+                        used = (cpu_s(pid) - before) / (time.monotonic() - began)
                     if turn:  # the first one warms up
                         samples[name].append(sample)
+                        node[name].append(used)
         finally:
             system.stop()
-    return samples
+    return samples, node
 
 
 def main() -> None:
@@ -129,7 +138,7 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=20)
     parser.add_argument("--batch", type=int, default=1)
     given = parser.parse_args()
-    samples = run(given.rounds, given.seconds, given.writers, given.batch)
+    samples, node = run(given.rounds, given.seconds, given.writers, given.batch)
     print(f"{given.rounds} rounds of {given.seconds:g} s, {given.writers} writers and as many readers")
     for name in PAGES:
         rate = statistics.median(each.rate for each in samples[name])
@@ -143,7 +152,8 @@ def main() -> None:
             f"{name:5} {rate:8,.0f} commits/s "
             f"({statistics.median(rates):+.1f} %, {rates[0]:+.1f} to {rates[-1]:+.1f})  "
             f"{statistics.median(costs):6.1f} µs of the server for each "
-            f"({statistics.median(cost):+.1f} %, {cost[0]:+.1f} to {cost[-1]:+.1f})"
+            f"({statistics.median(cost):+.1f} %, {cost[0]:+.1f} to {cost[-1]:+.1f})  "
+            f"{100 * statistics.median(node[name]):.2f} % of a core in the node's own process"
         )
 
 

@@ -142,7 +142,8 @@ class ConsoleApi:
         )
         limit = max(1, parameters.number(request, "limit", 100, ROWS_MAX))
         if "after" in request.query:
-            return await self._views.after(parameters.number(request, "after"), wanted, limit)
+            behind = parameters.number(request, "behind_max") if "behind_max" in request.query else None
+            return await self._views.after(parameters.number(request, "after"), wanted, limit, behind)
         before = parameters.number(request, "before") if "before" in request.query else None
         return await self._views.before(before, wanted, limit)
 

@@ -145,10 +145,9 @@ export function logPage(root, { every, parameters, signal, setTrouble }) {
   }
 
   async function loadNewer() {
-    let found = await get("events", { ...filter, after: next, limit: PAGE }, signal);
-    if (found.head - found.looked_to > BEHIND_MAX) {
+    const found = await get("events", { ...filter, after: next, limit: PAGE, behind_max: BEHIND_MAX }, signal);
+    if (found.skipped) {
       const skipped = next;
-      found = await get("events", { ...filter, limit: PAGE }, signal);
       found.events = found.events.filter((event) => event.committed_id > skipped);
       const upto = found.looked_to - 1;
       if (upto > skipped) body.prepend(gap(skipped + 1, upto));
