@@ -5,7 +5,8 @@ python -m benchmarks compare    this tree beside another revision of it
 python -m benchmarks report     tables and pictures once more, from kept results
 python -m benchmarks parts      the measurements of single parts, one after the other
 python -m benchmarks NAME …     those named: canonical tree client firstsync loading pruning postgres nodes pipeline
-                                snapshots audit archive importing erasing hostile presence front browser
+                                snapshots audit archive importing erasing hostile presence front browser console
+                                capacity
 
 The first three explain themselves with --help.
 """
@@ -26,6 +27,7 @@ COMMANDS = {
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
     "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence", "front", "browser",
+    "console", "capacity",
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.client import Committed, InvalidEvent, SyncClient
+from unisono.console.links import console_link
 from unisono.front.auth.keys import read_secret
 from unisono.front.auth.verify import sign_token
 from unisono.samples import sample_model
@@ -181,14 +182,18 @@ def main() -> None:
         pipeline(where)
         report = sorted((where / "pages").rglob("index.html"))
         say("4. Look at")
+        console = console_link(where / "data")
+        say(
+            f"   {console}   (the console, already logged in: the log, the past, the pipeline, SQL over the lake)"
+        )
         say(f"   {admin}/demo/   (edit in two windows)")
         for page in report:
             say(f"   {page.as_uri()}")
         if given.end:
             return
         if os.environ.get("DISPLAY") or sys.platform == "darwin":
-            for page in report:
-                webbrowser.open(page.as_uri())
+            for page in (console, *(page.as_uri() for page in report)):
+                webbrowser.open(page)
         say("Ctrl-C ends the server.")
         with contextlib.suppress(KeyboardInterrupt):
             while True:

@@ -79,7 +79,7 @@ class System(ABC):
     def cpu_s(self) -> float:
         """CPU time of its processes so far."""
         assert self.process is not None
-        return sum(_cpu_s(pid) for pid in tree(self.process.pid))
+        return sum(cpu_s(pid) for pid in tree(self.process.pid))
 
     def memory_bytes(self) -> int:
         """Memory of its processes; what they share counts once."""
@@ -139,7 +139,8 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.behaviour.server.harness import Closed, Server, tree_event
+from tests.behaviour.server.harness import Closed, Server, item, tree_event
 from tests.console.operator import Operator
+from tests.lake.old_lakes import DATA as OLD_LAKES
 from tests.waiting import until
+from unisono.ipc.files import STATUS_FILE, PipelineStatus, write_pipeline_status
 from unisono.samples import sample_model
 
 
@@ -57,6 +59,70 @@ def test_an_event_is_shown_whole(ids: list[int], operator: Operator) -> None:
     assert len(event["hash"]) == 64
     assert event["client_id"] == "ann"
     assert "no event" in operator.refused("event", 409, committed_id=10**9)
+
+
+def test_the_path_of_an_event_has_times_while_somebody_looks(
+    server: Server, ids: list[int], operator: Operator
+) -> None:
+    head = operator.get("events", limit=1)["head"]
+    operator.get("times", after=head)  # from now on times are noted
+    with server.client("reader") as reader, server.client("ann") as ann:
+        reader.sync(["paths"], subscription_partitions=["paths"])
+        single = ann.commit(["paths"], tree_event("s1", "outline", title="One"))
+        batch = ann.submit(*(item(["paths"], tree_event(f"b{n}", "outline", title="b")) for n in range(3)))
+        assert [each["committed_id"] for each in batch] == [single + 1, single + 2, single + 3]
+        for _ in range(4):
+            reader.expect("event_broadcast")
+        alone = ann.commit(["nobody"], tree_event("s2", "outline", title="Two"))
+    found = operator.get("times", after=head)
+    groups = {group[0]: group for group in found["groups"]}
+    noted = {entry[0]: entry for entry in found["fronts"]}
+    assert [entry[:2] for entry in found["fronts"]] == [
+        [single, single], [single + 1, single + 3], [alone, alone]
+    ]  # fmt: skip
+    assert [entry[4] for entry in found["fronts"]] == [1, 3, 0]
+    for first in (single, single + 1, alone):
+        _, _, _, begin_s, judge_s, commit_s, started_s = groups[first]
+        _, _, submitted_s, delivered_s, _ = noted[first]
+        durable_s = started_s + begin_s + judge_s + commit_s
+        assert submitted_s < started_s < durable_s < delivered_s
+
+
+def test_queries_and_reports_need_the_token_a_lake_and_a_page(
+    server: Server, operator: Operator, tmp_path: Path
+) -> None:
+    asked = {"sql": "SELECT 1"}
+    assert operator.send("POST", "/api/sql", asked, {}).status == 401
+    assert operator.send("GET", "/reports/report", headers={}).status == 401
+    assert operator.get("pipeline")["sql"]["lake"] is None
+    refused = operator.send("POST", "/api/sql", asked)
+    assert (refused.status, refused.json()["error"]) == (409, "this server has no lake")
+    for wrong in ({}, {"sql": " "}, {"sql": "x" * 10_001}, {"sql": "SELECT 1", "lake": "/"}):
+        assert operator.send("POST", "/api/sql", wrong).status == 400
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    shutil.unpack_archive(OLD_LAKES / "layout-1.zip", lake)
+    status = PipelineStatus(str(lake), "data", "host", 1, 0, 0, out=str(out))
+    write_pipeline_status(server.data / STATUS_FILE, status)
+    page = operator.login()
+    try:
+        assert operator.get("pipeline")["reports"] == []
+        for name in ("report", "audit", "secret", ""):
+            assert operator.send("GET", f"/reports/{name}", headers=page).status == 404
+        (out / "report").mkdir(parents=True)
+        (out / "report" / "index.html").write_text("<h1>R</h1>")
+        assert [each["name"] for each in operator.get("pipeline")["reports"]] == ["report"]
+        answer = operator.send("GET", "/reports/report", headers=page)
+        assert (answer.status, answer.body) == (200, b"<h1>R</h1>")
+        assert answer.headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+        answer = operator.send("POST", "/api/sql", {"sql": "SELECT count(*) AS n FROM events"})
+        assert (answer.status, answer.json()["rows"]) == (200, [["60"]])
+        # One value that DuckDB's limit does not count: the process is limited, and the next query has another one.
+        answer = operator.send("POST", "/api/sql", {"sql": "SELECT length(repeat('x', 3000000000))"})
+        assert answer.status == 409, answer.body
+        assert "memory" in answer.json()["error"].lower()
+        assert operator.send("POST", "/api/sql", {"sql": "SELECT 1"}).status == 200
+    finally:
+        (server.data / STATUS_FILE).unlink()
 
 
 def test_groups_have_times_and_refusals_have_examples(ids: list[int], operator: Operator) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from tests.console.conftest import HOSTILE
 from tests.console.operator import Operator
 from tests.js.browser import chromium
 from tests.js.node import CLIENTS
+from tests.lake.old_lakes import DATA as OLD_LAKES
 from tests.waiting import PATIENCE_S
 from unisono.console.links import console_link
 from unisono.ipc.files import STATUS_FILE, PipelineStatus, StageStatus, write_pipeline_status
@@ -37,13 +40,15 @@ def load(server: Server, ids: list[int]) -> Iterator[None]:
     over = threading.Event()
 
     def submit() -> None:
-        with server.client("bot", "canonical") as bot:
+        with server.client("bot", "canonical") as bot, server.client("reader", "canonical") as reader:
+            reader.sync(["notes"], subscription_partitions=["notes"])
             number = 0
             while not over.wait(0.03):
                 number += 1
                 note = {"id": f"note-{number}", "text": HOSTILE}
                 event = {"type": "event", "payload": {"schema": "note.added", "data": note}}
                 bot.submit(item(["notes"], event))
+                reader.expect("event_broadcast")
                 wrong = {"type": "event", "payload": {"schema": "note.added", "data": {"id": number}}}
                 bot.submit(item(["notes"], wrong))
 
@@ -174,6 +179,10 @@ def test_the_log_lives_pauses_filters_and_opens_events(
         page.wait_for_function(
             "(id) => document.querySelector('table.log tbody tr').dataset.id !== id", arg=first
         )
+        timed = page.locator("table.log tr.timed").first
+        timed.wait_for()
+        path = [timed.locator(f".{step}").inner_text() for step in ("judged", "since", "delivered")]
+        assert all(re.fullmatch(r"\+[\d.,]+ ms", step) for step in path), path
         page.get_by_role("button", name="Pause").click()
         paused = page.get_by_role("button", name="Resume")
         assert paused.get_attribute("aria-pressed") == "true"
@@ -273,6 +282,46 @@ def test_the_pipeline_and_how_to_set_one_up(browser: Browser, server: Server) ->
         page.get_by_text("2 events differ").wait_for()
         show(page, "now")
         page.get_by_text("The last audit found something wrong").wait_for()
+    (server.data / STATUS_FILE).unlink()
+
+
+def test_queries_over_the_lake_and_reports_in_frames(
+    browser: Browser, server: Server, tmp_path: Path
+) -> None:
+    shutil.unpack_archive(OLD_LAKES / "layout-1.zip", tmp_path / "lake")
+    (tmp_path / "out" / "report").mkdir(parents=True)
+    (tmp_path / "out" / "report" / "index.html").write_text(
+        "<!DOCTYPE html><title>R</title><h1>What happened</h1><script>document.title = 'owned'</script>"
+        "<script>parent.document.title = 'owned'</script><img src=x onerror=\"parent.document.title='owned'\">"
+    )
+    now_ms = time.time_ns() // 1_000_000
+    status = PipelineStatus(
+        str(tmp_path / "lake"), "data", "host", 1, now_ms, now_ms, out=str(tmp_path / "out")
+    )
+    write_pipeline_status(server.data / STATUS_FILE, status)
+    with window(browser, server, 360) as (page, errors):
+        show(page, "pipeline")
+        box = page.get_by_label("One SELECT")
+        page.get_by_role("button", name="Run").click()
+        result = page.get_by_role("region", name="Result")
+        result.get_by_text("treePush").wait_for()
+        box.fill("SELECT '<b onclick=x>' AS \"<i>\", count(*) AS n FROM events")
+        box.press("Control+Enter")
+        result.get_by_text("<b onclick=x>").wait_for()
+        assert "60" in result.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.evaluate(AXE.read_text("utf-8"))
+        assert findings(page) == []
+        page.locator("iframe.report").scroll_into_view_if_needed()
+        page.frame_locator("iframe.report").get_by_role("heading", name="What happened").wait_for()
+        assert page.frames[1].title() == "R"
+        box.fill("COPY events TO 'x'")
+        page.get_by_role("button", name="Run").click()
+        page.get_by_text("the lake cannot be changed here").wait_for()
+        # What the page of the report tries is refused, and the browser says so, as it does of the refused query.
+        asked_for = ("status of 409", "/reports/")
+        assert any("409" in each for each in errors)
+        errors[:] = [each for each in errors if not any(part in each for part in asked_for)]
     (server.data / STATUS_FILE).unlink()
 
 

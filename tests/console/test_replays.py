@@ -15,8 +15,7 @@ from unisono.config import Settings
 from unisono.console import partition_history, replay_process
 from unisono.console.log_views import EventFilter, _after, _before
 from unisono.console.partition_history import HistoryTooLarge
-from unisono.console.replay_process import EVENT_BYTES_SHOWN, Replays
-from unisono.console.replay_requests import (
+from unisono.console.process_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
@@ -24,6 +23,7 @@ from unisono.console.replay_requests import (
     AskPartitionHistory,
     AskState,
 )
+from unisono.console.replay_process import EVENT_BYTES_SHOWN, Replays
 from unisono.lake.lake import Lake
 from unisono.model.pack import pack
 from unisono.store.port import Snapshot
@@ -122,3 +122,12 @@ def test_events_that_have_left_the_log_are_read_from_the_lake(log: SqliteLog, tm
     assert newest["pruned_to"] == 7
     onward: Any = _after(replays._log, 0, EventFilter(), 100)
     assert [each["committed_id"] for each in onward["events"]] == [8, 9, 10]
+
+
+def test_a_reader_that_is_far_behind_goes_on_at_the_newest(replays: Replays) -> None:
+    near: Any = _after(replays._log, 6, EventFilter(), 2, behind_max=4)
+    assert [each["committed_id"] for each in near["events"]] == [7, 8]
+    assert "skipped" not in near
+    far: Any = _after(replays._log, 5, EventFilter(), 2, behind_max=4)
+    assert [each["committed_id"] for each in far["events"]] == [10, 9]
+    assert (far["skipped"], far["looked_to"], far["head"]) == (True, 9, 10)

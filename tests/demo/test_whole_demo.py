@@ -27,6 +27,7 @@ def test_the_demo_runs_to_its_pages() -> None:
         assert committed is not None
         assert events is not None
         assert committed[1] == events[1], "the lake has what was committed"
+        assert re.search(r"http://127\.0\.0\.1:\d+/#token=\S+ +\(the console", done.stdout)
         for page in re.findall(r"file://(\S+)", done.stdout):
             assert "<svg" in Path(page).read_text(encoding="utf-8")
     finally:

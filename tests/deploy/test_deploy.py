@@ -79,6 +79,12 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert f"127.0.0.1:{settings.admin_port}/readyz" in text
 
 
+def test_a_linter_finds_nothing_in_the_image() -> None:
+    program = Path(sys.executable).with_name("hadolint")
+    outcome = subprocess.run([program, DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout
+
+
 def test_the_build_is_sent_what_the_image_copies() -> None:
     _, text = image()
     copied = {

@@ -13,7 +13,7 @@ from unisono.authority.states.load import FOLD_BUDGET_EVENTS
 from unisono.authority.states.replay import SLICE_BYTES, SLICE_EVENTS
 from unisono.authority.states.resident import SNAPSHOT_WEIGHT_MAX
 from unisono.authority.stuck_rules import GRACE_S, SAY_EVERY_S
-from unisono.console import api, log_views, metric_history, partition_history, replay_client, sessions, site
+from unisono.console import api, log_views, metric_history, partition_history, process_client, sessions, site
 from unisono.front import backpressure, catchup, history_requests
 from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verified_tokens import MAX_REMEMBERED, MAX_REMEMBERED_BYTES
@@ -33,6 +33,7 @@ from unisono.front.upgrades import MAX_ORIGINS_LOGGED
 from unisono.ipc.channel import FRAME_BYTES_MAX
 from unisono.ipc.files import COMMAND_TIMEOUT_S
 from unisono.ipc.link import UNSENT_BYTES_MAX
+from unisono.lake import sql
 from unisono.lake.cold.archive import COLD_NAMES_MAX, COLD_SETS_MAX
 from unisono.lake.cold.merge import CURSORS_KEPT_MAX
 from unisono.model.registry import ERRORS_MAX
@@ -118,16 +119,16 @@ FIXED: Final = (
 CONSOLE: Final = (
     f"| requests being answered | {site.REQUESTS_MAX} |",
     f"| reads of the log that wait | {log_views.READS_WAITING_MAX} |",
-    f"| replays that wait | {replay_client.WAITING_MAX} |",
+    f"| replays that wait | {process_client.WAITING_MAX} |",
     f"| one replay | {partition_history.EVENTS_MAX:,} events, {size(partition_history.BYTES_MAX)} of them,"
-    f" {replay_client.ANSWER_S:g} s |",
+    f" {process_client.ANSWER_S:g} s |",
     f"| one list | {log_views.ROWS_MAX} events, {log_views.PARTITIONS_MAX} partitions,"
     f" {api.CONNECTIONS_MAX:,} connections |",
     f"| sessions | {sessions.SESSIONS_MAX}, {sessions.SESSION_S / 3600:g} hours each |",
     f"| figures of the last hour | one sample every {metric_history.SAMPLE_S:g} s |",
     f"kinds of refusals, kept by the authority | {GROUPS_KEPT:,}, {REFUSALS_KEPT} |",
     f"one question to each process every {metric_history.SAMPLE_S:g} s.",
-    f"ends after {replay_client.IDLE_S / 60:g} minutes without one.",
+    f"ends after {process_client.IDLE_S / 60:g} minutes without one.",
 )
 
 SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -150,6 +151,8 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         f"with more than {partition_history.EVENTS_MAX:,} events or {size(partition_history.BYTES_MAX)}, states",
         f"for at most {partition_history.CHANGES_S:g} s and {partition_history.CHANGES_SHOWN} changes,",
         f"session lasts {sessions.SESSION_S / 3600:g} hours",
+        f"for at most {sql.QUERY_S:g} s, with {size(sql.MEMORY_BYTES)} of memory\nfor DuckDB",
+        f"shows at most {sql.ROWS_MAX} rows",
     ),
     "docs/operations-postgres.md": (f"looks every {POLL_S:g} s", f"a look every {POLL_S:g} s finds it"),
     "docs/protocol/messages.md": (

@@ -27,6 +27,7 @@ from unisono.ipc.messages import (
     AccessChanged,
     AdminCommand,
     AskConnections,
+    AskEventTimes,
     AskHead,
     AskNewest,
     AskPage,
@@ -109,6 +110,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
     AskConnections: st.builds(AskConnections, numbers, numbers),
     AskSubscribers: st.builds(AskSubscribers, numbers, names),
+    AskEventTimes: st.builds(AskEventTimes, numbers, numbers),
     ListConnections: st.builds(ListConnections, texts, numbers),
     ListedConnections: st.builds(ListedConnections, texts, texts, blobs, st.booleans()),
     AccessChanged: st.builds(

@@ -137,6 +137,7 @@ class GroupCommitter:
                     judging - started,
                     judged - judging,
                     durable - judged,
+                    started,
                 )
             )
         events -= sum(len(message.items) for _, message in left if isinstance(message, Submit))

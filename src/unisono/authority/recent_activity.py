@@ -38,7 +38,9 @@ _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
 class RecentGroup(msgspec.Struct, frozen=True, array_like=True):
-    """One group with events: its ids, when it was begun, and the seconds until judged and until durable."""
+    """One group with events: its ids, when its judging began, and the seconds before that, for judging, and until
+    durable. `started_s` is when it was begun, by the machine's monotonic clock.
+    """
 
     first: int
     last: int
@@ -46,6 +48,7 @@ class RecentGroup(msgspec.Struct, frozen=True, array_like=True):
     begin_s: float
     judge_s: float
     commit_s: float
+    started_s: float = 0.0
 
 
 class RefusalCount(msgspec.Struct):

@@ -104,12 +104,17 @@ def _refused(for_s: float) -> str:
 def connections(data: Path, limit: int, as_json: bool) -> None:
     """Show who is connected, on all nodes: client, user, node, profile, subscriptions, and how far behind it is.
 
-    A node that does not answer within a second is shown with the names of its clients alone.
+    A node that does not answer within a second is named on stderr, and its clients are shown by their names alone.
     """
     import json
 
-    found = _admin(data, "GET", f"/connections?limit={limit}")["connections"]
-    for each in sorted(found, key=lambda each: each["client_id"] or ""):
+    answer = _admin(data, "GET", f"/connections?limit={limit}")
+    for node in answer["silent_nodes"]:
+        click.echo(
+            f"unisono: node {node} did not answer within a second: only the names of its clients are known",
+            err=True,
+        )
+    for each in sorted(answer["connections"], key=lambda each: each["client_id"] or ""):
         if as_json:
             click.echo(json.dumps(each, ensure_ascii=False))
             continue

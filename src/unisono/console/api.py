@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -20,8 +17,9 @@ from unisono.console.errors import ConsoleBusy, ConsoleRefused
 from unisono.console.log_views import PARTITIONS_MAX, ROWS_MAX, EventFilter, LogViews
 from unisono.console.metric_history import SAMPLE_S, MetricHistory, sample_of
 from unisono.console.parameters import BadParameter
-from unisono.console.replay_client import ReplayClient
-from unisono.console.replay_requests import (
+from unisono.console.pipeline_api import PipelineApi
+from unisono.console.process_client import ProcessClient
+from unisono.console.process_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
@@ -30,7 +28,6 @@ from unisono.console.replay_requests import (
     AskState,
 )
 from unisono.display import escape_controls, shorten
-from unisono.ipc.files import STATUS_FILE, is_running, read_pipeline_status
 from unisono.ipc.messages import CommandResult
 from unisono.ipc.stats import CounterValues
 from unisono.node.admin import MAX_REVOKED_S, AdminHost
@@ -71,13 +68,15 @@ class ConsoleApi:
         host: AdminHost,
         history: MetricHistory,
         views: LogViews,
-        replays: ReplayClient,
+        replays: ProcessClient,
+        pipeline: PipelineApi,
     ) -> None:
         self._settings = settings
         self._host = host
         self._history = history
         self._views = views
         self._replays = replays
+        self._pipeline = pipeline
         self._previewing = False
         self.reads: Mapping[str, Handler] = {
             "now": self._now,
@@ -93,9 +92,13 @@ class ConsoleApi:
             "changes": self._changes,
             "connections": self._connections,
             "model": self._model,
-            "pipeline": self._pipeline,
+            "pipeline": pipeline.page,
         }
-        self.actions: Mapping[str, Handler] = {"kick": self._kick, "preview": self._preview}
+        self.actions: Mapping[str, Handler] = {
+            "kick": self._kick,
+            "preview": self._preview,
+            "sql": pipeline.query,
+        }
 
     # -- now ---------------------------------------------------------------------------------------------------
 
@@ -116,9 +119,17 @@ class ConsoleApi:
             "window_s": round(span_s, 1),
             "totals": {name: value for name, value in sample.totals.items() if not name.startswith("rules_")},
             "connections": sample.connections,
+            "nodes": await self._nodes(),
             "depths": list(depths(self._settings, stats)),
-            "pipeline": await self._pipeline_status(),
+            "pipeline": await self._pipeline.status(),
         }
+
+    async def _nodes(self) -> Json:
+        """The nodes of a shared log; null when it cannot be read."""
+        try:
+            return list(await self._views.nodes()) if self._settings.store is not None else []
+        except (ConsoleRefused, ConsoleBusy):
+            return None
 
     async def _series(self, request: web.Request) -> Json:  # noqa: ARG002
         return {**self._history.series(), "every_s": SAMPLE_S}
@@ -131,7 +142,8 @@ class ConsoleApi:
         )
         limit = max(1, parameters.number(request, "limit", 100, ROWS_MAX))
         if "after" in request.query:
-            return await self._views.after(parameters.number(request, "after"), wanted, limit)
+            behind = parameters.number(request, "behind_max") if "behind_max" in request.query else None
+            return await self._views.after(parameters.number(request, "after"), wanted, limit, behind)
         before = parameters.number(request, "before") if "before" in request.query else None
         return await self._views.before(before, wanted, limit)
 
@@ -142,7 +154,10 @@ class ConsoleApi:
         return found
 
     async def _times(self, request: web.Request) -> Json:
-        return await self._executed("recent_groups", str(parameters.number(request, "after", 0)))
+        after = parameters.number(request, "after", 0)
+        groups = await self._executed("recent_groups", str(after))
+        assert isinstance(groups, dict)
+        return {**groups, "fronts": await self._host.event_times(after)}
 
     async def _refusals(self, request: web.Request) -> Json:  # noqa: ARG002
         return await self._executed("refusals")
@@ -177,7 +192,11 @@ class ConsoleApi:
     async def _connections(self, request: web.Request) -> Json:
         limit = max(1, parameters.number(request, "limit", CONNECTIONS_MAX, CONNECTIONS_MAX))
         found = await self._host.connections(limit)
-        return {"connections": list(found), "bound_bytes": self._settings.max_send_buffer_bytes}
+        return {
+            "connections": list(found.connections),
+            "silent_nodes": list(found.silent),
+            "bound_bytes": self._settings.max_send_buffer_bytes,
+        }
 
     async def _kick(self, request: web.Request) -> Json:
         kick = await parameters.body(request, KickRequest)
@@ -221,20 +240,6 @@ class ConsoleApi:
             return _result(await self._host.reload(ReloadRequest(asked.model, dry_run=True)))
         finally:
             self._previewing = False
-
-    # -- pipeline ----------------------------------------------------------------------------------------------
-
-    async def _pipeline(self, request: web.Request) -> Json:  # noqa: ARG002
-        return {"status": await self._pipeline_status(), "data": self._settings.data}
-
-    async def _pipeline_status(self) -> JsonObject | None:
-        path = Path(self._settings.data) / STATUS_FILE
-        status = await asyncio.to_thread(read_pipeline_status, path)
-        if status is None:
-            return None
-        now_ms = time.time_ns() // 1_000_000
-        found: JsonObject = msgspec.to_builtins(status)
-        return {**found, "running": is_running(status), "age_ms": now_ms - status.updated_ms}
 
     async def _executed(self, command: str, argument: str = "") -> Json:
         return _result(await self._host.execute(command, argument))

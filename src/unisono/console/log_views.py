@@ -32,6 +32,7 @@ LOOKED_AT_MAX: Final = 2_000
 BYTES_MAX: Final = 8 << 20
 ROWS_MAX: Final = 200
 PARTITIONS_MAX: Final = 50
+NODES_MAX: Final = 100
 COUNTED_MAX: Final = 100_000
 """Events of a partition that are counted; a larger one has this many or more."""
 
@@ -69,9 +70,12 @@ class LogViews:
         self._log: BrowsableLog | None = None
         self._closed = False
 
-    async def after(self, committed_id: int, wanted: EventFilter, limit: int) -> JsonObject:
-        """Events after an id, oldest first; `looked_to` is where the next request goes on."""
-        return await self._run(lambda log: _after(log, committed_id, wanted, limit))
+    async def after(
+        self, committed_id: int, wanted: EventFilter, limit: int, behind_max: int | None = None
+    ) -> JsonObject:
+        """Events after an id, oldest first; `looked_to` is where the next request goes on. With more than
+        `behind_max` events after it: the newest ones as of `before`, and `skipped` is true."""
+        return await self._run(lambda log: _after(log, committed_id, wanted, limit, behind_max))
 
     async def before(self, committed_id: int | None, wanted: EventFilter, limit: int) -> JsonObject:
         """The newest events before an id, newest first; `looked_to` is where the next request goes on."""
@@ -79,6 +83,10 @@ class LogViews:
 
     async def partitions(self, prefix: str, after: str, limit: int) -> list[JsonObject]:
         return await self._run(lambda log: _partitions(log, prefix, after, limit))
+
+    async def nodes(self) -> list[JsonObject]:
+        """The nodes of a shared log."""
+        return [msgspec.to_builtins(node) for node in await self._run(lambda log: log.nodes(NODES_MAX))]
 
     async def close(self) -> None:
         """Reads that wait are still answered."""
@@ -142,9 +150,13 @@ def _filtered(
     return {"events": rows, "looked_to": at, "head": extent.head, "pruned_to": extent.pruned_to}
 
 
-def _after(log: BrowsableLog, since: int, wanted: EventFilter, limit: int) -> JsonObject:
+def _after(
+    log: BrowsableLog, since: int, wanted: EventFilter, limit: int, behind_max: int | None = None
+) -> JsonObject:
     extent = log.extent()
     at = max(since, extent.pruned_to)
+    if behind_max is not None and extent.head - at > behind_max:
+        return {**_before(log, None, wanted, limit), "skipped": True}
 
     def following(at: int) -> Portion | None:
         return _next(log, at, extent.head, wanted.partition) if at < extent.head else None

@@ -23,14 +23,14 @@ from unisono.console.partition_history import (
     PartitionHistory,
     event_row,
 )
-from unisono.console.replay_requests import (
+from unisono.console.process_requests import (
     AskChanges,
     AskDifference,
     AskEvent,
     AskModel,
     AskPartitionHistory,
     AskState,
-    ReplayAnswer,
+    ProcessAnswer,
     ReplayRequest,
     StartReplays,
 )
@@ -193,9 +193,9 @@ def main() -> None:
     for line in iter(sys.stdin.buffer.readline, b""):
         try:
             replays = replays or Replays(start.settings)
-            answer = ReplayAnswer(replays.answer(decode(line)))
+            answer = ProcessAnswer(replays.answer(decode(line)))
         except _ANSWERED_ERRORS as error:
-            answer = ReplayAnswer(error=str(error))
+            answer = ProcessAnswer(error=str(error))
             if isinstance(error, StorageError):
                 replays = None  # the next request opens the log again
         try:

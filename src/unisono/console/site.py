@@ -25,7 +25,9 @@ from unisono.console.errors import ConsoleBusy, ConsoleRefused
 from unisono.console.log_views import LogViews
 from unisono.console.metric_history import MetricHistory
 from unisono.console.parameters import BadParameter
-from unisono.console.replay_client import ReplayClient
+from unisono.console.pipeline_api import REPORT_HEADERS, PipelineApi
+from unisono.console.process_client import ProcessClient
+from unisono.console.process_requests import StartReplays
 from unisono.console.sessions import HEADER, ConsoleSessions, same_origin
 from unisono.node.admin import RELEASE, AdminHost
 from unisono.vocabulary import Json
@@ -45,7 +47,7 @@ _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/c
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -73,8 +75,10 @@ class ConsoleSite:
         self._sessions = ConsoleSessions(lambda: host.admin_token, time.monotonic)
         history = MetricHistory(host.stats)
         views = LogViews(self._settings)
-        replays = ReplayClient(self._settings)
-        api = ConsoleApi(self._settings, host, history, views, replays)
+        replays = ProcessClient("replay", "unisono.console.replay_process", StartReplays(self._settings))
+        queries = ProcessClient("query", "unisono.console.sql_process")
+        pipeline = PipelineApi(self._settings, queries)
+        api = ConsoleApi(self._settings, host, history, views, replays, pipeline)
         router = app.router
         router.add_get("/", self._index)
         router.add_get("/console/{name:[A-Za-z0-9._-]*}", self._file)
@@ -84,6 +88,7 @@ class ConsoleSite:
             router.add_get(f"/api/{path}", partial(self._answered, read))
         for path, act in api.actions.items():
             router.add_post(f"/api/{path}", partial(self._answered, act))
+        router.add_get("/reports/{name:[a-z]*}", partial(self._report, pipeline))
         router.add_get("/api/{rest:.*}", self._unknown)
 
         async def lifetime(_: web.Application) -> AsyncIterator[None]:
@@ -94,7 +99,7 @@ class ConsoleSite:
                 await sampling
 
         app.cleanup_ctx.append(lifetime)
-        app[RELEASE] += [replays.close, views.close]
+        app[RELEASE] += [replays.close, queries.close, views.close]
 
     async def _index(self, request: web.Request) -> web.Response:
         if self._sessions.has(request):
@@ -115,6 +120,17 @@ class ConsoleSite:
         return web.Response(
             body=self._files[name], status=status, content_type=kind, charset="utf-8", headers=headers
         )
+
+    async def _report(self, pipeline: PipelineApi, request: web.Request) -> web.Response:
+        """A page of the pipeline, for a frame."""
+        if not self._sessions.has(request):
+            return _refusal("log in first", 401)
+        try:
+            page = await pipeline.report(request.match_info["name"])
+        except ConsoleRefused as error:
+            return _refusal(str(error), 404)
+        headers = {**HEADERS, **REPORT_HEADERS}
+        return web.Response(body=page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _login(self, request: web.Request) -> web.Response:
         if HEADER not in request.headers or not same_origin(request):

@@ -58,6 +58,13 @@ class Queued:
         self.bytes -= size
         return items
 
+    def unanswered(self) -> dict[int, int]:
+        """How many requests of each connection wait for their answer."""
+        return {
+            conn: len(waiting) if isinstance(waiting, deque) else 1
+            for conn, waiting in self._requests.items()
+        }
+
     def void(self) -> None:
         """The authority has dropped every request."""
         self._requests.clear()

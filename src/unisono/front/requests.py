@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 
 from unisono.config import Settings
 from unisono.front.backpressure import RETRY_MS, Queued
+from unisono.front.event_times import WATCH_S, EventTimes, EventWatch
 from unisono.front.rates import RateLimiter
 from unisono.front.submit_traces import SubmitTraces
 from unisono.ipc.link import Link
@@ -42,6 +45,8 @@ class FrontRequests:
         self, settings: Settings, now: Callable[[], float], traces: SubmitTraces | None = None
     ) -> None:
         self.traces = traces
+        self.watch: EventWatch | None = None
+        self._watch_end: asyncio.TimerHandle | None = None
         self.messages_in = 0
         """Messages of clients that could be read."""
         self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
@@ -85,12 +90,16 @@ class FrontRequests:
         self.queued.add(submission.conn, len(submission.items), size)
         if self.traces is not None:
             self.traces.begin(submission)
+        if self.watch is not None:
+            self.watch.begin(submission.conn)
         self.authority.send(submission)
 
     def answered(self, conn: int) -> int:
         """The oldest submit of a connection is answered, also when the connection is gone; the items it had."""
         if self.traces is not None:
             self.traces.answered(conn)
+        if self.watch is not None:
+            self.watch.answered(conn)
         return self.queued.answered(conn)
 
     # -- sync ----------------------------------------------------------------------------------------------
@@ -135,6 +144,17 @@ class FrontRequests:
     def page_answered(self, message: PageResult | PageFailed) -> None:
         self._pages.pop(message.ticket)(message if isinstance(message, PageResult) else None)
 
+    # -- times of events, for operators ---------------------------------------------------------------------
+
+    def event_times(self, after: int, loop: asyncio.AbstractEventLoop) -> list[EventTimes]:
+        """Times of events are noted from the first question on, until nobody has asked for WATCH_S."""
+        if self.watch is None:
+            self.watch = EventWatch(time.monotonic, self.queued.unanswered())
+        if self._watch_end is not None:
+            self._watch_end.cancel()
+        self._watch_end = loop.call_later(WATCH_S, setattr, self, "watch", None)
+        return self.watch.since(after)
+
     # -- presence ------------------------------------------------------------------------------------------
 
     def share_presence(self, changes: Sequence[PresenceChange]) -> None:
@@ -146,5 +166,7 @@ class FrontRequests:
     def drop_authority_requests(self) -> None:
         """The authority has dropped every request it had not answered. The reader still answers its pages."""
         self.queued.void()
+        if self.watch is not None:
+            self.watch.forget_all()
         self._heads.clear()
         self._claims.clear()

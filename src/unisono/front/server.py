@@ -13,6 +13,7 @@ from http import HTTPStatus
 from itertools import count, islice
 from typing import Final
 
+import msgspec
 from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 
 from unisono.config import Settings
@@ -26,12 +27,12 @@ from unisono.front.heap_trim import HeapTrim
 from unisono.front.live_access import access_changed
 from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
-from unisono.front.submit_traces import SubmitTraces
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AccessChanged,
     AskConnections,
+    AskEventTimes,
     AskStats,
     AskSubscribers,
     BatchOutcome,
@@ -184,10 +185,10 @@ class Front:
             case EventCommitted():
                 if message.answers:
                     self._answer(message.origin, "event_committed", message.payload)
-                if self._requests.traces is None:
+                if self._requests.traces is None and self._requests.watch is None:
                     self._broadcasts += self._hub.publish(message)
                 else:
-                    self._publish_traced(message, self._requests.traces)
+                    self._publish_observed(message)
             case BatchOutcome():
                 self._answer(message.conn, "submit_events_result", message.payload)
             case SingleOutcome():
@@ -227,11 +228,16 @@ class Front:
             case _:
                 self._unexpected(message, "authority")
 
-    def _publish_traced(self, committed: EventCommitted, traces: SubmitTraces) -> None:
-        began_ns = traces.now_ns()
+    def _publish_observed(self, committed: EventCommitted) -> None:
+        """As for every event, and its times are noted."""
+        traces = self._requests.traces
+        began_ns = 0 if traces is None else traces.now_ns()
         sent = self._hub.publish(committed)
         self._broadcasts += sent
-        traces.delivered(committed, began_ns, sent)
+        if traces is not None:
+            traces.delivered(committed, began_ns, sent)
+        if self._requests.watch is not None:
+            self._requests.watch.published(committed, sent)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""
@@ -297,6 +303,9 @@ class Front:
             case AskSubscribers():
                 counts = [self._hub.count(name) for name in message.partitions]
                 self._node.send(CommandResult(message.ticket, True, encode_payload(counts)))
+            case AskEventTimes():
+                times = self._requests.event_times(message.after, self._loop)
+                self._node.send(CommandResult(message.ticket, True, msgspec.json.encode(times)))
             case Drain():
                 self._drain()
             case _:

@@ -74,6 +74,8 @@ class PipelineStatus(msgspec.Struct):
     log_pruned_to: int = 0
     lake_head: int = 0
     stages: dict[str, StageStatus] = {}
+    out: str = ""
+    """Where it writes reports and audits, on its host; empty for nowhere."""
 
 
 def write_admin_file(data: Path, admin: AdminFile) -> None:

@@ -316,6 +316,13 @@ class AskSubscribers(ChannelStruct, frozen=True):
     partitions: tuple[str, ...]
 
 
+class AskEventTimes(ChannelStruct, frozen=True):
+    """Ask a front when events after an id were submitted and delivered; answered by CommandResult."""
+
+    ticket: int
+    after: int
+
+
 class Stats(ChannelStruct, frozen=True):
     """The counters of a process, as JSON (`unisono.ipc.stats`)."""
 
@@ -385,6 +392,7 @@ Message: TypeAlias = (
     | ListConnections
     | ListedConnections
     | AskSubscribers
+    | AskEventTimes
     | Stats
     | Ready
     | PeerFailed

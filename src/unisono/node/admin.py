@@ -21,11 +21,12 @@ from unisono.ipc.files import STATUS_FILE, read_pipeline_status, read_status_tex
 from unisono.ipc.messages import MAINTENANCE_COMMANDS, CommandResult
 from unisono.ipc.stats import CounterValues
 from unisono.model.replay import Review
+from unisono.node.connection_list import ConnectionsFound
 from unisono.node.metrics import NodeCollector
 from unisono.node.model_reload import OnProgress, ReloadRequest, review_summary
 from unisono.node.model_review import ReviewProgress
 from unisono.node.pipeline_metrics import PipelineCollector
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json
 
 log = logging.getLogger("unisono.admin")
 
@@ -63,9 +64,11 @@ class AdminHost(Protocol):
 
     async def change_access(self, body: bytes = b"{}") -> CommandResult: ...
 
-    async def connections(self, limit: int) -> list[JsonObject]: ...
+    async def connections(self, limit: int) -> ConnectionsFound: ...
 
     async def subscribers(self, partitions: Sequence[str]) -> list[int]: ...
+
+    async def event_times(self, after: int) -> list[Json]: ...
 
     async def reload(
         self, request: ReloadRequest, on_progress: OnProgress | None = None
@@ -206,7 +209,7 @@ class AdminServer:
             found = await self._host.connections(int(limit))
         except (TimeoutError, ConnectionError) as error:
             return web.json_response({"error": str(error)}, status=503)
-        return web.json_response({"connections": found})
+        return web.json_response({"connections": found.connections, "silent_nodes": found.silent})
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         partition = request.query.get("partition", "")

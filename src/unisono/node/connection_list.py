@@ -26,19 +26,26 @@ OwnConnections = Callable[[int], Awaitable[list[JsonObject]]]
 Execute = Callable[[str, str, bytes], Awaitable[CommandResult]]
 
 
+class ConnectionsFound(msgspec.Struct, frozen=True):
+    """Connections of all nodes. Of a node in `silent`, which did not answer in time, some may have names only."""
+
+    connections: list[JsonObject]
+    silent: list[str]
+
+
 class Answers:
     """What the other nodes say to one question."""
 
     def __init__(self, nodes: set[str]) -> None:
         self.found: list[JsonObject] = []
         self.complete = asyncio.Event()
-        self._missing = nodes
+        self.missing = nodes
 
     def add(self, part: ListedConnections) -> None:
         self.found += [{**each, "node": part.node} for each in msgspec.json.decode(part.body)]
         if not part.more:
-            self._missing.discard(part.node)
-            if not self._missing:
+            self.missing.discard(part.node)
+            if not self.missing:
                 self.complete.set()
 
 
@@ -53,18 +60,22 @@ class ConnectionList:
         self._asked: dict[str, Answers] = {}
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def everywhere(self, limit: int) -> list[JsonObject]:
+    async def everywhere(self, limit: int) -> ConnectionsFound:
         found = [{**each, "node": self._node} for each in await self._own(limit)]
         known = {each["client_id"] for each in found}
         answer = await self._execute("clients", str(limit), b"")
         clients = msgspec.json.decode(answer.body)["clients"] or ()
         elsewhere = {who: node for who, node in clients if who not in known}
+        silent: list[str] = []
         if elsewhere:
-            found += await self._of_others(set(elsewhere.values()), limit)
+            answers = await self._of_others(set(elsewhere.values()), limit)
+            found += answers.found
+            silent = sorted(answers.missing)
             known = {each["client_id"] for each in found}
-        return (found + [{"client_id": w, "node": n} for w, n in elsewhere.items() if w not in known])[:limit]
+        found += [{"client_id": who, "node": node} for who, node in elsewhere.items() if who not in known]
+        return ConnectionsFound(found[:limit], silent)
 
-    async def _of_others(self, nodes: set[str], limit: int) -> list[JsonObject]:
+    async def _of_others(self, nodes: set[str], limit: int) -> Answers:
         ticket = secrets.token_hex(8)
         answers = self._asked[ticket] = Answers(nodes)
         try:
@@ -75,7 +86,7 @@ class ConnectionList:
             pass
         finally:
             del self._asked[ticket]
-        return answers.found
+        return answers
 
     def on_message(self, message: ListConnections | ListedConnections) -> None:
         """Another node asks, or answers."""

@@ -244,7 +244,7 @@ def run_authority(
         node=Channel(control, "node", settings.stall_timeout_s),
         fronts=channels_to_fronts(settings, fronts),
         clock=Clock(now_ms, store.last_status_updated_at()),
-        perf=time.perf_counter,
+        perf=time.monotonic,  # the clock of the fronts' loops: the console compares times of both
         execute=AdminCommands(settings, kept, store).execute,
         cluster=cluster_view,
         request_s=min(REQUEST_S, settings.store_group_timeout_s / 4),

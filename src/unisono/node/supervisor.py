@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp.web import Application
@@ -33,6 +33,7 @@ from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
     AskConnections,
+    AskEventTimes,
     AskStats,
     AskSubscribers,
     CommandResult,
@@ -46,14 +47,14 @@ from unisono.ipc.messages import (
 )
 from unisono.ipc.stats import CounterValues, parse
 from unisono.node.admin import AdminHost, AdminServer
-from unisono.node.connection_list import ConnectionList
+from unisono.node.connection_list import ConnectionList, ConnectionsFound
 from unisono.node.model_reload import ModelReloader, OnProgress, ReloadRequest
 from unisono.node.processes import (
     EXIT_FAILED,
     Child,
     now_ms,
 )
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import Json, JsonObject
 
 log = logging.getLogger("unisono.node")
 
@@ -188,29 +189,33 @@ class Supervisor:
             return CommandResult(0, False, msgspec.json.encode({"error": str(error)}))
         return await self.execute("access", body=body)
 
-    async def connections(self, limit: int) -> list[JsonObject]:
+    async def connections(self, limit: int) -> ConnectionsFound:
         """The connections of all nodes."""
         return await self._connection_list.everywhere(limit)
 
     async def _own_connections(self, limit: int) -> list[JsonObject]:
-        found: list[JsonObject] = []
-        for role in [role for role in self._links if role.startswith("front")]:
-            answer = await self._ask(role, partial(AskConnections, limit=limit), STATS_TIMEOUT_S)
-            found += msgspec.json.decode(answer.body)
-        return found[:limit]
+        answers = await self._ask_fronts(partial(AskConnections, limit=limit))
+        return [each for answer in answers for each in answer][:limit]
 
     async def subscribers(self, partitions: Sequence[str]) -> list[int]:
         """How many connections of this node subscribe to each partition."""
-        counts = [0] * len(partitions)
-        for role in [role for role in self._links if role.startswith("front")]:
-            ask = partial(AskSubscribers, partitions=tuple(partitions))
-            answer = await self._ask(role, ask, STATS_TIMEOUT_S)
-            counts = [a + b for a, b in zip(counts, msgspec.json.decode(answer.body), strict=True)]
-        return counts
+        answers = await self._ask_fronts(partial(AskSubscribers, partitions=tuple(partitions)))
+        return [sum(counts) for counts in zip(*answers, strict=True)]
+
+    async def event_times(self, after: int) -> list[Json]:
+        """When events after an id were submitted to this node and delivered by it: EventTimes of all fronts."""
+        answers = await self._ask_fronts(partial(AskEventTimes, after=after))
+        return [each for answer in answers for each in answer]
 
     async def reload(self, request: ReloadRequest, on_progress: OnProgress | None = None) -> CommandResult:
         """Review the log under another model, and switch to it unless something speaks against it."""
         return await self._reloader.reload(request, on_progress)
+
+    async def _ask_fronts(self, message: Callable[[int], Message]) -> list[Any]:
+        """The answer of each front."""
+        fronts = [role for role in self._links if role.startswith("front")]
+        answers = await asyncio.gather(*(self._ask(role, message, STATS_TIMEOUT_S) for role in fronts))
+        return [msgspec.json.decode(answer.body) for answer in answers]
 
     async def _ask(
         self, role: str, message: Callable[[int], Message], timeout_s: float

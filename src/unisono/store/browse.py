@@ -19,6 +19,13 @@ class PartitionSize(msgspec.Struct, frozen=True):
     last: int
 
 
+class NodeSeen(msgspec.Struct, frozen=True):
+    """A node of a shared log, and how long ago it was heard of."""
+
+    name: str
+    seen_s: float
+
+
 class BrowsableLog(LogReader, Protocol):
     """A reader of either store. Each call costs in proportion to its `limit`, never to the log."""
 
@@ -33,3 +40,7 @@ class BrowsableLog(LogReader, Protocol):
         ...
 
     def model_in_force(self) -> ModelBundle | None: ...
+
+    def nodes(self, limit: int) -> Sequence[NodeSeen]:
+        """The nodes of a shared log that are alive or were until lately, by name; none of an embedded one."""
+        ...

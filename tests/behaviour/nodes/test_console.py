@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 from tests.behaviour.server.harness import Server, set_event
 from tests.console.operator import Operator
@@ -24,4 +28,31 @@ def test_a_console_shows_what_all_nodes_do(nodes: list[Server], part: str, who: 
     path = json.dumps(["tree", "settings", "theme"])
     why = operator.get("changes", partition=part, at=ids[1], path=path)
     assert [each["event"]["client_id"] for each in why["changes"]] == [who, who]
-    assert operator.get("now")["store"] == "shared"
+    now = operator.get("now")
+    assert now["store"] == "shared"
+    seen = {each["name"]: each["seen_s"] for each in now["nodes"]}
+    assert set(seen) == {"a", "b", "c"}
+    assert max(seen.values()) < 600
+
+
+def test_a_node_that_does_not_answer_is_named(nodes: list[Server], part: str, who: str) -> None:
+    first, second, _ = nodes
+    operator = Operator(second)
+    with first.client(who):
+        assert operator.get("connections")["silent_nodes"] == []
+        assert first.process is not None
+        os.kill(first.process.pid, signal.SIGSTOP)  # the node alone: its processes go on
+        try:
+            found = operator.get("connections")
+            ran = subprocess.run(
+                [sys.executable, "-m", "unisono", "connections", "--data", str(second.data)],
+                capture_output=True,
+                text=True,
+            )
+        finally:
+            os.kill(first.process.pid, signal.SIGCONT)
+        assert found["silent_nodes"] == ["a"]
+        assert {"client_id": who, "node": "a"} in found["connections"]
+        assert "node a did not answer within a second" in ran.stderr
+        assert ran.returncode == 0
+        assert who in ran.stdout

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
+import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rotel
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as Span_pb
 
 from tests.behaviour.server.harness import running, set_event
+from tests.ports import free_port
 from tests.waiting import until
 from unisono.ipc.tracing import QUEUE_SPANS, Tracer
 
@@ -22,7 +31,7 @@ Span = dict[str, Any]
 
 
 class Collector:
-    """Takes what is posted to it, as an OpenTelemetry collector does."""
+    """Takes what is posted to it: spans of a server, or those that a collector passes on, which are in Protobuf."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -30,7 +39,11 @@ class Collector:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    content = gzip.decompress(content)
+                is_json = self.headers["Content-Type"] == "application/json"
+                body = json.loads(content) if is_json else decoded(content)
                 assert self.path == "/v1/traces"
                 for resource in body["resourceSpans"]:
                     known = attributes(resource["resource"])
@@ -59,6 +72,18 @@ class Collector:
         return [span for span in list(self.spans) if span["traceId"] == trace]
 
 
+def decoded(content: bytes) -> Any:
+    """A message of OTLP, in the form of its JSON; ids are hexadecimal there, unlike in other Protobuf JSON."""
+    body = MessageToDict(ExportTraceServiceRequest.FromString(content), use_integers_for_enums=True)
+    for resource in body["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                for name in ("traceId", "spanId", "parentSpanId"):
+                    if name in span:
+                        span[name] = base64.b64decode(span[name]).hex()
+    return body
+
+
 def attributes(of: Any) -> dict[str, str]:
     return {each["key"]: next(iter(each["value"].values())) for each in of["attributes"]}
 
@@ -72,9 +97,36 @@ def collecting() -> Iterator[Collector]:
         collector.close()
 
 
+@contextmanager
+def passing_on(to: Collector, log: Path) -> Iterator[str]:
+    """A collector of OpenTelemetry that passes on what it takes; its address."""
+    program = Path(rotel.__file__).with_name("rotel-agent")
+    http, grpc = free_port(), free_port()
+    options = {
+        "otlp-http-endpoint": f"127.0.0.1:{http}",
+        "otlp-grpc-endpoint": f"127.0.0.1:{grpc}",
+        "exporter": "otlp",
+        "otlp-exporter-endpoint": to.url,
+        "otlp-exporter-protocol": "http",
+        "batch-timeout": "100ms",
+    }
+    command = [str(program), "start", *(f"--{name}={value}" for name, value in options.items())]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            until(lambda: listens(http), log.read_text)
+            yield f"http://127.0.0.1:{http}"
+        finally:
+            process.kill()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_the_path_of_an_event_is_one_trace(tmp_path: Path) -> None:
-    with collecting() as collector:
-        tracing = ("--otel-endpoint", collector.url, "--otel-sample", "1", "--fronts", "2")
+    with collecting() as collector, passing_on(collector, tmp_path / "rotel.log") as address:
+        tracing = ("--otel-endpoint", address, "--otel-sample", "1", "--fronts", "2")
         with (
             running(tmp_path / "data", *SERVE, *tracing) as server,
             server.client("listener") as listener,
@@ -90,7 +142,11 @@ def test_the_path_of_an_event_is_one_trace(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans}
     assert set(by_name) == {"submit", "judge", "commit", "deliver"}
     root = by_name["submit"]
-    assert "parentSpanId" not in root
+    assert not root.get("parentSpanId")
+    assert (root["kind"], by_name["deliver"]["kind"]) == (
+        Span_pb.SPAN_KIND_SERVER,
+        Span_pb.SPAN_KIND_PRODUCER,
+    )
     for name in ("judge", "commit", "deliver"):
         assert by_name[name]["parentSpanId"] == root["spanId"]
         assert attributes(by_name[name])["unisono.committed_id"] == "1"

@@ -163,6 +163,7 @@ def _serve(
             notify=place.say,
             lease=lease,
             alive=lambda: not is_stopped(spark),
+            out=options.out,
         )
         place.say(f"at work on {lake.storage.location}, status in {file}")
         good = service.run(stop, cycles)

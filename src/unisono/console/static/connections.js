@@ -12,13 +12,17 @@ export function connectionsPage(root, { every, signal, setTrouble }) {
   const note = h("p", { class: "quiet", role: "status" });
   const made = table("Connections", COLUMNS, []);
   const rows = made.querySelector("tbody");
-  put(root, h("div", { class: "filters" }, h("div", { class: "field" }, h("label", { htmlFor: "who" }, "Client or user contains"), filter)), note, made);
-  let found = { connections: [], bound_bytes: 0 };
+  const silent = h("p", { class: "warning", role: "status" });
+  put(root, h("div", { class: "filters" }, h("div", { class: "field" }, h("label", { htmlFor: "who" }, "Client or user contains"), filter)), note, silent, made);
+  let found = { connections: [], silent_nodes: [], bound_bytes: 0 };
 
   function show() {
     const wanted = filter.value.trim().toLowerCase();
     const some = found.connections.filter((each) => `${each.client_id ?? ""} ${each.user_id ?? ""}`.toLowerCase().includes(wanted));
     note.textContent = `${count(some.length)} of ${plural(found.connections.length, ["connection", "connections"])}${found.connections.length >= 1000 ? " (the first 1,000)" : ""}`;
+    silent.textContent = found.silent_nodes.length
+      ? `No answer within a second from ${found.silent_nodes.join(", ")}: of their connections only the names of clients are known.`
+      : "";
     const focused = rows.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     put(rows, some.map((each) => row(each, found.bound_bytes, kick)));
     if (focused !== null) {

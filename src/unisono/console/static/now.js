@@ -3,9 +3,10 @@
 import { get } from "/console/api.js";
 import { chart } from "/console/charts.js";
 import { data, h, put } from "/console/dom.js";
-import { ago, bytes, count, milliseconds, rate } from "/console/format.js";
+import { ago, bytes, count, milliseconds, plural, rate } from "/console/format.js";
 
 const EVERY_MS = 2000;
+const NODE_SILENT_S = 60;
 
 function tile(name, value, note, level = "") {
   return h(
@@ -58,8 +59,14 @@ export function nowPage(root, { every, signal }) {
     signal,
   );
 
+  let series = null; // there is a new sample every few seconds
+  let askedAt = 0;
   every(EVERY_MS, async () => {
-    const [now, series] = await Promise.all([get("now", {}, signal), get("series", {}, signal)]);
+    const now = await get("now", {}, signal);
+    if (series === null || Date.now() - askedAt >= series.every_s * 1000) {
+      askedAt = Date.now();
+      series = await get("series", {}, signal);
+    }
     const { rates } = now;
     const over = "per second";
     put(
@@ -104,9 +111,19 @@ function processes(now) {
     now.ready ? " is ready. " : " is not ready. ",
     h("span", { class: "quiet" }, `Answering: ${now.processes.join(", ")}. `),
     now.store === "shared"
-      ? h("span", { class: "quiet" }, "The log is shared: each node has a console of its own; clients of all nodes are under Connections.")
+      ? [
+          now.nodes === null
+            ? h("span", { class: "warning" }, "The nodes of the shared log cannot be listed. ")
+            : [`${plural(now.nodes.length, ["node", "nodes"])} on the shared log: `, now.nodes.map((each, at) => [at ? ", " : "", node(each)]), ". "],
+          h("span", { class: "quiet" }, "Each has a console of its own; clients of all nodes are under Connections."),
+        ]
       : null,
   );
+}
+
+function node({ name, seen_s: seen }) {
+  const silent = seen > NODE_SILENT_S;
+  return h("span", { class: silent ? "warning" : "" }, data(name), silent ? ` (last heard of ${ago(seen * 1000)})` : "");
 }
 
 function pipeline({ pipeline: status, head }) {

@@ -79,7 +79,10 @@ class Service:
         lease: Lease,
         alive: Callable[[], bool] = lambda: True,
         heartbeat_s: float = HEARTBEAT_S,
+        out: Path | None = None,
     ) -> None:
+        """`out`: where the stages write reports, for the status."""
+        self._out = "" if out is None else str(out.absolute())
         self._store = store
         self._lake = lake
         self._stages = stages
@@ -197,7 +200,7 @@ class Service:
     def _first_status(self) -> PipelineStatus:
         before = None if self._file is None else read_pipeline_status(self._file)
         location, store = self._lake.storage.location, hide_credentials(self._store)
-        status = PipelineStatus(location, store, socket.gethostname(), os.getpid(), now_ms())
+        status = PipelineStatus(location, store, socket.gethostname(), os.getpid(), now_ms(), out=self._out)
         status.stages = {stage.name: StageStatus() for stage in self._stages}
         if before is not None and (before.lake, before.store) == (location, store):
             for name, stage in before.stages.items():

@@ -8,7 +8,7 @@ from typing import Final, NoReturn, Self
 import msgspec
 import psycopg
 
-from unisono.store.browse import PartitionSize
+from unisono.store.browse import NodeSeen, PartitionSize
 from unisono.store.cluster import ModelBundle
 from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
@@ -305,6 +305,12 @@ class PostgresReader(EncodedPages):
         """See BrowsableLog."""
         asked = {"partition": escape(partition), "upto": upto, "limit": limit}
         return [committed_id for (committed_id,) in self.list("newest_ids", asked)]
+
+    def nodes(self, limit: int) -> Sequence[NodeSeen]:
+        """See BrowsableLog."""
+        return [
+            NodeSeen(name, max(0.0, seen_s)) for name, seen_s in self.list("list_nodes", {"limit": limit})
+        ]
 
     def model_in_force(self) -> ModelBundle | None:
         """The model that nodes judge by; None when none was published."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import apsw
 import msgspec
 
-from unisono.store.browse import PartitionSize
+from unisono.store.browse import NodeSeen, PartitionSize
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import (
     LogExtent,
@@ -202,6 +202,10 @@ class SqliteReader(SqlitePages):
             return [committed_id for (committed_id,) in self._rows("newest_ids", partition, upto, limit)]
         except READ_ERRORS as error:
             self._fail("reading the newest ids", error)
+
+    def nodes(self, limit: int) -> Sequence[NodeSeen]:  # noqa: ARG002
+        """See BrowsableLog."""
+        return ()
 
     def model_in_force(self) -> ModelBundle | None:
         """The recorded model that the server judges by; None when it has no version, or none was recorded yet."""

@@ -399,6 +399,11 @@ VALUES (coalesce(%(node_id)b, nextval('unisono.node_ids')), %(name)b, %(knows)b)
 ON CONFLICT (node_id) DO UPDATE SET seen_at = now()
 RETURNING node_id;
 
+-- name: list_nodes
+-- A node that was started again has a new row beside the one that has not expired yet.
+SELECT DISTINCT ON (name) name, extract(epoch FROM now() - seen_at)::float8
+FROM unisono.nodes ORDER BY name, seen_at DESC LIMIT %(limit)b;
+
 -- name: heartbeat
 UPDATE unisono.nodes SET seen_at = now() WHERE node_id = %(node_id)b RETURNING node_id;
 

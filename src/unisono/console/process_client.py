@@ -1,4 +1,4 @@
-"""The node's side of the replay process: started when first needed, one request at a time, killed when it is late."""
+"""The node's side of a process of the console: started when first needed, one request at a time, killed when late."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Final
 
 import msgspec
 
-from unisono.config import Settings
 from unisono.console.errors import ConsoleBusy, ConsoleRefused
-from unisono.console.replay_requests import ReplayAnswer, ReplayRequest, StartReplays
+from unisono.console.process_requests import ProcessAnswer
 from unisono.vocabulary import Json
 
 log = logging.getLogger("unisono.console")
 
 ANSWER_S: Final = 30.0
-"""For one request; a history of the largest size is folded in a few seconds."""
+"""For one request; a history of the largest size is folded in a few seconds, and a query ends before."""
 
 WAITING_MAX: Final = 4
 """Requests that wait for their turn; one more is refused."""
@@ -30,14 +29,17 @@ END_GRACE_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 32 << 20
 
 
-class ReplayClient:
-    """Requests to the replay process, in turn.
+class ProcessClient:
+    """Requests to the process, in turn.
 
     Invariant: `_process` is set exactly while a process runs that has answered everything it was asked.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, what: str, module: str, start: msgspec.Struct | None = None) -> None:
+        """`what` it does, for messages; `module` is run; `start` is its first line."""
+        self._what = what
+        self._module = module
+        self._first = start
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -45,10 +47,10 @@ class ReplayClient:
         self._ending: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, request: ReplayRequest) -> Json:
+    async def ask(self, request: msgspec.Struct) -> Json:
         """Raises ConsoleRefused with the reason, or ConsoleBusy."""
         if self._waiting >= WAITING_MAX:
-            raise ConsoleBusy("other replays are waiting; try again")
+            raise ConsoleBusy(f"other requests for a {self._what} are waiting; try again")
         self._waiting += 1
         try:
             async with self._lock:
@@ -65,7 +67,7 @@ class ReplayClient:
         async with self._lock:
             await self._end()
 
-    async def _ask(self, request: ReplayRequest) -> ReplayAnswer:
+    async def _ask(self, request: msgspec.Struct) -> ProcessAnswer:
         if self._closed:
             raise ConsoleBusy("the server is stopping")
         if self._idle is not None:
@@ -79,13 +81,17 @@ class ReplayClient:
                 await process.stdin.drain()
                 line = await process.stdout.readline()
             if not line.endswith(b"\n"):
-                raise ConsoleRefused("the replay process ended; the server's log says why")
-            answer = msgspec.json.decode(line, type=ReplayAnswer)
+                raise ConsoleRefused(
+                    f"the process of the {self._what} ended: it needed too much memory, or the server's log says why"
+                )
+            answer = msgspec.json.decode(line, type=ProcessAnswer)
         except TimeoutError:
-            log.warning("replay stopped: no answer within %g s", ANSWER_S, extra={"timeout_s": ANSWER_S})
-            raise ConsoleRefused(f"stopped: the replay took longer than {ANSWER_S:g} s") from None
+            log.warning(
+                "%s stopped: no answer within %g s", self._what, ANSWER_S, extra={"timeout_s": ANSWER_S}
+            )
+            raise ConsoleRefused(f"stopped: the {self._what} took longer than {ANSWER_S:g} s") from None
         except (ConnectionError, ValueError) as error:
-            raise ConsoleRefused(f"the replay process failed: {error}") from None
+            raise ConsoleRefused(f"the process of the {self._what} failed: {error}") from None
         else:
             self._process = process
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_idle)
@@ -100,13 +106,14 @@ class ReplayClient:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "unisono.console.replay_process",
+            self._module,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=ANSWER_BYTES_MAX,
         )
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(StartReplays(self._settings)) + b"\n")
+        if self._first is not None:
+            process.stdin.write(msgspec.json.encode(self._first) + b"\n")
         return process
 
     def _end_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What the console asks of its replay process, and the process's answers. One line of JSON each."""
+"""What the console asks of its processes, for replays and for queries, and their answers. One line of JSON each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,15 @@ class AskModel(msgspec.Struct, frozen=True, tag="model"):
 ReplayRequest: TypeAlias = AskPartitionHistory | AskState | AskDifference | AskChanges | AskEvent | AskModel
 
 
-class ReplayAnswer(msgspec.Struct, frozen=True):
+class AskSql(msgspec.Struct, frozen=True):
+    """A query over the lake at a location, with what delta-rs needs to reach it."""
+
+    lake: str
+    sql: str
+    options: dict[str, str] = {}
+
+
+class ProcessAnswer(msgspec.Struct, frozen=True):
     """The answer to one request, or the reason why there is none."""
 
     body: Any = None
