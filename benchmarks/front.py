@@ -43,7 +43,6 @@ from unisono.front.server import Front
 from unisono.ipc.channel import Channel, ChannelClosed, socket_pair
 from unisono.ipc.messages import (
     AskHead,
-    AskPage,
     BatchOutcome,
     Candidate,
     Claim,
@@ -52,9 +51,9 @@ from unisono.ipc.messages import (
     HeadAnswer,
     Message,
     Offer,
-    PageResult,
     Submit,
 )
+from unisono.ipc.page_messages import AskPage, PageResult
 from unisono.node.processes import GC_THRESHOLDS
 
 SUBSCRIBERS: Final = 200

@@ -10,7 +10,7 @@ import pytest
 
 from unisono.config import Settings
 from unisono.front.catchup import Ask, CatchUp
-from unisono.ipc.messages import PageResult
+from unisono.ipc.page_messages import PageResult
 from unisono.protocol.errors import RateLimited
 from unisono.protocol.messages import Sync
 from unisono.vocabulary import LogIdentity

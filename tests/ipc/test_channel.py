@@ -29,12 +29,9 @@ from unisono.ipc.messages import (
     AskConnections,
     AskEventTimes,
     AskHead,
-    AskNewest,
-    AskPage,
     AskStats,
     AskSubscribers,
     BatchOutcome,
-    CancelPage,
     Candidate,
     Claim,
     Claimed,
@@ -49,8 +46,6 @@ from unisono.ipc.messages import (
     Message,
     ModelChanged,
     Offer,
-    PageFailed,
-    PageResult,
     PeerFailed,
     PresenceChange,
     PresenceChanges,
@@ -63,6 +58,7 @@ from unisono.ipc.messages import (
     Stats,
     Submit,
 )
+from unisono.ipc.page_messages import AskNewest, AskPage, CancelPage, PageFailed, PageResult
 from unisono.vocabulary import FieldError
 
 numbers = st.integers(0, 2**53 - 1)

@@ -12,7 +12,8 @@ from tests.authority.logs import grow
 from tests.lake.lakes import export_to
 from tests.waiting import PATIENCE_S, until
 from unisono.ipc.channel import Channel, socket_pair
-from unisono.ipc.messages import AskPage, AskStats, CancelPage, Drain, PageFailed, PageResult, Ready, Stats
+from unisono.ipc.messages import AskStats, Drain, Ready, Stats
+from unisono.ipc.page_messages import AskPage, CancelPage, PageFailed, PageResult
 from unisono.ipc.stats import CounterValues as Figures
 from unisono.ipc.stats import parse
 from unisono.lake.cold.archive import Archive, ArchivedReader

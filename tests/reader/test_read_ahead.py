@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.store.records import LAKE, append_many
-from unisono.ipc.messages import AskPage, PageResult
+from unisono.ipc.page_messages import AskPage, PageResult
 from unisono.protocol.tombstones import tombstone
 from unisono.reader import read_ahead
 from unisono.reader.read_ahead import ReadAhead

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.behaviour.server.planting import history, plant, record, snapshot_of
-from unisono.ipc.messages import AskPage, SnapshotStart
+from unisono.ipc.page_messages import AskPage, SnapshotStart
 from unisono.model.pack import pack, unpack
 from unisono.reader.read_page import read_page
 from unisono.reader.snapshot_start import is_sound, starting_snapshots

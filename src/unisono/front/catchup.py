@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from unisono.config import Settings
 from unisono.front.intake import named_partitions
-from unisono.ipc.messages import PageResult
+from unisono.ipc.page_messages import PageResult
 from unisono.protocol.codec import encode_sync_response
 from unisono.protocol.errors import BadRequest, Forbidden, RateLimited, ValidationFailed
 from unisono.protocol.messages import Sync

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unisono.ipc.messages import AskNewest, PageResult
+from unisono.ipc.page_messages import AskNewest, PageResult
 from unisono.protocol.codec import encode_history_result, encode_payload
 from unisono.protocol.errors import (
     BadRequest,

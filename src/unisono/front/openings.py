@@ -151,7 +151,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
-                log.error("socket not accepted: %s", error.strerror)
+                log.error("socket not accepted: %s", error.strerror, extra={"errno": error.errno})
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(ACCEPT_AGAIN_S, self._start)
                 return

@@ -15,19 +15,15 @@ from unisono.front.submit_traces import SubmitTraces
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskHead,
-    AskNewest,
-    AskPage,
-    CancelPage,
     Claim,
     Claimed,
     HeadAnswer,
-    PageFailed,
-    PageResult,
     PresenceChange,
     PresenceChanges,
     Release,
     Submit,
 )
+from unisono.ipc.page_messages import AskNewest, AskPage, CancelPage, PageFailed, PageResult
 from unisono.protocol.errors import RateLimited
 
 

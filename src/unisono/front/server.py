@@ -46,14 +46,13 @@ from unisono.ipc.messages import (
     Message,
     ModelChanged,
     Offer,
-    PageFailed,
-    PageResult,
     PresenceChanges,
     Ready,
     Replaced,
     SingleOutcome,
     Stats,
 )
+from unisono.ipc.page_messages import PageFailed, PageResult
 from unisono.protocol.codec import encode_payload
 from unisono.protocol.errors import CloseCode, ServerError
 from unisono.protocol.profiles import CANONICAL

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unisono.front.catchup import Ask
-from unisono.ipc.messages import AskPage, PageResult, SnapshotStart
+from unisono.ipc.page_messages import AskPage, PageResult, SnapshotStart
 from unisono.vocabulary import LogIdentity
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from unisono.ipc.messages import AskNewest, AskPage, PageFailed, PageResult
+from unisono.ipc.page_messages import AskNewest, AskPage, PageFailed, PageResult
 
 WAKEUP_BYTES_MAX: Final = 4_096
 """Wakeup bytes read at once; several mean the same as one, and bytes left over wake the loop again."""

@@ -8,19 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from unisono.ipc.channel import Channel, ChannelAborted, ChannelClosed
-from unisono.ipc.messages import (
-    AskNewest,
-    AskPage,
-    AskStats,
-    CancelPage,
-    Drain,
-    Message,
-    PageFailed,
-    PageResult,
-    PeerFailed,
-    Ready,
-    Stats,
-)
+from unisono.ipc.messages import AskStats, Drain, Message, PeerFailed, Ready, Stats
+from unisono.ipc.page_messages import AskNewest, AskPage, CancelPage, PageFailed, PageResult
 from unisono.ipc.stats import Counters
 from unisono.lake.cold.archive import ColdWatermarks
 from unisono.reader.cold_pages import ColdPages, PageAsk

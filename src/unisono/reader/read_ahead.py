@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from unisono.ipc.messages import AskPage, PageFailed, PageResult
+from unisono.ipc.page_messages import AskPage, PageFailed, PageResult
 from unisono.reader.read_page import answer_page
 from unisono.store.port import Pruned
 from unisono.store.sqlite.reader import SqliteReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from unisono.ipc.messages import AskNewest, AskPage, PageFailed, PageResult
+from unisono.ipc.page_messages import AskNewest, AskPage, PageFailed, PageResult
 from unisono.lake.cold.archive import ArchiveFailed
 from unisono.protocol.codec import encode_snapshot
 from unisono.reader.snapshot_start import starting_snapshots
