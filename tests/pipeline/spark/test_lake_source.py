@@ -24,6 +24,7 @@ from unisono.pipeline.jobs.snapshot.items import items_of
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark.lake_source import LakeTableRead
+from unisono.pipeline.spark.source import UnisonoSource
 from unisono.store.port import Record
 
 OPEN = ShippedModel.open()
@@ -59,9 +60,8 @@ def test_events_with_their_time(lake: tuple[Lake, list[Record]]) -> None:
 
 def test_only_the_columns_ids_and_partitions_that_are_asked_for(lake: tuple[Lake, list[Record]]) -> None:
     made, records = lake
-    assert LakeTableRead.of({"lake": made.storage.location, "columns": "type, committed_at"}).schema() == (
-        "type STRING, committed_at TIMESTAMP"
-    )
+    asked = {"lake": made.storage.location, "columns": "type, committed_at"}
+    assert UnisonoSource(asked).schema() == "type STRING, committed_at TIMESTAMP"
     some = rows_of(made, columns="committed_id", **{"from": "100", "to": "102"})
     assert some == [{"committed_id": 101}, {"committed_id": 102}]
     name, history = next(iter(by_partition(records).items()))

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "import": "lake.import_:import_",
     "revalidate": "lake.revalidate:revalidate_",
     "report": "lake.report:report_",
+    "views": "lake.views:views_",
     "run": "lake.run:run_",
 }
 
