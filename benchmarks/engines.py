@@ -32,6 +32,9 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark.session import session
 
+ROWS_PER_FILE = 100_000
+"""Small ones, so that a million events show how many files are passed over."""
+
 Question = Callable[[], Any]
 
 
@@ -43,7 +46,7 @@ def made(cache: Path, events: int, partitions: int) -> Lake:
         lake.make()
         for part in range(1, 11):
             export(spark, sqlite_uri(data), lake, to=events * part // 10)
-        compact(spark, lake)
+        compact(spark, lake, ROWS_PER_FILE)
         spark.stop()
     return lake
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
+from tests.docs.blocks import blocks
 from tests.lake.lakes import HERE
 from tests.lake.test_old_lakes import unpacked
 from tests.pipeline.equality import by_partition
@@ -32,6 +33,7 @@ from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 
 OPEN = ShippedModel.open()
+DOCS = Path(__file__).parents[2] / "docs" / "pipeline-engines.md"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,15 @@ def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM partition_events") == [(sum(map(len, names.values())),)]
     assert rows(path, "SELECT job, items FROM runs") == [("export", 300)]
     assert rows(path, "SELECT * FROM audit") == []
+
+
+def test_the_queries_of_the_documentation(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    path = tmp_path / "lake.duckdb"
+    make_duckdb_file(lake[0], path)
+    (queries,) = [block.text for block in blocks(DOCS) if block.language == "sql"]
+    findings, runs, erasures = [rows(path, query) for query in queries.split(";") if query.strip()]
+    assert findings == erasures == []
+    assert [row[1:] for row in runs] == [("export", 300, 1.0, 0)]
 
 
 def test_an_old_lake(tmp_path: Path) -> None:

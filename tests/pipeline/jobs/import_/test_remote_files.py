@@ -111,7 +111,7 @@ def test_what_cannot_be_imported(s3: dict[str, str], url: str, error: str) -> No
 
 
 def test_a_store_that_refuses(s3: dict[str, str]) -> None:
-    with pytest.raises(PipelineError, match="s3://lake/a cannot be read: .*InvalidAccessKeyId"):
+    with pytest.raises(PipelineError, match=r"s3://lake/a cannot be read: .*InvalidAccessKeyId"):
         find(["s3://lake/a"], None, storage_options={**s3, "aws_access_key_id": "nobody"})
 
 
