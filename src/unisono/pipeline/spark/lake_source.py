@@ -19,7 +19,8 @@ OPTIONS …) is the lake at the time of each query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -55,6 +56,9 @@ SCHEMAS: Final = {
 """The columns of each table, for Spark."""
 
 STORAGE: Final = "storage."
+
+TASK_BYTES: Final = 8 << 20
+"""Of Parquet files in one task, some 100,000 events: at most a second of work."""
 _OPTIONS: Final = frozenset(("lake", "table", "from", "to", "partitions", "columns", "model_version"))
 _OF_EVENTS: Final = ("events", "partition_events")
 
@@ -78,6 +82,16 @@ class _EventRows(msgspec.Struct, frozen=True):
     def __call__(self) -> Iterator[pa.RecordBatch]:
         for batch in scan_file(self.storage, self.file, self.span, stored_columns(self.columns)):
             yield with_times(batch, self.columns)
+
+
+class _Several(msgspec.Struct, frozen=True):
+    """Rows of several small files, one after the other."""
+
+    parts: tuple[_EventRows, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part()
 
 
 class _StateRows(msgspec.Struct, frozen=True):
@@ -168,7 +182,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
 
     def reader(self) -> LakeReader:
         if self.table in _OF_EVENTS:
-            parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(self._event_parts())
+            parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(_joined(self._event_parts()))
         elif self.table in ("states", "items"):
             parts = list(self._state_parts())
         else:
@@ -183,9 +197,19 @@ class LakeTableRead(msgspec.Struct, frozen=True):
                 for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
                     yield _EventRows(view.storage, file, RowRange(self.since, upto, name), self.columns)
             return
-        for file in view.log_files if self.table == "events" else view.partition_files:
-            if file.last_id > self.since and file.first_id <= upto:
-                yield _EventRows(view.storage, file, RowRange(self.since, upto), self.columns)
+        files = view.log_files if self.table == "events" else view.partition_files
+        for file in files:
+            if file.last_id <= self.since or file.first_id > upto:
+                continue
+            for since, last in self._ranges(file, upto):
+                yield _EventRows(view.storage, file, RowRange(since, last), self.columns)
+
+    def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
+        """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
+        first, last = max(self.since, file.first_id - 1), min(upto, file.last_id)
+        count = max(1, min(last - first, file.bytes // TASK_BYTES)) if self.table == "events" else 1
+        edges = [first + (last - first) * part // count for part in range(count + 1)]
+        return pairwise(edges)
 
     def _state_parts(self) -> Iterator[_StateRows]:
         table, head = self.lake.find(SNAPSHOTS), self.lake.head()
@@ -209,6 +233,20 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         self, subset: PartitionSubset, files: Sequence[DataFile], version: int, upto: int
     ) -> _StateRows:
         return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
+
+
+def _joined(parts: Iterable[_EventRows]) -> Iterator[_Several]:
+    """Neighbouring small files become one task."""
+    waiting: list[_EventRows] = []
+    size = 0
+    for part in parts:
+        if waiting and size + part.file.bytes > TASK_BYTES:
+            yield _Several(tuple(waiting))
+            waiting, size = [], 0
+        waiting.append(part)
+        size += part.file.bytes
+    if waiting:
+        yield _Several(tuple(waiting))
 
 
 def _no_rows() -> Iterator[pa.RecordBatch]:
