@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 from deltalake import DeltaTable
 
@@ -74,7 +74,8 @@ def of_one_partition(lake: Lake, database: Path, name: str) -> dict[str, Questio
     def by_pandas(files: list[str]) -> list[int]:
         columns, rows = ["committed_id", "event"], [("partition", "==", name)]
         parts = [pd.read_parquet(file, columns=columns, filters=rows, partitioning=None) for file in files]
-        return pd.concat(parts).sort_values("committed_id").committed_id.to_list()
+        found: list[int] = pd.concat(parts).sort_values("committed_id").committed_id.to_list()
+        return found
 
     def by_unisono() -> list[int]:
         found = lake.scan_arrow([name], columns=["committed_id", "event"])
