@@ -51,11 +51,9 @@ history = (
     .option("store", store)
     .option("partitions", name)
     .load()
-    .withColumn("at", f.timestamp_millis("status_updated_at"))
     .withColumn("payload", f.parse_json("event"))
-    .select(
-        "committed_id", "at", "client_id", f.expr("variant_get(payload, '$.type', 'string')").alias("kind")
-    )
+    .withColumn("kind", f.expr("variant_get(payload, '$.type', 'string')"))
+    .select("committed_id", "committed_at", "client_id", "kind")
     .orderBy("committed_id")
 )
 print("history of", name)

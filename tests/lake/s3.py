@@ -85,7 +85,8 @@ def busy(app: App) -> App:
     return call
 
 
-def main(*, is_busy: bool) -> None:
+def serve(wrapped: Callable[[App], App]) -> None:
+    """Serve moto's S3, wrapped, and print the port."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.s3.models import s3_backends
     from werkzeug.serving import WSGIRequestHandler, make_server
@@ -94,13 +95,15 @@ def main(*, is_busy: bool) -> None:
         protocol_version = "HTTP/1.1"
 
     s3_backends["123456789012"]["aws"].create_bucket(BUCKET, REGION)
-    app = signed(one_at_a_time(DomainDispatcherApplication(create_backend_app)))
-    server = make_server(
-        "127.0.0.1", 0, busy(app) if is_busy else app, threaded=True, request_handler=Requests
-    )
+    app = wrapped(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Requests)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     server.serve_forever()
+
+
+def main(*, is_busy: bool) -> None:
+    serve(lambda app: busy(signed(one_at_a_time(app))) if is_busy else signed(one_at_a_time(app)))
 
 
 if __name__ == "__main__":

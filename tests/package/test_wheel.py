@@ -21,11 +21,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         packed = {name for name in opened.namelist() if ".dist-info/" not in name}
-        for name in tracked("src/unisono"):
+        for name in tracked("src"):
             packed_name = name.removeprefix("src/")
             assert packed_name in packed, f"{name} is not in the wheel: see MANIFEST.in"
             assert opened.read(packed_name) == (ROOT / name).read_bytes(), name
-        assert packed == {name.removeprefix("src/") for name in tracked("src/unisono")}
+        assert packed == {name.removeprefix("src/") for name in tracked("src")}
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:

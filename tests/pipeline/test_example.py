@@ -10,8 +10,11 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from unisono.lake.lake import Lake
+from tests.lake.lakes import HERE
+from tests.pipeline.history import make_store
+from unisono.lake.lake import Lake, bucket_of
 from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,6 +55,25 @@ def test_a_lake_is_read(
     assert capsys.readouterr().out.splitlines() == [
         f"3000 events in the lake, 2000 of them after 1000, {own} in room-007",
         f"the first {own} were read without Spark",
+    ]
+
+
+def test_one_partition_with_other_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = make_store(tmp_path / "data", 16_000)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake, to=15_500)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake)
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "lake"), "room-007"])
+    runpy.run_path(str(EXAMPLES / "lake_engines.py"), run_name="__main__")
+    own = [record.committed_id for record in records if "room-007" in record.partitions]
+    number = bucket_of("room-007", 4)
+    found = f"{len(own)} events, from {own[0]} to {own[-1]}"
+    assert capsys.readouterr().out.splitlines() == [
+        f"room-007 is in bucket {number}: 2 of 5 files can have it",
+        *(f"{engine}: {found}" for engine in ("duckdb", "polars", "pandas")),
     ]
 
 

@@ -122,14 +122,19 @@ def _value(row: RunRecord | AuditRecord, column: str) -> Any:
     return row.began_ms * 1_000 if column == "began_at" else getattr(row, column)
 
 
-def read_rows(storage: Storage, name: str) -> pa.Table:
-    """All rows of `_runs` or `_audit`; none when the table is missing."""
+def data_paths(storage: Storage, name: str) -> list[str]:
+    """The files of `_runs` or `_audit`; none when the table is missing."""
     options = storage.options or None
     if not DeltaTable.is_deltatable(storage.table(name), options):
-        return _SCHEMAS[name].empty_table()
+        return []
     table = DeltaTable(storage.table(name), storage_options=options)
+    return list(pa.table(table.get_add_actions()).column("path").to_pylist())
+
+
+def read_rows(storage: Storage, name: str) -> pa.Table:
+    """All rows of `_runs` or `_audit`; none when the table is missing."""
     parts = [_SCHEMAS[name].empty_table()]
-    for path in pa.table(table.get_add_actions()).column("path").to_pylist():
+    for path in data_paths(storage, name):
         with storage.read(name, path) as source:
             parts.append(pq.read_table(source, columns=_SCHEMAS[name].names).cast(_SCHEMAS[name]))
     return pa.concat_tables(parts)

@@ -160,7 +160,7 @@ class Table:
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} is not the table {self.name} of a lake but {title!r}"
             )
-        if described.layout != LAYOUT:
+        if not 1 <= described.layout <= LAYOUT:
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} has layout {described.layout}, this program knows {LAYOUT}: "
                 "use the Unisono that wrote it, or a later one"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unisono.pipeline.api import (
         audit,
+        create_tables,
         create_views,
         diff,
         export,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "create_tables",
     "create_views",
     "diff",
     "export",

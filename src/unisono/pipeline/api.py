@@ -28,10 +28,11 @@ from unisono.pipeline.open_log import normal_uri
 from unisono.pipeline.origin_check import require_same_model
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
-from unisono.pipeline.spark.lake_source import SCHEMAS, STORAGE
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
+from unisono.pipeline.spark.times import COMMITTED_AT
 from unisono.pipeline.state_diff import StateChange, changes
+from unisono.pipeline.views import create_catalog_tables, create_temporary_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "create_tables",
     "create_views",
     "diff",
     "export",
@@ -87,8 +89,8 @@ def read_log(
     *,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
-    """The lake's events with `since < committed_id <= upto`, one row each."""
-    return frames.read_log(spark, _lake(lake, storage_options), since, upto)
+    """The lake's events with `since < committed_id <= upto`, one row each; `committed_at` is their time."""
+    return _timed(frames.read_log(spark, _lake(lake, storage_options), since, upto))
 
 
 def read_partitions(
@@ -101,7 +103,7 @@ def read_partitions(
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
     """The lake's events of these partitions, or of all, one row for each partition of an event."""
-    return frames.read_partitions(spark, _lake(lake, storage_options), names, since, upto)
+    return _timed(frames.read_partitions(spark, _lake(lake, storage_options), names, since, upto))
 
 
 def create_views(
@@ -111,13 +113,22 @@ def create_views(
 
     `events`, `partition_events`, `states`, `items`, `runs` and `audit`, each after `prefix`.
     """
-    target = _lake(lake, storage_options)
-    register(spark)
-    options = {f"{STORAGE}{name}": value for name, value in target.storage.options.items()}
-    for table in SCHEMAS:
-        reader = spark.read.format("unisono").options(lake=target.storage.location, table=table, **options)
-        reader.load().createOrReplaceTempView(f"{prefix}{table}")
-    return [f"{prefix}{table}" for table in SCHEMAS]
+    return create_temporary_views(spark, *_place(lake, storage_options), prefix)
+
+
+def create_tables(
+    spark: SparkSession,
+    lake: Lake | str,
+    *,
+    database: str | None = None,
+    prefix: str = "",
+    storage_options: Options = _NO_OPTIONS,
+) -> list[str]:
+    """The same as tables that stay in the session's catalog and show the lake as it is at each query.
+
+    Tables of an earlier call are made again. A catalog keeps the options, so none may hold a secret.
+    """
+    return create_catalog_tables(spark, *_place(lake, storage_options), database, prefix)
 
 
 def states_at(
@@ -199,8 +210,21 @@ def audit(
     return audit_job(spark, target, uri, AuditOptions(sample, judged_by))
 
 
+def _timed(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.withColumn(COMMITTED_AT, f.timestamp_millis("status_updated_at"))
+
+
 def _lake(lake: Lake | str, storage_options: Options) -> Lake:
     return lake if isinstance(lake, Lake) else Lake.at(lake, dict(storage_options))
+
+
+def _place(lake: Lake | str, storage_options: Options) -> tuple[str, Options]:
+    """A lake's location and the options that were given for it, without those that are found by themselves."""
+    if isinstance(lake, Lake):
+        return lake.storage.location, lake.storage.options
+    return Lake.at(lake, dict(storage_options)).storage.location, storage_options
 
 
 def _model(lake: Lake, model: ShippedModel | str | None, store: str | None) -> ShippedModel:

@@ -23,7 +23,9 @@ from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.items import items_of
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark import lake_source
 from unisono.pipeline.spark.lake_source import LakeTableRead
+from unisono.pipeline.spark.source import UnisonoSource
 from unisono.store.port import Record
 
 OPEN = ShippedModel.open()
@@ -57,11 +59,27 @@ def test_events_with_their_time(lake: tuple[Lake, list[Record]]) -> None:
         assert row == row_of(record)
 
 
+@pytest.mark.parametrize("table", ["events", "partition_events"])
+def test_tasks_are_planned_by_size(
+    lake: tuple[Lake, list[Record]], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files are read by one task, a large one of `log` by several."""
+    made, _ = lake
+    options = {"lake": made.storage.location, "table": table}
+    assert len(LakeTableRead.of(options).reader().partitions()) == 1
+    whole = sorted(rows_of(made, table=table), key=repr)
+    view = made.view()
+    files = view.log_files if table == "events" else view.partition_files
+    monkeypatch.setattr(lake_source, "TASK_BYTES", min(file.bytes for file in files) // 3)
+    parts = len(LakeTableRead.of(options).reader().partitions())
+    assert parts >= 3 * len(files) if table == "events" else parts == len(files)
+    assert sorted(rows_of(made, table=table), key=repr) == whole
+
+
 def test_only_the_columns_ids_and_partitions_that_are_asked_for(lake: tuple[Lake, list[Record]]) -> None:
     made, records = lake
-    assert LakeTableRead.of({"lake": made.storage.location, "columns": "type, committed_at"}).schema() == (
-        "type STRING, committed_at TIMESTAMP"
-    )
+    asked = {"lake": made.storage.location, "columns": "type, committed_at"}
+    assert UnisonoSource(asked).schema() == "type STRING, committed_at TIMESTAMP"
     some = rows_of(made, columns="committed_id", **{"from": "100", "to": "102"})
     assert some == [{"committed_id": 101}, {"committed_id": 102}]
     name, history = next(iter(by_partition(records).items()))

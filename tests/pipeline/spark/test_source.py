@@ -4,6 +4,7 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from tests.pipeline.history import append, make_store, row_of
 from tests.pipeline.test_open_log import prune
@@ -55,7 +57,9 @@ def test_the_log_as_a_dataframe(spark: SparkSession, store: str, records: list[R
     rows = load(spark, store, events_per_task=700)
     assert rows.rdd.getNumPartitions() == 5
     found = [row.asDict() for row in rows.orderBy("committed_id").collect()]
+    times = [row.pop("committed_at").replace(tzinfo=UTC) for row in found]
     assert found == [row_of(record) | {"hash": bytearray(record.hash)} for record in records]
+    assert times == [datetime.fromtimestamp(record.status_updated_at / 1_000, UTC) for record in records]
 
 
 def test_a_replayed_range_gives_identical_rows(spark: SparkSession, store: str) -> None:
@@ -99,6 +103,10 @@ def test_conditions_are_taken_over_on_request(spark: SparkSession, store: str, r
     rows = fresh().where(f.col("partitions") == f.array(*map(f.lit, same)))
     assert rows_read(rows) == sum(same[0] in record.partitions for record in records)
     assert ids(rows) == [record.committed_id for record in expected]
+
+
+def test_a_limit_reads_the_first_task_only(spark: SparkSession, store: str) -> None:
+    assert 100 <= rows_read(load(spark, store, events_per_task=500).limit(100)) <= 500
 
 
 def test_conditions_do_not_leak_into_other_queries(spark: SparkSession, store: str) -> None:
@@ -226,9 +234,9 @@ def test_a_stream_that_was_left_behind_says_so(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRange, match="events up to 20 have left the log"):
         stream.partitions({"committed_id": 10}, {"committed_id": 60})
     with pytest.raises(NoSuchStore):
-        UnisonoSource({})
+        UnisonoSource({}).schema()
     with pytest.raises(NoSuchStore):
-        UnisonoSource({"url": "ws://somewhere"}).reader(None)  # type: ignore[arg-type]
+        UnisonoSource({"url": "ws://somewhere"}).reader(StructType())
 
 
 def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ COMMANDS: Final = {
     "audit": "lake.audit:audit_",
     "retain": "lake.retain:retain_",
     "erase": "lake.erase:erase_",
+    "certificate": "lake.certificate:certificate_",
     "import": "lake.import_:import_",
     "revalidate": "lake.revalidate:revalidate_",
     "report": "lake.report:report_",
+    "views": "lake.views:views_",
     "run": "lake.run:run_",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write what was asked, erased, searched and found as JSON, also when content remains.",
 )
+@click.option("--signed-off-by", metavar="NAME", help="Who answers for the erasure, in the certificate.")
+@click.option(
+    "--signing-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PEM",
+    help="Sign the certificate with this private key (Ed25519, RSA or P-256), into FILE.jws.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be erased; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def erase_(
@@ -58,6 +65,8 @@ def erase_(
     reason: str | None,
     reports: tuple[Path, ...],
     certificate: Path | None,
+    signed_off_by: str | None,
+    signing_key: Path | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -78,6 +87,9 @@ def erase_(
         raise click.UsageError("this cannot be undone: say --yes, or --dry-run to see what would be erased")
     if certificate is not None and not certificate.absolute().parent.is_dir():
         raise click.UsageError(f"{certificate} cannot be written: its directory is missing")
+    if signing_key is not None and certificate is None:
+        raise click.UsageError("--signing-key signs the --certificate: name its file")
+    key = None if signing_key is None else _private_key(signing_key)
     store, lake = place.store_uri, place.open_lake()
     open_maintainer(store).close()
     lake.view()
@@ -101,20 +113,30 @@ def erase_(
             remove_report(directory)
             place.say(f"removed the report in {directory}: `unisono lake report` makes it again")
         done = erase(spark, store, lake, planned, reason=reason, notify=place.say, also=reports)
-        _keep(lake, done, certificate)
+        _keep(lake, done, certificate, signed_off_by, key)
     finally:
         lease.release()
     _report(place, done)
 
 
-def _keep(lake: Lake, done: EraseSummary, file: Path | None) -> None:
-    """Keep the certificate in a file, and in the lake."""
+def _private_key(file: Path) -> Any:
+    """Read before anything is erased: a wrong key must not end an erasure."""
+    from unisono.pipeline.jobs.erase.check_certificate import load_key
+
+    return load_key(file.read_bytes(), private=True)
+
+
+def _keep(lake: Lake, done: EraseSummary, file: Path | None, signed_off_by: str | None, key: Any) -> None:
+    """Keep the certificate in a file, with its signature beside it, and in the lake."""
     from unisono.lake.errors import LakeError
     from unisono.lake.run_tables import RunRecord, new_run_id, record_runs
+    from unisono.pipeline.jobs.erase.check_certificate import sign
 
-    document = done.certificate
+    document = done.certificate if signed_off_by is None else done.certificate.signed_off(signed_off_by)
     if file is not None:
         file.write_bytes(document.json())
+    if file is not None and key is not None:
+        file.with_name(f"{file.name}.jws").write_bytes(sign(document, key))
     note = "nothing remains" if document.complete else "content remains"
     run = RunRecord(
         new_run_id(),

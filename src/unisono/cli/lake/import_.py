@@ -20,7 +20,7 @@ STAGING = Path("unisono-import")
 
 
 @click.command("import")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR …", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|URL …")
 @click.option("--data", type=click.Path(path_type=Path), help="Into the log of this data directory.")
 @click.option("--store", metavar="URI", help="Into this log: sqlite:DIRECTORY or postgresql://…")
 @click.option(
@@ -91,10 +91,17 @@ STAGING = Path("unisono-import")
 @click.option(
     "--spark-conf", multiple=True, metavar="K=V", callback=_pairs, help="A setting of Spark. May be repeated."
 )
+@click.option(
+    "--storage-option",
+    multiple=True,
+    metavar="K=V",
+    callback=_pairs,
+    help="For files in an object store, as delta-rs takes them (aws_region=…). May be repeated.",
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @explain_option
 def import_(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     data: Path | None,
     store: str | None,
     format_: str | None,
@@ -111,17 +118,20 @@ def import_(
     staging: Path,
     master: str | None,
     spark_conf: dict[str, str],
+    storage_option: dict[str, str],
     quiet: bool,
     explain: bool,
 ) -> None:
     """Load history from files into a log: every row is judged as the server would, and loaded once, in order.
 
-    Files are JSON lines (also .gz), Parquet, CSV, or the SQLite store of the JavaScript library. The log may hold
-    events already; no server may run on an embedded one. If it is killed, the same command continues.
+    Files are JSON lines (also .gz), Parquet, CSV, or the SQLite store of the JavaScript library. All but the last may
+    be in an object store: s3://, gs://, az:// or abfss://, a file or everything below a URL. The log may hold events
+    already; no server may run on an embedded one. If it is killed, the same command continues.
 
     \b
       unisono lake import old.jsonl --data unisono-data --dry-run
       unisono lake import events.csv --data unisono-data --map id=uuid --map partition=room
+      unisono lake import s3://bucket/old/ --store postgresql://db/unisono --storage-option aws_region=eu-central-1
     """
     if data is not None and store is not None:
         raise click.UsageError("give --data or --store, not both")
@@ -139,7 +149,7 @@ def import_(
             raise click.UsageError(f"--map {unknown[0]}=…: fields are {', '.join(FIELDS)}")
         plan = ImportPlan(
             place.store_uri,
-            tuple(find(paths, format_, place.say)),
+            tuple(find(paths, format_, place.say, storage_option)),
             staging.absolute(),
             str((rejects or staging / "rejects").absolute()),
             FieldMapping(mapped),

@@ -18,6 +18,7 @@ import pyarrow as pa
 from unisono.pipeline.errors import own_error
 from unisono.pipeline.spark import private
 from unisono.pipeline.spark.plans import show_plan
+from unisono.pipeline.spark.worker import end_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,6 +107,7 @@ class _TasksInPlan:
         self._packed = packed
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_quietly()
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 yield from self._work(pickle.loads(self._packed[number]))  # noqa: S301 (packed by the driver)
@@ -118,6 +120,7 @@ class _TasksInRows:
         self._work = work
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_quietly()
         for batch in batches:
             for content in batch.column("content").to_pylist():
                 yield from self._work(pickle.loads(content))  # noqa: S301 (packed by the driver)

@@ -13,14 +13,15 @@ did and found. Options, beside `lake` and `table`:
     model_version   of `states` and `items` (default: the newest that has snapshots)
     storage.KEY     an option of the object store, as delta-rs takes it
 
-A DataFrame and a view are the lake at the time when they are made. Spark 4.3 gives a table in a catalog (CREATE
-TABLE) none of its options when it is read, so it must be a temporary view.
+A DataFrame and a view are the lake at the time when they are made. A table in a catalog (CREATE TABLE … USING unisono
+OPTIONS …) is the lake at the time of each query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -38,10 +39,9 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
-from unisono.pipeline.spark.options import given_options, names_option, number_option
-
-COMMITTED_AT: Final = "committed_at"
-"""`status_updated_at` as a timestamp."""
+from unisono.pipeline.spark.options import chosen_columns, column_types, names_option, number_option
+from unisono.pipeline.spark.times import COMMITTED_AT, stored_columns, with_times
+from unisono.pipeline.spark.worker import end_quietly
 
 SCHEMAS: Final = {
     "events": f"{SPARK_LOG_SCHEMA}, {COMMITTED_AT} TIMESTAMP",
@@ -56,9 +56,11 @@ SCHEMAS: Final = {
 """The columns of each table, for Spark."""
 
 STORAGE: Final = "storage."
+
+TASK_BYTES: Final = 8 << 20
+"""Of Parquet files in one task, some 100,000 events: at most a second of work."""
 _OPTIONS: Final = frozenset(("lake", "table", "from", "to", "partitions", "columns", "model_version"))
 _OF_EVENTS: Final = ("events", "partition_events")
-_TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
 
 class _Part(InputPartition):
@@ -78,11 +80,18 @@ class _EventRows(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        stored = [_stored(name) for name in self.columns]
-        for batch in scan_file(self.storage, self.file, self.span, list(dict.fromkeys(stored))):
-            yield pa.RecordBatch.from_arrays(
-                [_column(batch, name) for name in self.columns], names=list(self.columns)
-            )
+        for batch in scan_file(self.storage, self.file, self.span, stored_columns(self.columns)):
+            yield with_times(batch, self.columns)
+
+
+class _Several(msgspec.Struct, frozen=True):
+    """Rows of several small files, one after the other."""
+
+    parts: tuple[_EventRows, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part()
 
 
 class _StateRows(msgspec.Struct, frozen=True):
@@ -124,6 +133,7 @@ class LakeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
+        end_quietly()
         return partition.read()
 
 
@@ -139,8 +149,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
     model_version: int | None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> LakeTableRead:
-        given = given_options(options)
+    def of(cls, given: Mapping[str, str]) -> LakeTableRead:
         storage = {name[len(STORAGE) :]: value for name, value in given.items() if name.startswith(STORAGE)}
         unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith(STORAGE))
         if unknown:
@@ -164,13 +173,16 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             number_option(given, "model_version", 0),
         )
 
-    def schema(self) -> str:
+    def place(self) -> dict[str, str]:
+        return {"lake": self.lake.storage.location}
+
+    def column_types(self) -> dict[str, str]:
         types = column_types(SCHEMAS[self.table])
-        return ", ".join(f"{name} {types[name]}" for name in self.columns)
+        return {name: types[name] for name in self.columns}
 
     def reader(self) -> LakeReader:
         if self.table in _OF_EVENTS:
-            parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(self._event_parts())
+            parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(_joined(self._event_parts()))
         elif self.table in ("states", "items"):
             parts = list(self._state_parts())
         else:
@@ -185,9 +197,19 @@ class LakeTableRead(msgspec.Struct, frozen=True):
                 for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
                     yield _EventRows(view.storage, file, RowRange(self.since, upto, name), self.columns)
             return
-        for file in view.log_files if self.table == "events" else view.partition_files:
-            if file.last_id > self.since and file.first_id <= upto:
-                yield _EventRows(view.storage, file, RowRange(self.since, upto), self.columns)
+        files = view.log_files if self.table == "events" else view.partition_files
+        for file in files:
+            if file.last_id <= self.since or file.first_id > upto:
+                continue
+            for since, last in self._ranges(file, upto):
+                yield _EventRows(view.storage, file, RowRange(since, last), self.columns)
+
+    def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
+        """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
+        first, last = max(self.since, file.first_id - 1), min(upto, file.last_id)
+        count = max(1, min(last - first, file.bytes // TASK_BYTES)) if self.table == "events" else 1
+        edges = [first + (last - first) * part // count for part in range(count + 1)]
+        return pairwise(edges)
 
     def _state_parts(self) -> Iterator[_StateRows]:
         table, head = self.lake.find(SNAPSHOTS), self.lake.head()
@@ -213,35 +235,19 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
 
 
+def _joined(parts: Iterable[_EventRows]) -> Iterator[_Several]:
+    """Neighbouring small files become one task."""
+    waiting: list[_EventRows] = []
+    size = 0
+    for part in parts:
+        if waiting and size + part.file.bytes > TASK_BYTES:
+            yield _Several(tuple(waiting))
+            waiting, size = [], 0
+        waiting.append(part)
+        size += part.file.bytes
+    if waiting:
+        yield _Several(tuple(waiting))
+
+
 def _no_rows() -> Iterator[pa.RecordBatch]:
     return iter(())
-
-
-def column_types(schema: str) -> dict[str, str]:
-    """Column → type of a schema in Spark's notation without nested commas."""
-    pairs = (part.strip().partition(" ") for part in schema.split(","))
-    return {name: kind for name, _, kind in pairs}
-
-
-def chosen_columns(schema: str, text: str | None) -> tuple[str, ...]:
-    """The columns named in an option, each once; all without one."""
-    known = tuple(column_types(schema))
-    if text is None:
-        return known
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise PipelineError(
-            f"option columns: {unknown[0] if unknown else text!r} is none of {', '.join(known)}"
-        )
-    return names
-
-
-def _stored(column: str) -> str:
-    return "status_updated_at" if column == COMMITTED_AT else column
-
-
-def _column(batch: pa.RecordBatch, name: str) -> Any:
-    if name != COMMITTED_AT:
-        return batch.column(name)
-    return batch.column("status_updated_at").cast(pa.timestamp("ms", "UTC")).cast(_TIMESTAMP)

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from unisono.pipeline.errors import NoSuchRange, PipelineError
-
-_CATALOG: Final = "option."
-_MANAGED: Final = frozenset(("path", "is_managed_location", "serialization.format"))
-
-
-def given_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that a person gave, by lower-case name: without what a catalog adds to those of its tables."""
-    given = {name.lower(): value for name, value in options.items()}
-    named = {name[len(_CATALOG) :]: value for name, value in given.items() if name.startswith(_CATALOG)}
-    if named:
-        return named
-    return {name: value for name, value in given.items() if name not in _MANAGED}
 
 
 def number_option(options: Mapping[str, str], name: str, least: int) -> int | None:
@@ -54,3 +42,23 @@ def names_option(text: str | None) -> tuple[str, ...] | None:
     except msgspec.DecodeError as error:
         raise NoSuchRange(f"option partitions must be a name or a JSON array of names: {error}") from error
     return tuple(names)
+
+
+def column_types(schema: str) -> dict[str, str]:
+    """Column → type of a schema in Spark's notation without nested commas."""
+    pairs = (part.strip().partition(" ") for part in schema.split(","))
+    return {name: kind for name, _, kind in pairs}
+
+
+def chosen_columns(schema: str, text: str | None) -> tuple[str, ...]:
+    """The columns named in an option, each once; all without one."""
+    known = tuple(column_types(schema))
+    if text is None:
+        return known
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise PipelineError(
+            f"option columns: {unknown[0] if unknown else text!r} is none of {', '.join(known)}"
+        )
+    return names

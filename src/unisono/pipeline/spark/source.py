@@ -4,7 +4,8 @@
     spark.read.format("unisono").option("store", "sqlite:DIRECTORY").load()
     spark.readStream.format("unisono").option("store", "postgresql://…").load()
 
-With the option `lake` in place of `store` it reads a table of a lake: see `lake_source.py`. Options, beside `store`:
+With the option `lake` in place of `store` it reads a table of a lake: see `lake_source.py`. A table in a catalog has
+the options that it was made with: see `catalog.py`. Options, beside `store`:
 
     from                  events after this committed_id (default: all of the log)
     to                    events up to this one (batch default: the head when `load` is called; stream: no end)
@@ -64,8 +65,17 @@ from unisono.pipeline.open_log import (
     read_range,
     require_range,
 )
-from unisono.pipeline.spark.lake_source import LakeTableRead, chosen_columns, column_types
-from unisono.pipeline.spark.options import flag_option, given_options, names_option, number_option
+from unisono.pipeline.spark.catalog import given_options, is_of_table, options_in, table_schema
+from unisono.pipeline.spark.lake_source import LakeTableRead
+from unisono.pipeline.spark.options import (
+    chosen_columns,
+    column_types,
+    flag_option,
+    names_option,
+    number_option,
+)
+from unisono.pipeline.spark.times import COMMITTED_AT, stored_columns, with_times
+from unisono.pipeline.spark.worker import end_quietly
 
 EVENTS_PER_TASK: Final = 100_000
 """At most a second of work, so that a lost task costs little and cores stay busy."""
@@ -81,9 +91,12 @@ _OPTIONS: Final = frozenset(
 )
 
 _NO_STORE: Final = (
-    '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…, or .option("lake", …); Spark passes no '
-    "options of a table in a catalog: use CREATE TEMPORARY VIEW … USING unisono OPTIONS (…)"
+    '.option("store", …) is missing: sqlite:DIRECTORY or postgresql://…, or .option("lake", …). A table in a catalog '
+    "is made by CREATE TABLE … USING unisono OPTIONS (…) without columns"
 )
+
+SCHEMA: Final = f"{SPARK_LOG_SCHEMA}, {COMMITTED_AT} TIMESTAMP"
+"""The columns of the source."""
 
 
 class IdRange(InputPartition):
@@ -116,7 +129,9 @@ class Reading(msgspec.Struct, frozen=True):
         assert isinstance(part, IdRange)
         if part.since >= part.upto:
             return
+        end_quietly()
         reader = open_reader(self.store)
+        stored = stored_columns(self.columns)
         try:
             if self.partitions is None:
                 stretches = read_range(reader, part.since, part.upto)
@@ -124,7 +139,7 @@ class Reading(msgspec.Struct, frozen=True):
                 stretches = read_partitions(reader, self.partitions, part.since, part.upto)
             with gc_paused():
                 for records in stretches:
-                    yield to_batch(records).select(list(self.columns))
+                    yield with_times(to_batch(records).select(stored), self.columns)
         finally:
             reader.close()
 
@@ -242,8 +257,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     log: LogExtent
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> ReadRequest:
-        given = given_options(options)
+    def of(cls, given: Mapping[str, str]) -> ReadRequest:
         unknown = sorted(set(given) - _OPTIONS)
         if unknown:
             raise PipelineError(
@@ -255,7 +269,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
             normal_uri(given["store"]),
             names_option(given.get("partitions")),
             number_option(given, "events_per_task", 1) or EVENTS_PER_TASK,
-            chosen_columns(SPARK_LOG_SCHEMA, given.get("columns")),
+            chosen_columns(SCHEMA, given.get("columns")),
         )
         return cls(
             reading,
@@ -266,37 +280,43 @@ class ReadRequest(msgspec.Struct, frozen=True):
             extent(reading.store),
         )
 
+    def place(self) -> dict[str, str]:
+        return {"store": self.reading.store}
+
+    def column_types(self) -> dict[str, str]:
+        types = column_types(SCHEMA)
+        return {name: types[name] for name in self.reading.columns}
+
+    def reader(self) -> DataSourceReader:
+        since = self.log.pruned_to if self.since is None else self.since
+        upto = self.log.head if self.to is None else self.to
+        require_range(self.reading.store, since, upto)
+        return (NarrowingReader if self.push_down else BatchReader)(self.reading, since, upto)
+
 
 class UnisonoSource(DataSource):
     """`spark.read.format("unisono")`. A DataFrame is the log at the time of `load`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        given = given_options(options)
-        to_be_written = given.get("url") and not given.get("store")
-        self._lake = LakeTableRead.of(options) if given.get("lake") else None
-        self._request = None if to_be_written or self._lake else ReadRequest.of(options)
+        self._is_of_table = is_of_table(options)
+        self._given = given_options(options)
+        self._read = None if self._is_without_place() else _read_of(self._given)
 
     @classmethod
     def name(cls) -> str:
         return "unisono"
 
-    def schema(self) -> str:
-        if self._lake is not None:
-            return self._lake.schema()
-        if self._request is None:
-            return SPARK_LOG_SCHEMA
-        types = column_types(SPARK_LOG_SCHEMA)
-        return ", ".join(f"{name} {types[name]}" for name in self._request.reading.columns)
+    def schema(self) -> str | StructType:
+        if self._read is None and not self._given.get("url"):
+            raise NoSuchStore(_NO_STORE)
+        types = column_types(SCHEMA) if self._read is None else self._read.column_types()
+        if self._is_of_table and self._read is not None:
+            return table_schema(types, {**self._given, **self._read.place()})
+        return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        if self._lake is not None:
-            return self._lake.reader()
-        request = self._reading()
-        since = request.log.pruned_to if request.since is None else request.since
-        upto = request.log.head if request.to is None else request.to
-        require_range(request.reading.store, since, upto)
-        return (NarrowingReader if request.push_down else BatchReader)(request.reading, since, upto)
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._reading(schema).reader()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """`df.write.format("unisono")`: submits events to a server."""
@@ -310,11 +330,27 @@ class UnisonoSource(DataSource):
 
         return StreamEventWriter(self.options, schema, overwrite)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        request = self._reading()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        request = self._reading(schema)
+        if isinstance(request, LakeTableRead):
+            raise PipelineError(
+                "a lake cannot be read as a stream: read the log itself, with the option store"
+            )
         return StreamReader(request.reading, request.since, request.to, request.batch_max)
 
-    def _reading(self) -> ReadRequest:
-        if self._request is None:
+    def _is_without_place(self) -> bool:
+        """A write, or a table of a catalog that is read: its schema has the options."""
+        return not self._given.get("lake") and not self._given.get("store")
+
+    def _reading(self, schema: StructType) -> ReadRequest | LakeTableRead:
+        if self._read is not None:
+            return self._read
+        carried = options_in(schema)
+        if not carried:
             raise NoSuchStore(_NO_STORE)
-        return self._request
+        # A table has the columns of its time, whatever later versions add.
+        return _read_of({**carried, **self._given, "columns": ",".join(schema.names)})
+
+
+def _read_of(given: Mapping[str, str]) -> ReadRequest | LakeTableRead:
+    return LakeTableRead.of(given) if given.get("lake") else ReadRequest.of(given)

@@ -24,12 +24,14 @@ from tests.pipeline.jobs.erase.erasing import (
     run_on,
     states,
 )
+from tests.pipeline.jobs.erase.test_check_certificate import KEYS, private_pem, public_pem
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RUNS, read_rows
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.erase.all_files import lake_files
 from unisono.pipeline.jobs.erase.certificate import ErasureCertificate
+from unisono.pipeline.jobs.erase.check_certificate import check
 from unisono.pipeline.jobs.erase.erasure_table import erasures
 from unisono.pipeline.jobs.erase.job import erase, plan
 from unisono.pipeline.jobs.erase.unproved import load_unproved
@@ -88,8 +90,18 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     unwritable = call("--client", CULPRIT, "--yes", "--certificate", str(tmp_path / "no" / "where.json"))
     assert "its directory is missing" in unwritable.output
     paper = tmp_path / "certificate.json"
-    done = call("--client", CULPRIT, "--yes", "--reports", str(report), "--certificate", str(paper))
+    key = tmp_path / "key.pem"
+    key.write_bytes(public_pem(KEYS[0]))
+    wrong = call("--client", CULPRIT, "--yes", "--certificate", str(paper), "--signing-key", str(key))
+    assert "not a private key" in wrong.output, "before anything is erased"
+    key.write_bytes(private_pem(KEYS[0]))
+    done = call(
+        "--client", CULPRIT, "--yes", "--reports", str(report), "--certificate", str(paper),
+        "--signing-key", str(key), "--signed-off-by", "Ann",
+    )  # fmt: skip
     assert done.exit_code == 0, done.stderr
+    signature = (tmp_path / "certificate.json.jws").read_bytes()
+    assert check(paper.read_bytes(), lake, signature, KEYS[0].public_key()).faults == []
     written = msgspec.json.decode(paper.read_bytes(), type=ErasureCertificate)
     assert (written.is_unchanged(), written.complete, written.events) == (True, True, 5)
     assert CULPRIT not in paper.read_text()

@@ -20,7 +20,8 @@ from unisono.pipeline.jobs.erase.select import SelectedEvent
 from unisono.pipeline.open_log import open_reader
 from unisono.protocol.canonical import canonical
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1 has no `signed_off_by`."""
 
 TRACES_MAX: Final = 100
 """Places with remaining content that are named; all are counted."""
@@ -58,11 +59,16 @@ class ErasureCertificate(msgspec.Struct, frozen=True):
     remaining_places: int
     remaining: list[str]
     complete: bool
+    signed_off_by: str | None = None
     sha256: str = ""
 
-    def signed(self) -> ErasureCertificate:
+    def hashed(self) -> ErasureCertificate:
         """With the hash of its content."""
         return msgspec.structs.replace(self, sha256=self._content_sha256())
+
+    def signed_off(self, name: str) -> ErasureCertificate:
+        """With the name of who answers for it."""
+        return msgspec.structs.replace(self, signed_off_by=name).hashed()
 
     def is_unchanged(self) -> bool:
         """Whether it has the content that its hash is of."""
@@ -73,6 +79,8 @@ class ErasureCertificate(msgspec.Struct, frozen=True):
 
     def _content_sha256(self) -> str:
         content = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
+        if self.format == 1:
+            del content["signed_off_by"]
         return hashlib.sha256(canonical(content)).hexdigest()
 
 
@@ -84,6 +92,14 @@ class ErasureCounts(msgspec.Struct, frozen=True):
     lake_rows: int
     log_events: int
     files_removed: int
+
+
+def events_sha256(rows: Iterable[tuple[int, str, int]]) -> str:
+    """The hash of a line `committed_id id erased_at` for each event, in their order."""
+    listed = hashlib.sha256()
+    for row in rows:
+        listed.update("{} {} {}\n".format(*row).encode())
+    return listed.hexdigest()
 
 
 def certify(
@@ -99,9 +115,6 @@ def certify(
 ) -> ErasureCertificate:
     """The certificate of a run with this proof."""
     ordered = sorted(events, key=lambda event: event.committed_id)
-    listed = hashlib.sha256()
-    for event in ordered:
-        listed.update(f"{event.committed_id} {event.id} {times[event.committed_id]}\n".encode())
     with closing(open_reader(store)) as reader:
         log = reader.identity()
     return ErasureCertificate(
@@ -117,7 +130,7 @@ def certify(
         counts.intact,
         ordered[0].committed_id,
         ordered[-1].committed_id,
-        listed.hexdigest(),
+        events_sha256((event.committed_id, event.id, times[event.committed_id]) for event in ordered),
         counts.partitions,
         counts.lake_rows,
         counts.log_events,
@@ -129,4 +142,4 @@ def certify(
         len(proof.traces),
         [trace.place.location for trace in proof.traces[:TRACES_MAX]],
         proof.holds,
-    ).signed()
+    ).hashed()

@@ -79,7 +79,7 @@ class ImportPlan(msgspec.Struct, frozen=True):
     def request(self) -> ImportRequest:
         return ImportRequest(
             hide_credentials(self.store),
-            self.sources,
+            tuple(source.identity() for source in self.sources),
             self.mapped.names,
             self.order,
             self.full,
@@ -260,7 +260,7 @@ class _Work:
             elif source.format == INSIEME:
                 splits += insieme.splits(file, source, plan.mapped, plan.split_rows)
             else:
-                splits.append(Split(file, source.path, source.format))
+                splits.append(Split(file, source.path, source.format, options=source.options))
         return splits
 
     def _numbered(self, spark: SparkSession, splits: list[Split]) -> list[Split]:

@@ -6,11 +6,9 @@ lines are no rows.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
@@ -25,6 +23,7 @@ from unisono.pipeline.jobs.import_.sources import (
     SourceFile,
     Split,
     is_packed,
+    open_source,
 )
 
 LINE_BYTES_MAX: Final = 8 << 20
@@ -39,10 +38,13 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 def splits(file: int, source: SourceFile, size: int = SPLIT_BYTES) -> list[Split]:
     """Even parts of at most `size` bytes; a compressed file is one."""
     if is_packed(source.path):
-        return [Split(file, source.path, source.format)]
+        return [Split(file, source.path, source.format, options=source.options)]
     parts = max(1, -(-source.bytes // size))
     edges = [source.bytes * part // parts for part in range(parts + 1)]
-    return [Split(file, source.path, source.format, start, end) for start, end in pairwise(edges)]
+    return [
+        Split(file, source.path, source.format, start, end, options=source.options)
+        for start, end in pairwise(edges)
+    ]
 
 
 def count_lines(split: Split) -> int:
@@ -50,7 +52,7 @@ def count_lines(split: Split) -> int:
     if split.end < 0:
         return 0
     lines = 1 if split.start == 0 else 0
-    with Path(split.path).open("rb") as file:
+    with open_source(split.path, split.options) as file:
         left = split.end - 1
         position = max(0, split.start - 1)
         file.seek(position)
@@ -76,7 +78,7 @@ def read(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
 
 def _lines(split: Split) -> Iterator[tuple[int, bytes | None]]:
     """Number and text of each line; None for one that is too long."""
-    with _open(split.path) as file:
+    with open_source(split.path, split.options) as file:
         position = split.start
         if split.start > 0:
             file.seek(split.start - 1)
@@ -95,10 +97,6 @@ def _lines(split: Split) -> Iterator[tuple[int, bytes | None]]:
                 line = line.removeprefix(_BYTE_ORDER_MARK)
             position += size
             yield number, line
-
-
-def _open(path: str) -> IO[bytes]:
-    return gzip.open(path, "rb") if is_packed(path) else Path(path).open("rb")  # type: ignore[return-value]
 
 
 def _skip(file: IO[bytes]) -> int:

@@ -7,17 +7,15 @@ a JSON array or, in Parquet, a list. An empty cell of a CSV file is no value.
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import IO, Any, Final
 from uuid import UUID
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
@@ -30,7 +28,8 @@ from unisono.pipeline.jobs.import_.sources import (
     FieldMapping,
     SourceFile,
     Split,
-    is_packed,
+    open_parquet,
+    open_source,
 )
 from unisono.protocol.canonical import canonical
 
@@ -56,28 +55,29 @@ _NEEDED: Final = (("id",), ("partitions", "partition"), ("event", "schema", "typ
 
 def parquet_splits(file: int, source: SourceFile, size: int = SPLIT_ROWS) -> list[Split]:
     """Whole row groups, about `size` rows in each split."""
-    groups = _metadata(source.path)
+    groups = _metadata(source)
     parts: list[Split] = []
     start = first = rows = before = 0
     for group in range(groups.num_row_groups):
         rows += groups.row_group(group).num_rows
         if rows >= size or group + 1 == groups.num_row_groups:
-            parts.append(Split(file, source.path, source.format, start, group + 1, first))
+            parts.append(Split(file, source.path, source.format, start, group + 1, first, source.options))
             before += rows
             start, first, rows = group + 1, before, 0
     return parts
 
 
-def _metadata(path: str) -> Any:
+def _metadata(source: SourceFile) -> Any:
     try:
-        return pq.read_metadata(path)
+        with open_parquet(source.path, source.options) as file:
+            return file.metadata
     except _DAMAGED as error:
-        raise PipelineError(f"{path} cannot be read as Parquet: {error}") from error
+        raise PipelineError(f"{source.path} cannot be read as Parquet: {error}") from error
 
 
 def read_parquet(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of some row groups; reads mapped columns only."""
-    with pq.ParquetFile(split.path) as file:
+    with open_parquet(split.path, split.options) as file:
         present = set(file.schema_arrow.names)
         columns = {field: mapped.column(field) for field in FIELDS if mapped.column(field) in present}
         groups = range(split.start, split.end)
@@ -128,7 +128,7 @@ def _parquet_row(number: int, found: dict[str, Any]) -> SourceRow:
 def read_csv(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     """The rows of a CSV file with a header; numbered by the line they end on."""
     csv.field_size_limit(CELL_CHARACTERS_MAX)
-    with _open(split.path) as file:
+    with _open(split.path, split.options) as file:
         reader = csv.reader(file, strict=True)
         header: list[str] | None = None
         line = 1
@@ -169,17 +169,17 @@ def require_columns(source: SourceFile, mapped: FieldMapping) -> None:
 def _columns(source: SourceFile) -> list[str]:
     try:
         if source.format == PARQUET:
-            return list(pq.read_schema(source.path).names)
-        with _open(source.path) as file:
+            with open_parquet(source.path, source.options) as parquet:
+                return list(parquet.schema_arrow.names)
+        with _open(source.path, source.options) as file:
             return next(filter(None, csv.reader(file)), [])
     except _DAMAGED as error:
         raise PipelineError(f"{source.path} cannot be read as {source.format}: {error}") from error
 
 
-def _open(path: str) -> IO[str]:
-    if is_packed(path):
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
-    return Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+def _open(path: str, options: dict[str, str]) -> IO[str]:
+    content = open_source(path, options)
+    return io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _csv_row(number: int, header: list[str], cells: list[str], mapped: FieldMapping) -> SourceRow:

@@ -1,0 +1,65 @@
+"""`unisono lake views`: the lake's tables in a catalog, in a DuckDB file, or as Delta tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from unisono.cli.lake.command import LakeTarget, at_place
+
+
+@click.command("views")
+@at_place
+@click.option(
+    "--duckdb",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Into this DuckDB file, of the lake as it is now. Needs no Spark.",
+)
+@click.option(
+    "--delta",
+    metavar="DIR|URL",
+    help="States and items as Delta tables there, as they are now. Needs no Spark.",
+)
+@click.option("--database", metavar="NAME", help="Of the Spark catalog. [default: the current one]")
+@click.option("--prefix", default="", metavar="TEXT", help="Before the names of all tables.")
+def views_(
+    place: LakeTarget, duckdb: Path | None, delta: str | None, database: str | None, prefix: str
+) -> None:
+    """Make events, partition_events, states, items, runs and audit known to SQL, by one command.
+
+    Without --duckdb and --delta they become tables in the catalog of Spark, which show the lake as it is at each
+    query. Run again, the command replaces what it made.
+
+    \b
+      unisono lake views --lake lake --duckdb lake.duckdb
+      unisono lake views --lake s3://bucket/lake --master sc://spark:15002 --database history
+    """
+    if duckdb is not None and delta is not None:
+        raise click.UsageError("give --duckdb or --delta, not both")
+    if database is not None and (duckdb is not None or delta is not None):
+        raise click.UsageError("--database is for the catalog of Spark")
+    if duckdb is not None:
+        from unisono.pipeline.duckdb_file import make_duckdb_file
+
+        file = make_duckdb_file(place.open_lake(), duckdb, prefix)
+        click.echo(f"{file.path}: events up to {file.head}, {file.states} states, {file.items} items")
+        return
+    if delta is not None:
+        from unisono.lake.storage import Storage
+        from unisono.pipeline.delta_copies import write_delta_copies
+
+        lake = place.open_lake()
+        copies = write_delta_copies(lake, Storage.at(delta, place.storage_options), prefix)
+        click.echo(
+            f"{copies.location}: {copies.states} states and {copies.items} items, of events up to {copies.head}"
+        )
+        return
+    from unisono.pipeline.views import create_catalog_tables, require_lasting_catalog
+
+    location = place.open_lake().storage.location
+    spark = place.session("unisono lake views")
+    require_lasting_catalog(spark)
+    for name in create_catalog_tables(spark, location, place.storage_options, database, prefix):
+        click.echo(name)

@@ -1,0 +1,102 @@
+"""States and items as Delta tables that any engine reads: Trino, Polars, pandas, Spark with Delta.
+
+A snapshot in the lake holds its state in a form of our own; these have it as JSON text. Each run replaces them in one
+commit. They are outside of the lake: an erasure does not reach them, the next run does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from unisono.lake.errors import one_line
+from unisono.lake.lake import Lake
+from unisono.lake.storage import Storage
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.lake_tables import arrow_schema, table_rows
+
+KEEP_HOURS: Final = 1
+"""Replaced files are kept so long, for queries that read them."""
+
+FILE_BYTES: Final = 64 << 20
+"""Bytes of rows in a file, which is written in memory first."""
+
+
+class DeltaCopies(msgspec.Struct, frozen=True):
+    """Where the tables are, up to which event, and their rows."""
+
+    location: str
+    head: int
+    states: int
+    items: int
+
+
+def write_delta_copies(lake: Lake, target: Storage, prefix: str = "") -> DeltaCopies:
+    """Write `states` and `items`, or replace those of an earlier run."""
+    if f"{target.location}/".startswith(f"{lake.storage.location}/"):
+        raise PipelineError(f"{target.location} is in the lake: name a place outside of it")
+    head = lake.head()
+    rows = {table: _write(lake, target, table, f"{prefix}{table}", head) for table in ("states", "items")}
+    return DeltaCopies(target.location, head, **rows)
+
+
+def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int:
+    try:
+        delta = _opened(target, table, name)
+        present = pa.table(delta.get_add_actions()).to_pylist()
+        count, adds = 0, []
+        for path, content, rows in _files(table_rows(lake, table, head)):
+            target.write(name, path, content)
+            stats = json.dumps({"numRecords": rows})
+            adds.append(AddAction(path, content.size, {}, _now_ms(), True, stats))
+            count += rows
+        removes = [RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], {}) for file in present]
+        delta.create_write_transaction([*adds, *removes], "append", arrow_schema(table), [])
+        delta.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False)
+        target.sync_commits(name)
+    except (DeltaError, OSError, ValueError) as error:
+        raise PipelineError(f"{target.table(name)} cannot be written: {one_line(error)}") from error
+    return count
+
+
+def _opened(target: Storage, table: str, name: str) -> DeltaTable:
+    """The table, made if it is missing; one of somebody else is refused."""
+    uri, options, title = target.table(name), target.options or None, f"unisono copy of {table}"
+    delta = DeltaTable.create(uri, arrow_schema(table), mode="ignore", name=title, storage_options=options)
+    if delta.metadata().name != title:
+        raise PipelineError(f"{uri} is a table of somebody else: choose another --prefix")
+    return delta
+
+
+def _files(rows: pa.RecordBatchReader) -> Iterator[tuple[str, pa.Buffer, int]]:
+    """Parquet files of bounded size: name, content and rows of each."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= FILE_BYTES:
+            yield _file(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _file(waiting)
+
+
+def _file(batches: list[pa.RecordBatch]) -> tuple[str, pa.Buffer, int]:
+    table, sink = pa.Table.from_batches(batches), pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    return f"{uuid.uuid4().hex}.parquet", sink.getvalue(), table.num_rows
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

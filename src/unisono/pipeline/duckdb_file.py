@@ -1,0 +1,135 @@
+"""A DuckDB file with the lake's tables, for `duckdb FILE` and for programs that open it; needs no Spark.
+
+`events`, `partition_events`, `runs` and `audit` are views of the lake's Parquet files, of the version that was
+current when the file was made. `states` and `items` are copies, because a snapshot holds its state in a form of our
+own. The macro `history(name)` reads one partition from the few files that can have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from unisono.lake.columns import LOG_SCHEMA
+from unisono.lake.lake import Lake, View
+from unisono.lake.run_tables import AUDIT, RUNS, data_paths
+from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.write import UNBUCKETED
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.lake_tables import arrow_schema, table_rows
+
+_COLUMNS: Final = ", ".join(f'"{name}"' for name in LOG_SCHEMA.names)
+_TIME: Final = "make_timestamptz(status_updated_at * 1000) AS committed_at"
+_EVENTS: Final = f"{_COLUMNS}, {_TIME}"
+
+_SQL_TYPES: Final = {
+    "string": "VARCHAR",
+    "int64": "BIGINT",
+    "binary": "BLOB",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
+    "list<item: string>": "VARCHAR[]",
+    "list<item: int64>": "BIGINT[]",
+}
+
+
+class DuckdbFile(msgspec.Struct, frozen=True):
+    """What was made: where, up to which event, and the rows that were copied."""
+
+    path: str
+    head: int
+    states: int
+    items: int
+
+
+def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
+    """Make the file, or replace what an earlier call put into it, in one transaction."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise PipelineError("a DuckDB file needs the package duckdb: pip install duckdb") from error
+    view = lake.view()
+    try:
+        with duckdb.connect(str(path)) as database:
+            _run(database, "BEGIN")
+            _create_event_views(database, view, prefix)
+            for table, name in (("runs", RUNS), ("audit", AUDIT)):
+                files = [lake.storage.uri(name, each) for each in data_paths(lake.storage, name)]
+                _create_view(database, f"{prefix}{table}", _parquet(table, files))
+            copied = {table: _copy(database, lake, table, prefix, view.head) for table in ("states", "items")}
+            _run(database, "COMMIT")
+    except duckdb.Error as error:
+        raise PipelineError(f"{path}: DuckDB cannot do it: {error}") from error
+    return DuckdbFile(str(path), view.head, **copied)
+
+
+def _create_event_views(database: Any, view: View, prefix: str) -> None:
+    log = [view.storage.uri(LOG, file.path) for file in view.log_files]
+    rows = [view.storage.uri(BY_PARTITION, file.path) for file in view.partition_files]
+    _create_view(database, f"{prefix}events", _parquet("events", log, _EVENTS))
+    own = f"partition, {_EVENTS}, bucket"
+    found = _parquet(
+        "partition_events",
+        rows,
+        own,
+        "hive_partitioning = true, hive_types = {'bucket': INTEGER}",
+        "NULL::INTEGER AS bucket",
+    )
+    partition_events = f"{prefix}partition_events"
+    _create_view(database, partition_events, f"{found} AND committed_id <= {view.head}")
+    bucket = f"(('0x' || substr(sha256(name), 1, 8))::UBIGINT % {view.buckets})::INTEGER"
+    own_rows = f"bucket IN ({UNBUCKETED}, {bucket}) AND partition = name"
+    _run(
+        database,
+        f"CREATE OR REPLACE MACRO {_name(f'{prefix}history')}(name) AS TABLE SELECT * EXCLUDE (bucket) "  # noqa: S608
+        f"FROM {_name(partition_events)} WHERE {own_rows} ORDER BY committed_id",
+    )
+
+
+def _parquet(
+    table: str,
+    files: Sequence[str],
+    columns: str = "*",
+    option: str = "hive_partitioning = false",
+    more: str = "",
+) -> str:
+    """A query of these files; without any, of no rows in the same columns."""
+    if files:
+        listed = ", ".join(_text(file) for file in files)
+        return f"SELECT {columns} FROM read_parquet([{listed}], union_by_name = true, {option}) WHERE true"  # noqa: S608
+    typed = [f'NULL::{_SQL_TYPES[str(field.type)]} AS "{field.name}"' for field in arrow_schema(table)]
+    return f"SELECT {', '.join([*typed, *([more] if more else [])])} WHERE false"
+
+
+def _create_view(database: Any, name: str, query: str) -> None:
+    _run(database, f"CREATE OR REPLACE VIEW {_name(name)} AS {query}")
+
+
+def _copy(database: Any, lake: Lake, table: str, prefix: str, head: int) -> int:
+    """Rows are streamed: memory does not grow with their number."""
+    rows = table_rows(lake, table, head)
+    database.register("rows_to_copy", rows)
+    _run(database, f"CREATE OR REPLACE TABLE {_name(prefix + table)} AS SELECT * FROM rows_to_copy")  # noqa: S608
+    database.unregister("rows_to_copy")
+    ((count,),) = _run(database, f"SELECT count(*) FROM {_name(prefix + table)}")  # noqa: S608
+    return int(count)
+
+
+def _run(database: Any, statement: str) -> list[tuple[Any, ...]]:
+    """All rows, so that the connection is free for the next statement."""
+    rows: list[tuple[Any, ...]] = database.execute(statement).fetchall()
+    return rows
+
+
+def _name(name: str) -> str:
+    quoted = name.replace('"', '""')
+    return f'"{quoted}"'
+
+
+def _text(value: str) -> str:
+    quoted = value.replace("'", "''")
+    return f"'{quoted}'"

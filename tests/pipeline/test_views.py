@@ -1,0 +1,131 @@
+"""The lake's tables for other engines, without Spark: a DuckDB file, and states as Delta tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+from tests.docs.blocks import blocks
+from tests.lake.lakes import HERE
+from tests.lake.test_old_lakes import unpacked
+from tests.pipeline.equality import by_partition
+from tests.pipeline.history import make_store
+from unisono.cli.main import main
+from unisono.lake.lake import Lake
+from unisono.lake.run_tables import RunRecord, record_runs
+from unisono.lake.storage import Storage
+from unisono.pipeline.delta_copies import write_delta_copies
+from unisono.pipeline.duckdb_file import make_duckdb_file
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.snapshot.items import items_of
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.store.port import Record
+
+OPEN = ShippedModel.open()
+DOCS = Path(__file__).parents[2] / "docs" / "pipeline-engines.md"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, list[Record]]:
+    folder = tmp_path_factory.mktemp("it's here")
+    records = make_store(folder / "data", 300)
+    made = Lake.at(str(folder / "lake"))
+    made.make(buckets=4)
+    for upto in (200, 300):
+        export(HERE, sqlite_uri(folder / "data"), made, to=upto)
+        snapshot(HERE, made, OPEN)
+    record_runs(made.storage, [RunRecord("one", "export", 1_700_000_000_000, 1.0, 300, True)])
+    return made, records
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(path), read_only=True) as database:
+        return database.execute(query).fetchall()
+
+
+def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    made, records = lake
+    path = tmp_path / "lake.duckdb"
+    for _ in range(2):  # the second replaces the first
+        file = make_duckdb_file(made, path)
+    names = by_partition(records)
+    assert (file.head, file.states) == (300, len(names))
+    assert rows(path, "SELECT id, epoch_ms(committed_at) FROM events ORDER BY committed_id") == [
+        (record.id, record.status_updated_at) for record in records
+    ]
+    states = dict(rows(path, "SELECT partition, state FROM states"))
+    items = rows(path, "SELECT partition, id FROM items")
+    assert states.keys() == names.keys()
+    for name, state in states.items():
+        expected = state_at(made, name, OPEN).state
+        assert json.loads(state) == expected
+        own = sorted(id for partition, id in items if partition == name)
+        assert own == sorted(item[1] for item in items_of(expected))
+    for name in list(names)[:3]:
+        found = rows(path, f"SELECT committed_id FROM history('{name}')")
+        assert [id for (id,) in found] == [record.committed_id for record in names[name]]
+    assert rows(path, "SELECT count(*) FROM partition_events") == [(sum(map(len, names.values())),)]
+    assert rows(path, "SELECT job, items FROM runs") == [("export", 300)]
+    assert rows(path, "SELECT * FROM audit") == []
+
+
+def test_the_queries_of_the_documentation(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    path = tmp_path / "lake.duckdb"
+    make_duckdb_file(lake[0], path)
+    (queries,) = [block.text for block in blocks(DOCS) if block.language == "sql"]
+    findings, runs, erasures = [rows(path, query) for query in queries.split(";") if query.strip()]
+    assert findings == erasures == []
+    assert [row[1:] for row in runs] == [("export", 300, 1.0, 0)]
+
+
+def test_an_old_lake(tmp_path: Path) -> None:
+    made, content = unpacked(1, tmp_path / "old")
+    make_duckdb_file(made, tmp_path / "old.duckdb", "u_")
+    found = rows(tmp_path / "old.duckdb", "SELECT event, author FROM u_events ORDER BY committed_id")
+    assert found == [(event["event"], event["author"]) for event in content["events"]]
+
+
+def test_an_empty_lake(tmp_path: Path) -> None:
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=2)
+    assert make_duckdb_file(made, tmp_path / "a.duckdb").states == 0
+    for table in ("events", "partition_events", "states", "items", "runs", "audit", "history('a')"):
+        assert rows(tmp_path / "a.duckdb", f"SELECT * FROM {table}") == []
+
+
+def test_states_and_items_as_delta_tables(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    made, records = lake
+    target = Storage.at(str(tmp_path / "copies"))
+    for _ in range(2):
+        done = write_delta_copies(made, target)
+    assert done.states == len(by_partition(records))
+    states = DeltaTable(target.table("states"))
+    assert (states.version(), states.count()) == (2, done.states)
+    assert DeltaTable(target.table("items")).count() == done.items
+    with pytest.raises(PipelineError, match="is in the lake"):
+        write_delta_copies(made, Storage.at(f"{made.storage.location}/copies"))
+    write_deltalake(target.table("my_states"), pa.table({"one": [1]}))
+    with pytest.raises(PipelineError, match="my_states is a table of somebody else"):
+        write_delta_copies(made, target, prefix="my_")
+
+
+def test_the_command(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    made, _ = lake
+    place = ["lake", "views", "--lake", made.storage.location]
+    told = CliRunner().invoke(main, [*place, "--duckdb", str(tmp_path / "a.duckdb")])
+    assert told.output.startswith(f"{tmp_path}/a.duckdb: events up to 300, ")
+    told = CliRunner().invoke(main, [*place, "--delta", str(tmp_path / "copies")])
+    assert "items, of events up to 300" in told.output
+    for wrong in (["--duckdb", "a", "--delta", "b"], ["--duckdb", "a", "--database", "b"]):
+        assert CliRunner().invoke(main, [*place, *wrong]).exit_code == 2
