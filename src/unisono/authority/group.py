@@ -114,6 +114,7 @@ class GroupCommitter:
                 if rest is not None:
                     left = [(channel, rest), *taken[place + 1 :]]
                     break
+            replica.states.judged()
             judged = self._perf()
             if records:
                 committing_ns = 0 if tracer is None else tracer.now_ns()
