@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from tests.authority.endless import write_endless_model
 from unisono.model.load import load_model
-from unisono.model.rule_timeout import RuleTimeout, ThreadLimit, ThreadTime
+from unisono.model.rule_timeout import AlarmLimit, RuleTimeout, ThreadLimit, ThreadTime
 from unisono.model.rules import RuleFailed
 
 # Raised while a callback of the interpreter runs (a weak reference's, the collector's), it is ignored there.
@@ -66,6 +67,46 @@ def test_an_interruption_never_breaks_a_change_apart(work: Callable[[str], None]
     """In a process of its own: this one's timer, and the hooks into its garbage collector, are the test runner's."""
     place = write_endless_model(tmp_path / "model")
     code = f"from tests.model.test_rule_timeout import {work.__name__} as work; work({str(place)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def one_timer_for_many_rules() -> None:
+    """In the main thread the timer runs on from rule to rule, and each rule still has its own time."""
+    limit = AlarmLimit()
+
+    def busy(seconds: float) -> str:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        return "returned"
+
+    def left() -> float:
+        return signal.getitimer(signal.ITIMER_REAL)[0]
+
+    assert limit.run(0.3, ThreadTime(), busy, 0.01) == "returned"
+    first = left()
+    assert 0 < first <= 0.3
+    assert limit.run(0.3, ThreadTime(), busy, 0.01) == "returned"
+    assert left() <= first - 0.01, "it was set again"
+    with pytest.raises(RuleTimeout):  # a rule with less time does not wait for the first ring
+        limit.run(0.02, ThreadTime(), busy, 0.2)
+    time.sleep(0.05)  # a ring outside any rule stops it
+    assert left() == 0
+    assert limit.run(0.02, ThreadTime(), busy, 0.001) == "returned"
+    for _ in range(20):  # rings that come within a rule which has time left do nothing
+        assert limit.run(0.5, ThreadTime(), busy, 0.005) == "returned"
+    began = time.perf_counter()
+    with pytest.raises(RuleTimeout):  # and one that waits is stopped, whoever set the timer
+        limit.run(0.05, ThreadTime(), lambda: time.sleep(30))
+    assert time.perf_counter() - began < 10
+    assert limit.run(0.3, ThreadTime(), busy, 0.001) == "returned"
+    limit.rest()
+    assert left() == 0
+
+
+@pytest.mark.req("LIM-07")
+def test_one_timer_serves_many_rules() -> None:
+    code = "from tests.model.test_rule_timeout import one_timer_for_many_rules as work; work()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -79,22 +79,25 @@ class GroupCommitter:
         started = self._perf()
         self.count += 1
         replica = self._replica
-        ids = [
-            item.id
-            for _, message in taken
-            if isinstance(message, Submit)
-            for item in message.items
-            if isinstance(item, Candidate)
-        ]
-        replica.cluster.claim([message for _, message in taken if isinstance(message, Claim)])
+        submits: list[Submit] = []
+        claims: list[Claim] = []
+        heads = False
+        for _, message in taken:
+            if isinstance(message, Submit):
+                submits.append(message)
+            elif isinstance(message, Claim):
+                claims.append(message)
+            else:
+                heads = heads or isinstance(message, AskHead)
+        ids = [item.id for submit in submits for item in submit.items if isinstance(item, Candidate)]
+        replica.cluster.claim(claims)
         known: dict[str, RememberedId | Record] = {}
         if ids:
-            submits = [message for _, message in taken if isinstance(message, Submit)]
             opening = self._open(ids, submits)
             if opening is None:
                 return taken
             known.update(opening.known)
-        elif any(isinstance(message, AskHead | Claim) for _, message in taken):
+        elif heads or claims:
             replica.catch_up(fresh=True)
         now = self._clock()
         records: list[Record] = []
@@ -114,6 +117,7 @@ class GroupCommitter:
                 if rest is not None:
                     left = [(channel, rest), *taken[place + 1 :]]
                     break
+            replica.states.judged()
             judged = self._perf()
             if records:
                 committing_ns = 0 if tracer is None else tracer.now_ns()

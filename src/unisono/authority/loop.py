@@ -94,6 +94,8 @@ class Authority:
         self._clock = clock
         self._execute = execute
         self._perf = perf
+        self._alone = False
+        """Whether the last group was a single request."""
         self._parked = ParkedRequests()
         self._commands: deque[tuple[Channel, AdminCommand]] = deque()
         self._claims = ClientClaims()
@@ -165,7 +167,7 @@ class Authority:
         return bool(self._inbox.queue or self._parked or self._commands)
 
     def _pass(self) -> None:
-        self._inbox.collect(self._timeout_s())
+        self._inbox.collect(self._timeout_s(), alone=self._alone)
         self._replica.states.reset_fold_budget()
         self._replica.catch_up(fresh=False)
         if self._inbox.queue:
@@ -229,6 +231,7 @@ class Authority:
             self._commit(taken, size)
 
     def _commit(self, taken: Sequence[tuple[Channel, Message]], size: GroupSize) -> None:
+        self._alone = len(taken) == 1 and size.events > 0
         left = self.groups.commit(taken, size.events)
         if left:
             # All parked requests are queued behind it, so that each connection keeps its order (SUBMIT-09).

@@ -40,9 +40,9 @@ STUCK_MAX: Final = 1_000
 """Events remembered; each has ended the server once."""
 
 _CALL: Final = struct.Struct("<dB")  # since when, in the clock that all processes share, or 0; while judging?
-_TEXTS: Final = struct.Struct("<HHHH")
-_TEXTS_AT: Final = _CALL.size
-_TEXT_AT: Final = _TEXTS_AT + _TEXTS.size
+_SIZES: Final = struct.Struct("<HHH")
+_RULE_AT: Final = _CALL.size
+_EVENT_AT: Final = 1024
 _ROOM: Final = 4096
 _TEXT_MAX: Final = 800
 
@@ -69,12 +69,17 @@ class StuckRule(msgspec.Struct, frozen=True):
 
 
 class RunningCall:
-    """The shared note; the authority writes it, the node reads it."""
+    """The shared note; the authority writes it, the node reads it.
+
+    What it says of an event is written once for all its rules, and only if there is one.
+    """
 
     def __init__(self, refused: dict[tuple[str, str], StuckRule] | None = None) -> None:
         self._memory = mmap.mmap(-1, _ROOM)
         self._refused = refused or {}
-        self._event: tuple[bytes, bytes, bytes] = (b"", b"", b"")
+        self._event: tuple[str, bytes, str] | None = None
+        """The event of the next calls, while it is not written yet."""
+        self._rules: dict[str, bytes] = {}
 
     def judge(self, event_id: str, hash: bytes, digest: str) -> FieldError | None:
         """The next calls are for this event; or why none is to be made for it."""
@@ -83,34 +88,38 @@ class RunningCall:
             if stuck is not None:
                 says = f"the rule {stuck.rule!r} did not return from this event before, and ended the server"
                 return FieldError(SCHEMA_FIELD, f"{says}; it is refused as long as this model is in force")
-        self._event = (event_id.encode(), hash, digest.encode())
+        self._event = event_id, hash, digest
         return None
 
     def replay(self, event_id: str) -> None:
         """The next call is for this event of the log."""
-        self._event = (event_id.encode(), b"", b"")
+        self._event = event_id, b"", ""
 
     def begin(self, rule: str, limited: bool) -> None:
-        texts = [rule.encode()[:_TEXT_MAX], *self._event]
-        _TEXTS.pack_into(self._memory, _TEXTS_AT, *map(len, texts))
-        whole = b"".join(texts)
-        self._memory[_TEXT_AT : _TEXT_AT + len(whole)] = whole
-        _CALL.pack_into(self._memory, 0, time.monotonic(), limited)
+        memory = self._memory
+        if self._event is not None:
+            event_id, hash, digest = self._event
+            _write(memory, _EVENT_AT, _SIZES, event_id.encode(), hash, digest.encode())
+            self._event = None
+        label = self._rules.get(rule)
+        if label is None:
+            text = rule.encode()[:_TEXT_MAX]
+            label = self._rules[rule] = len(text).to_bytes(2, "little") + text
+        memory[_RULE_AT : _RULE_AT + len(label)] = label
+        _CALL.pack_into(memory, 0, time.monotonic(), limited)
 
     def end(self) -> None:
         _CALL.pack_into(self._memory, 0, 0.0, False)
 
     def read(self) -> Call | None:
         """The call under way. It may end while it is read: who acts on it looks again."""
-        since_s, judging = _CALL.unpack_from(self._memory, 0)
+        memory = self._memory
+        since_s, judging = _CALL.unpack_from(memory, 0)
         if not since_s:
             return None
-        texts: list[bytes] = []
-        at = _TEXT_AT
-        for size in _TEXTS.unpack_from(self._memory, _TEXTS_AT):
-            texts.append(self._memory[at : at + size])
-            at += size
-        rule, event_id, hash, digest = texts
+        start = _RULE_AT + 2
+        rule = memory[start : start + int.from_bytes(memory[_RULE_AT:start], "little")]
+        event_id, hash, digest = _read(memory, _EVENT_AT, _SIZES)
         return Call(
             since_s,
             bool(judging),
@@ -119,6 +128,19 @@ class RunningCall:
             hash.hex(),
             digest.decode("utf-8", "replace"),
         )
+
+
+def _write(memory: mmap.mmap, at: int, sizes: struct.Struct, *texts: bytes) -> None:
+    whole = sizes.pack(*map(len, texts)) + b"".join(texts)
+    memory[at : at + len(whole)] = whole
+
+
+def _read(memory: mmap.mmap, at: int, sizes: struct.Struct) -> list[bytes]:
+    found, start = [], at + sizes.size
+    for size in sizes.unpack_from(memory, at):
+        found.append(memory[start : start + size])
+        start += size
+    return found
 
 
 class StuckFile:

@@ -171,6 +171,11 @@ class RuleCalls:
         finally:
             journal.rollback(mark)
 
+    def rest(self) -> None:
+        """No event is judged for a while."""
+        if self._limit is not None:
+            self._limit.rest()
+
     def _judge(
         self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
     ) -> Any:

@@ -20,6 +20,7 @@ never leaves C code, or catches it in an endless loop, cannot be interrupted; wh
 from __future__ import annotations
 
 import ctypes
+import math
 import signal
 import sys
 import threading
@@ -33,6 +34,9 @@ AGAIN_S: Final = 0.005
 
 PATIENCE: Final = 2
 """How much longer than its time a rule may take that waits more than it works."""
+
+BRIEF_S: Final = 0.0005
+"""Of a rule that took no longer, all its time counts as its own: asking for the time of the thread takes longer."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,24 +65,27 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
 
 
 class ThreadTime:
-    """The time a thread has used since this was made."""
+    """The time a thread has used since this was made, at `began_s` of the monotonic clock."""
 
-    __slots__ = ("_cpu_s", "_wall_s")
+    __slots__ = ("_cpu_s", "began_s")
 
     def __init__(self) -> None:
         self._cpu_s = time.thread_time()
-        self._wall_s = time.monotonic()
+        self.began_s = time.monotonic()
 
     def cpu_s(self, thread: int | None = None) -> float:
         """`thread`: which one it is, when another one asks."""
         return (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
 
     def wall_s(self) -> float:
-        return time.monotonic() - self._wall_s
+        return time.monotonic() - self.began_s
 
     def counted_s(self, seconds: float) -> float:
         """What counts of it where `seconds` were allowed; time in which the machine stood still does so in part."""
-        return max(self.cpu_s(), min(self.wall_s(), seconds) / PATIENCE)
+        wall_s = self.wall_s()
+        if wall_s < BRIEF_S:
+            return wall_s
+        return max(self.cpu_s(), min(wall_s, seconds) / PATIENCE)
 
 
 def _cpu_time_of(thread: int) -> float:
@@ -86,7 +93,11 @@ def _cpu_time_of(thread: int) -> float:
 
 
 class AlarmLimit:
-    """For the main thread: the kernel's timer. It takes SIGALRM for itself."""
+    """For the main thread: the kernel's timer. It takes SIGALRM for itself.
+
+    The timer runs on from one rule to the next, since setting it takes longer than most rules: it is set again where
+    it would ring too late, and stopped by `rest`, or when it rings and no rule is running.
+    """
 
     def __init__(self) -> None:
         self._boundary: FrameType | None = None
@@ -94,25 +105,36 @@ class AlarmLimit:
         self._spent = ThreadTime()
         self._rings = 0
         self._raised = False
+        self._rings_at_s = math.inf
+        """When the timer rings first; from then on it does every AGAIN_S. Infinite while it is stopped."""
         signal.signal(signal.SIGALRM, self._ring)
 
     def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
         self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
         self._rings, self._raised = 0, False
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+        if spent.began_s + seconds < self._rings_at_s:
+            self._rings_at_s = spent.began_s + seconds
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
             returned = function(*arguments)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             self._boundary = None
         if self._raised:
             raise RuleTimeout  # the rule caught it
         return returned
 
+    def rest(self) -> None:
+        if self._rings_at_s != math.inf:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._rings_at_s = math.inf
+
     def _ring(self, _signal: int, frame: FrameType | None) -> None:
-        self._rings += 1
+        if self._boundary is None:
+            self.rest()
+            return
+        self._rings += self._spent.wall_s() >= self._seconds
         over = self._spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
-        if self._boundary is not None and over and _may_interrupt(frame, self._boundary):
+        if over and _may_interrupt(frame, self._boundary):
             self._raised = True
             raise RuleTimeout
 
@@ -159,6 +181,9 @@ class ThreadLimit:
             raise
         return returned
 
+    def rest(self) -> None:
+        """Nothing runs on between two rules."""
+
     @whole
     def _disarm(self) -> None:
         with self._lock:
@@ -194,6 +219,10 @@ class Limit(Protocol):
     def run(
         self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any
     ) -> Any: ...
+
+    def rest(self) -> None:
+        """No rule is called for a while."""
+        ...
 
 
 def limit_of_this_thread() -> Limit:

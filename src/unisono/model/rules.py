@@ -113,17 +113,19 @@ _U = TypeVar("_U", bound=Undoing)
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One function registered for one schema."""
+    """One function registered for one schema.
+
+    `label`: its name in logs, answers and metrics, as in `task.done/task_exists`.
+    """
 
     kind: str
     schema: str
     name: str
     function: Callable[[dict[str, Any], Event], Any]
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The rule's name in logs, answers and metrics, as in `task.done/task_exists`."""
-        return f"{self.schema}/{self.name}"
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "label", f"{self.schema}/{self.name}")
 
 
 class Rules:

@@ -108,6 +108,10 @@ class SchemaProfile:
         self._calls.timeout_s = timeout_s
         self._calls.watch = watch
 
+    def rest_rules(self) -> None:
+        """No event is judged for a while: whatever limits rules stops its clock."""
+        self._calls.rest()
+
     def shape(self, event: JsonObject) -> list[FieldError]:
         payload = event.get("payload")
         if event.get("type") == EVENT_TYPE and isinstance(payload, dict) and "data" in payload:

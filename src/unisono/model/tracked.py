@@ -41,6 +41,7 @@ from unisono.vocabulary import Json, JsonObject
 Tracked: TypeAlias = "TrackedDict | TrackedList"
 
 _CLOSED: Final = frozenset({dict, list, HeavyObject, HeavyArray})
+_NUMBERS: Final = frozenset({int, float})  # all weigh the same
 
 
 class TrackedDict(TrackedContainer, dict[str, Json]):
@@ -112,7 +113,7 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
     def _replace(self, key: str, old: Json, new: Json) -> None:
         self._journal.entries.append((self._undo_replace, key, old))
         super().__setitem__(key, new)
-        if self._live:
+        if self._live and not (type(old) in _NUMBERS and type(new) in _NUMBERS):
             self._journal.count((old,), False)
             self._journal.count((new,), True)
 

@@ -218,6 +218,11 @@ class States:
             resident.since_snapshot += 1
         return ()
 
+    def judged(self) -> None:
+        """All requests of a group are judged: no alarm of a rule interrupts what writes it."""
+        if self._has_rules and self.model.canonical is not None:
+            self.model.canonical.rest_rules()
+
     def begin_batch(self) -> None:
         """From here on remember how to undo what is staged, until `keep_batch` or `undo_batch` (EXT-10)."""
         self._batch = {}
