@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unisono.node import heap
+from unisono.node.heap import keep_freed_memory
 
 GROUPS = """
 import resource, sys
@@ -39,5 +39,5 @@ def test_a_c_library_without_the_option_is_left_alone(monkeypatch: pytest.Monkey
     class Nothing:
         pass
 
-    monkeypatch.setattr("ctypes.CDLL", lambda _: Nothing())
-    heap.keep_freed_memory()
+    monkeypatch.setattr("unisono.node.heap.ctypes.CDLL", lambda _: Nothing())
+    keep_freed_memory()
