@@ -98,6 +98,11 @@ def parallelism(spark: SparkSession) -> int:
     return _parallelism[spark]
 
 
+def runs_here(spark: SparkSession) -> bool:
+    """Whether a session is a local Spark: its tasks have the cores of this machine and no others."""
+    return not private.is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")
+
+
 class _TasksInPlan:
     """On an executor: works on the tasks with the numbers that come in."""
 

@@ -1,0 +1,36 @@
+"""DuckDB with bounded memory, and the named queries of a report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+
+import duckdb
+
+from unisono.sql_files import parse_queries
+
+
+@contextmanager
+def bounded_duckdb(threads: int, memory_max: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty database in memory. What needs more than `memory_max` goes to temporary files, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="unisono-duckdb-") as folder:
+        config = {
+            "threads": threads,
+            "memory_limit": memory_max,
+            "temp_directory": folder,
+            "python_enable_replacements": False,  # a name in SQL is never a variable of Python
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        with duckdb.connect(config=config) as connection:
+            yield connection
+
+
+@cache
+def load_report_queries(name: str) -> Mapping[str, str]:
+    """The queries of `sql/<name>.sql`."""
+    text = files("unisono.pipeline.jobs.report").joinpath("sql", f"{name}.sql").read_text("utf-8")
+    return parse_queries(text, f"report/sql/{name}.sql")
