@@ -34,7 +34,7 @@ from unisono.pipeline.jobs.report.tables import (
     EventKindRow,
     Totals,
 )
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 
 _SHOWN = pa.schema([("place", pa.int64()), ("name", pa.string()), ("more", pa.string())])
 
@@ -92,10 +92,9 @@ class ReportQueries:
         self._top = top
         self._engine = engine
         engine.table("sums", files, partial(sum_log_file, self._scope), SUMS)
+        own = FilesByBucket(view.partition_files)
         tasks = [
-            PlaceTask(
-                part.subset, tuple(file for file in view.partition_files if part.subset.may_be_in(file))
-            )
+            PlaceTask(part.subset, own.of(part.subset))
             for part in plan_tasks(
                 view.storage, view.partition_files, view.buckets, view.head, engine.parallelism
             )
