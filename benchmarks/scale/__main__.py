@@ -49,11 +49,12 @@ def main() -> None:
 
     prepare()
     sizes = [int(size) for size in chosen.sizes.split(",") if size]
+    if chosen.cluster_events and chosen.cluster_events not in sizes:
+        sizes.append(chosen.cluster_events)
     for size in sizes:
+        _apart(chosen.cache, "log", size)
         _apart(chosen.cache, "growth", size)
     if chosen.cluster_events:
-        if chosen.cluster_events not in sizes:
-            _apart(chosen.cache, "growth", chosen.cluster_events)
         for executors in chosen.executors.split(","):
             _apart(chosen.cache, "cluster", chosen.cluster_events, int(executors))
     if chosen.files:
@@ -83,7 +84,11 @@ def _apart(cache: Path, kind: str, *numbers: int) -> None:
 
 
 def _one(cache: Path, results: ResultFile, kind: str, *numbers: str) -> None:
-    if kind == "growth":
+    if kind == "log":
+        from benchmarks.scale.history import build
+
+        build(cache / f"growth-{numbers[0]}" / "data", int(numbers[0]))
+    elif kind == "growth":
         from benchmarks.scale import growth
 
         growth.measure(cache / f"growth-{numbers[0]}", int(numbers[0]), results)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.scale.history import build, increment_of
+from benchmarks.scale.history import increment_of, partitions_of
 from benchmarks.scale.results import Measured, ResultFile
 from benchmarks.scale.watch import Watch
 from unisono.lake.lake import Lake
@@ -39,8 +39,6 @@ def measure(folder: Path, events: int, results: ResultFile) -> None:
     if not results.read().steps.get(name):
         shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(folder / "pruned", ignore_errors=True)
-    print(f"  the log of {events:,} events", flush=True)
-    build(data, events)
     spark = session("local[*]", "scale", quick=True)
     warm = Lake.at(str(folder / "warm"))
     shutil.rmtree(folder / "warm", ignore_errors=True)
@@ -69,7 +67,7 @@ def _steps(spark: object, data: Path, pruned: Path, lake: Lake, events: int) -> 
     yield "fold", lambda: snapshot(spark, lake, model), events
     yield "export, 1 % more", lambda: export(spark, store, lake), more
     yield "fold, 1 % more", lambda: snapshot(spark, lake, model), more
-    yield "publish", lambda: publish(lake, store, model.version), events + more
+    yield "publish", lambda: publish(lake, store, model.version), partitions_of(events)
     cycle = stages(spark, store, lake, ServiceOptions(RetentionPolicy(events=1 << 40), compact_every_s=None))
     _run(cycle)  # the first of a process looks at all snapshots
     yield "cycle, nothing new", lambda: _run(cycle), 0
