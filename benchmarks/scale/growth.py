@@ -38,7 +38,7 @@ def measure(folder: Path, events: int, results: ResultFile) -> None:
     data, place = folder / "data", folder / "lake"
     if not results.read().steps.get(name):
         shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(folder / "pruned", ignore_errors=True)
+        shutil.rmtree(folder / "changed", ignore_errors=True)
     spark = session("local[*]", "scale", quick=True)
     warm = Lake.at(str(folder / "warm"))
     shutil.rmtree(folder / "warm", ignore_errors=True)
@@ -48,18 +48,18 @@ def measure(folder: Path, events: int, results: ResultFile) -> None:
     lake = Lake.at(str(place))
     lake.make()
     watch = Watch(java_process(spark).pid, lake)
-    for step, work, items in _steps(spark, data, folder / "pruned", lake, events):
+    for step, work, items in _steps(spark, data, folder / "changed", lake, events):
         if step in results.read().steps.get(name, {}):
             continue
         results.begin(name, step)
         measured = watch.measure(work, items)
         results.end(name, step, measured)
         tell(step, measured)
-    shutil.rmtree(folder / "pruned", ignore_errors=True)
     spark.stop()
 
 
-def _steps(spark: object, data: Path, pruned: Path, lake: Lake, events: int) -> Iterator[Step]:
+def _steps(spark: object, data: Path, changed: Path, lake: Lake, events: int) -> Iterator[Step]:
+    """What changes the log is done to a copy of it."""
     store, more = sqlite_uri(data), increment_of(events)
     model = in_force(store)
     yield "export", lambda: export(spark, store, lake, to=events), events
@@ -67,6 +67,9 @@ def _steps(spark: object, data: Path, pruned: Path, lake: Lake, events: int) -> 
     yield "fold", lambda: snapshot(spark, lake, model), events
     yield "export, 1 % more", lambda: export(spark, store, lake), more
     yield "fold, 1 % more", lambda: snapshot(spark, lake, model), more
+    if not changed.exists():
+        shutil.copytree(data, changed)
+    store = sqlite_uri(changed)
     yield "publish", lambda: publish(lake, store, model.version), partitions_of(events)
     cycle = stages(spark, store, lake, ServiceOptions(RetentionPolicy(events=1 << 40), compact_every_s=None))
     _run(cycle)  # the first of a process looks at all snapshots
@@ -78,11 +81,9 @@ def _steps(spark: object, data: Path, pruned: Path, lake: Lake, events: int) -> 
         lambda: _require(all(part.equal for part in verify(spark, store, lake))),
         events + more,
     )
-    shutil.rmtree(pruned, ignore_errors=True)
-    shutil.copytree(data, pruned)
-    yield "retain", lambda: _retain(spark, pruned, lake), events + more
+    yield "retain", lambda: _retain(spark, store, lake), events + more
     # Last, because it leaves memory in the driver.
-    yield "report", lambda: report(None, lake, store=store), events + more
+    yield "report", lambda: report(None, lake), events + more
 
 
 def _run(cycle: list[ServiceStage]) -> None:
@@ -90,8 +91,7 @@ def _run(cycle: list[ServiceStage]) -> None:
         stage.work()
 
 
-def _retain(spark: object, data: Path, lake: Lake) -> None:
-    store = sqlite_uri(data)
+def _retain(spark: object, store: str, lake: Lake) -> None:
     with closing(open_maintainer(store)) as maintainer:
         _require(retain(spark, store, maintainer, lake, RetentionPolicy(events=1_000)).events > 0)
 
