@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -37,9 +38,9 @@ def measure(source: Path, events: int, executors: int, results: ResultFile) -> N
                 "audit": lambda: audit(spark, lake, None, AuditOptions(sample=0)),
             }
             for step, work in steps.items():
-                began = time.perf_counter()
+                load, began = os.getloadavg()[0], time.perf_counter()
                 work()
-                measured = Measured(time.perf_counter() - began, items=events)
+                measured = Measured(time.perf_counter() - began, items=events, load=load)
                 results.end(name, step, measured)
                 tell(f"{executors} executors, {step}", measured)
             spark.stop()

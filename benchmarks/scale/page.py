@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from benchmarks.scale.results import Measured, Results
@@ -18,12 +19,14 @@ def write(results: Results, page: Path) -> None:
 
 
 def markdown(results: Results) -> str:
-    parts = [results.machine]
+    parts = [results.machine, _busy(results)]
     growth = _named(results, "growth")
     if growth:
         parts += [
-            "Seconds, and in brackets events per second:",
+            "Seconds, and in brackets events per second (publish: snapshots):",
             _table(growth, lambda each: f"{each.seconds:,.1f}{_rate(each)}"),
+            "Seconds of all processors together, which other work on the machine disturbs less:",
+            _table(growth, lambda each: f"{each.cpu:,.1f}"),
             "Highest resident size in MB: driver / Java / largest Python worker:",
             _table(
                 growth, lambda each: f"{each.driver_mb:,.0f} / {each.java_mb:,.0f} / {each.worker_mb:,.0f}"
@@ -48,6 +51,14 @@ def markdown(results: Results) -> str:
             f"| driver | time | memory |\n| --- | ---: | ---: |\n{rows}",
         ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _busy(results: Results) -> str:
+    loads = [each.load for steps in results.steps.values() for each in steps.values()]
+    cores = os.cpu_count() or 1
+    if max(loads, default=0) <= cores + 2:
+        return ""
+    return f"**The machine did other work meanwhile** (load up to {max(loads):.0f}): wall times are too long."
 
 
 def _named(results: Results, kind: str) -> dict[int, dict[str, Measured]]:

@@ -11,6 +11,7 @@ class Measured(msgspec.Struct):
     """One step: seconds of the wall and of all processors, and the highest resident sizes in MB.
 
     `worker_mb` is of the largest Python worker. `files` and `bytes`: in the lake afterwards. `items`: for the rate.
+    `load`: of the machine when the step began.
     """
 
     seconds: float
@@ -21,6 +22,7 @@ class Measured(msgspec.Struct):
     worker_mb: float = 0
     files: int = 0
     bytes: int = 0
+    load: float = 0
 
 
 class Results(msgspec.Struct):

@@ -26,7 +26,7 @@ class Watch:
 
     def measure(self, work: Callable[[], object], items: int = 0) -> Measured:
         ended = threading.Event()
-        measured = Measured(0, items=items)
+        measured = Measured(0, items=items, load=os.getloadavg()[0])
         sampling = threading.Thread(target=self._sample, args=(measured, ended))
         cpu, began = self._cpu(), time.perf_counter()
         sampling.start()
