@@ -6,8 +6,10 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from tests.pipeline.cluster import running_cluster
 
 from benchmarks.scale.growth import tell
@@ -17,6 +19,7 @@ from unisono.pipeline.job_model import in_force
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.spark.executors import parallelism
 from unisono.pipeline.spark.session import session
 
 
@@ -33,7 +36,7 @@ def measure(source: Path, events: int, executors: int, results: ResultFile) -> N
             spark = session(cluster.master, "scale", conf=cluster.conf, quick=True)
             _until_all_are_there(spark, executors)
             audit(spark, lake, None, AuditOptions(sample=0))  # every executor has started its worker
-            steps = {
+            steps: dict[str, Callable[[], object]] = {
                 "fold": lambda: snapshot(spark, lake, model, rebuild=True),
                 "audit": lambda: audit(spark, lake, None, AuditOptions(sample=0)),
             }
@@ -46,9 +49,7 @@ def measure(source: Path, events: int, executors: int, results: ResultFile) -> N
             spark.stop()
 
 
-def _until_all_are_there(spark: object, executors: int) -> None:
-    from unisono.pipeline.spark.executors import parallelism
-
+def _until_all_are_there(spark: SparkSession, executors: int) -> None:
     deadline = time.monotonic() + 60
-    while parallelism(spark) < executors and time.monotonic() < deadline:  # type: ignore[arg-type]
+    while parallelism(spark) < executors and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from benchmarks.scale.history import increment_of, partitions_of
 from benchmarks.scale.results import Measured, ResultFile
 from benchmarks.scale.watch import Watch
@@ -58,7 +60,7 @@ def measure(folder: Path, events: int, results: ResultFile) -> None:
     spark.stop()
 
 
-def _steps(spark: object, data: Path, changed: Path, lake: Lake, events: int) -> Iterator[Step]:
+def _steps(spark: SparkSession, data: Path, changed: Path, lake: Lake, events: int) -> Iterator[Step]:
     """What changes the log is done to a copy of it."""
     store, more = sqlite_uri(data), increment_of(events)
     model = in_force(store)
@@ -91,7 +93,7 @@ def _run(cycle: list[ServiceStage]) -> None:
         stage.work()
 
 
-def _retain(spark: object, store: str, lake: Lake) -> None:
+def _retain(spark: SparkSession, store: str, lake: Lake) -> None:
     with closing(open_maintainer(store)) as maintainer:
         _require(retain(spark, store, maintainer, lake, RetentionPolicy(events=1_000)).events > 0)
 

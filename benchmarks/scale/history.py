@@ -15,7 +15,7 @@ from tests.pipeline.outline import outline_model
 
 from unisono.model.load import load_files
 from unisono.protocol.canonical import canonical, content_hash
-from unisono.store.maintenance import ModelBundle
+from unisono.store.cluster import ModelBundle
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 

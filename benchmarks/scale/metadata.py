@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.scale.growth import tell
@@ -83,7 +84,8 @@ def measure(folder: Path, files: int, results: ResultFile) -> None:
         table = lake.table(LOG)
         table.append([_log(files)], files * ROWS, (files + 1) * ROWS, {})
 
-    for step, work in zip(steps, (lake.view, plan, commit), strict=True):
+    works: list[Callable[[], object]] = [lake.view, plan, commit]
+    for step, work in zip(steps, works, strict=True):
         measured = watch.measure(work)
         results.end(name, step, measured)
         tell(step, measured)

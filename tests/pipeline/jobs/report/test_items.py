@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.pipeline.jobs.report.duck import load_report_queries
-from unisono.pipeline.jobs.report.items import ODD_ITEM_TYPE, Item, item_of, odd_item
+from unisono.pipeline.jobs.report.duck import know_odd_items, load_report_queries
+from unisono.pipeline.jobs.report.items import Item, item_of
 from unisono.protocol.canonical import canonical
 
 KINDS = (
@@ -73,9 +73,7 @@ def items_by_sql(edits: list[tuple[str | None, str | None, bytes]]) -> list[Item
         }
     )
     with duckdb.connect() as connection:
-        connection.create_function(
-            "odd_item", odd_item, ["VARCHAR", "VARCHAR", "VARCHAR"], ODD_ITEM_TYPE, null_handling="special"
-        )
+        know_odd_items(connection)
         connection.register("edits", table)
         connection.execute(load_report_queries("places")["items"])
         found = connection.execute("SELECT family, place, node FROM items ORDER BY committed_id").fetchall()

@@ -194,11 +194,11 @@ def first_pass(
     if not parts:
         return AuditOutcome(scope), []
     cores = parallelism(spark)
-    files_only, of_store = [], []
-    for part in parts:
-        (files_only if isinstance(part, DataFile) else of_store).append(part)
     readers_max = None if scope.store is None else readers_at_once(scope.store)
-    slices = [*balance(files_only, cores), *balance(of_store, cores, readers_max)]
+    slices = [
+        *balance([part for part in parts if isinstance(part, DataFile)], cores),
+        *balance([part for part in parts if not isinstance(part, DataFile)], cores, readers_max),
+    ]
     exchange = exchanges(scope.head, cores)
     merges = min(MERGES_MAX, -(-len(slices) // OUTCOMES_PER_MERGE))
     numbered = list(enumerate(slices))

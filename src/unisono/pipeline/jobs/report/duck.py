@@ -9,7 +9,9 @@ from functools import cache
 from importlib.resources import files
 
 import duckdb
+from duckdb.func import FunctionNullHandling
 
+from unisono.pipeline.jobs.report.items import ODD_ITEM_TYPE, odd_item
 from unisono.sql_files import parse_queries
 
 
@@ -17,7 +19,7 @@ from unisono.sql_files import parse_queries
 def bounded_duckdb(threads: int, memory_max: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty database in memory. What needs more than `memory_max` goes to temporary files, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="unisono-duckdb-") as folder:
-        config = {
+        config: dict[str, str | bool | int | float | list[str]] = {
             "threads": threads,
             "memory_limit": memory_max,
             "temp_directory": folder,
@@ -27,6 +29,14 @@ def bounded_duckdb(threads: int, memory_max: str) -> Iterator[duckdb.DuckDBPyCon
         }
         with duckdb.connect(config=config) as connection:
             yield connection
+
+
+def know_odd_items(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make `odd_item` a function in SQL."""
+    texts = ["varchar", "varchar", "varchar"]
+    connection.create_function(
+        "odd_item", odd_item, texts, ODD_ITEM_TYPE, null_handling=FunctionNullHandling.SPECIAL
+    )
 
 
 @cache

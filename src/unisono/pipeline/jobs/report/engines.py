@@ -126,5 +126,6 @@ class _SparkEngine:
         from unisono.pipeline.spark.executors import rows_of
 
         sql = load_report_queries("sums")[query]
-        frames = {name: frame for name, frame in self._frames.items() if f"{{{name}}}" in sql}
-        return [row.asDict() for row in rows_of(self._spark.sql(sql, **frames, **values), f"report.{query}")]
+        used: dict[str, Any] = {name: frame for name, frame in self._frames.items() if f"{{{name}}}" in sql}
+        found = self._spark.sql(sql, None, **used, **values)
+        return [row.asDict() for row in rows_of(found, f"report.{query}")]

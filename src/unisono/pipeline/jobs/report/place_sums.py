@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from unisono.lake.merge import PartitionSubset, scan_subset
 from unisono.lake.scan import RowRange
 from unisono.lake.write import DataFile, release_arrow_memory
-from unisono.pipeline.jobs.report.duck import bounded_duckdb, load_report_queries
-from unisono.pipeline.jobs.report.items import ODD_ITEM_TYPE, Item, odd_item
+from unisono.pipeline.jobs.report.duck import bounded_duckdb, know_odd_items, load_report_queries
+from unisono.pipeline.jobs.report.items import Item
 from unisono.pipeline.jobs.report.scope import ReportScope
 from unisono.pipeline.jobs.report.steps import step_start
 from unisono.pipeline.jobs.report.tables import BusyPartition
@@ -87,9 +87,7 @@ def sum_places(scope: ReportScope, task: PlaceTask) -> list[pa.RecordBatch]:
     """On an executor: what a subset of the partitions has, and in how many of them each client wrote."""
     queries = load_report_queries("places")
     with bounded_duckdb(1, MEMORY_MAX) as connection:
-        connection.create_function(
-            "odd_item", odd_item, ["VARCHAR", "VARCHAR", "VARCHAR"], ODD_ITEM_TYPE, null_handling="special"
-        )
+        know_odd_items(connection)
         connection.register("edits", pa.RecordBatchReader.from_batches(_EDITS, _edits(scope, task)))
         connection.execute(queries["items"])
         connection.unregister("edits")
