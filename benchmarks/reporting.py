@@ -202,13 +202,16 @@ def by_python(lake: Lake) -> Answer:
 
 
 def by_report(lake: Lake, spark: Callable[[], Any] | None) -> Answer:
-    done = report(spark, lake, top=1_000)
+    done = report(spark, lake, top=2_000)
     written = next((row.partitions for row in done.clients if row.client_id == "client-1"), -1)
     return done.totals.events, written, done.contests.contested
 
 
 def contender(name: str, lake: Lake, rounds: int) -> None:
-    """In a process of its own: one line of JSON, seconds of each round and the answer."""
+    """In a process of its own: one line of JSON, seconds of each round (wall, processor) and the answer.
+
+    Spark's processor time is not in it.
+    """
     works: dict[str, Callable[[Lake], Answer]] = {
         "report": lambda lake: by_report(lake, None),
         "DuckDB by hand": by_duckdb,
@@ -220,12 +223,13 @@ def contender(name: str, lake: Lake, rounds: int) -> None:
 
         spark = session("local[*]", "benchmark", quick=True)
         works[name] = lambda lake: by_report(lake, lambda: spark)
-    seconds = []
+    seconds, cpu = [], []
     for _ in range(rounds + 1):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         answer = works[name](lake)
         seconds.append(time.perf_counter() - began)
-    print(msgspec.json.encode([seconds[1:], answer]).decode())
+        cpu.append(time.process_time() - cpu_began)
+    print(msgspec.json.encode([seconds[1:], cpu[1:], answer]).decode())
 
 
 CONTENDERS = ("report", "DuckDB by hand", "Polars by hand", "report on Spark", "plain Python")
@@ -239,7 +243,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "unisono-reporting")
     parser.add_argument("--lake", type=Path, help="a lake of `benchmarks.scale` that is there")
-    parser.add_argument("--skip", default="-", help="the contenders with this in their names")
+    parser.add_argument(
+        "--skip", default="-", help="contenders with one of these, separated by commas, in their names"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     place = chosen.lake or chosen.cache / f"lake-{chosen.events}"
@@ -259,9 +265,10 @@ def main() -> None:
         f"{Lake.at(str(place)).head():,} events, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    found: dict[str, tuple[float, Answer]] = {}
+    found: dict[str, tuple[float, float, Answer]] = {}
     for name in CONTENDERS:
-        if chosen.skip in name or (name.startswith("Polars") and find_spec("polars") is None):
+        skipped = any(text in name for text in chosen.skip.split(","))
+        if skipped or (name.startswith("Polars") and find_spec("polars") is None):
             continue
         words = [
             sys.executable,
@@ -273,13 +280,16 @@ def main() -> None:
             str(chosen.rounds),
         ]
         done = subprocess.run([*words, "--one", name], check=True, capture_output=True, text=True)
-        seconds, answer = msgspec.json.decode(done.stdout, type=tuple[list[float], Answer])
-        found[name] = statistics.median(seconds), answer
+        seconds, cpu, answer = msgspec.json.decode(done.stdout, type=tuple[list[float], list[float], Answer])
+        found[name] = statistics.median(seconds), statistics.median(cpu), answer
         each = " ".join(f"{second:.2f}" for second in seconds)
-        print(f"  {name:<18} {found[name][0]:>7.2f} s   ({each})", flush=True)
-    assert len({answer for _, answer in found.values()}) == 1, found
+        print(
+            f"  {name:<18} {found[name][0]:>7.2f} s   ({each}); processor {found[name][1]:.2f} s", flush=True
+        )
+    assert len({answer for _, _, answer in found.values()}) == 1, found
     if "report" in found and "DuckDB by hand" in found:
-        print(f"  report / DuckDB by hand: {found['report'][0] / found['DuckDB by hand'][0]:.2f}")
+        wall, cpu = (found["report"][column] / found["DuckDB by hand"][column] for column in (0, 1))
+        print(f"  report / DuckDB by hand: {wall:.2f}, of processor time {cpu:.2f}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -33,7 +34,7 @@ def bounded_duckdb(threads: int, memory_max: str) -> Iterator[duckdb.DuckDBPyCon
 
 def know_odd_items(connection: duckdb.DuckDBPyConnection) -> None:
     """Make `odd_item` a function in SQL."""
-    texts = ["varchar", "varchar", "varchar"]
+    texts: list[Any] = ["varchar", "varchar", "varchar"]
     connection.create_function(
         "odd_item", odd_item, texts, ODD_ITEM_TYPE, null_handling=FunctionNullHandling.SPECIAL
     )

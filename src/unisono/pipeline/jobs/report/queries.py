@@ -6,12 +6,13 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from unisono.lake.lake import View
+from unisono.lake.merge import PartitionSubset
 from unisono.pipeline.jobs.report.engines import ReportEngine
 from unisono.pipeline.jobs.report.items import item_name
 from unisono.pipeline.jobs.report.log_sums import (
@@ -35,6 +36,9 @@ from unisono.pipeline.jobs.report.tables import (
     Totals,
 )
 from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
+
+TASK_ROWS: Final = 500_000
+"""Rows of `by_partition` for one task: each starts a database, which takes as long as some ten thousand rows."""
 
 _SHOWN = pa.schema([("place", pa.int64()), ("name", pa.string()), ("more", pa.string())])
 
@@ -93,12 +97,7 @@ class ReportQueries:
         self._engine = engine
         engine.table("sums", files, partial(sum_log_file, self._scope), SUMS)
         own = FilesByBucket(view.partition_files)
-        tasks = [
-            PlaceTask(part.subset, own.of(part.subset))
-            for part in plan_tasks(
-                view.storage, view.partition_files, view.buckets, view.head, engine.parallelism
-            )
-        ]
+        tasks = [PlaceTask(subset, own.of(subset)) for subset in _subsets(view, engine.parallelism)]
         engine.table("places", tasks, partial(sum_places, self._scope), PLACES)
 
     def totals(self) -> Totals:
@@ -212,6 +211,18 @@ class ReportQueries:
             for start, counts in summary.steps.items():
                 whole[start] = _plus(whole.get(start, (0, 0, 0, 0)), counts)
         return whole
+
+
+def _subsets(view: View, cores: int) -> list[PartitionSubset]:
+    """All partitions in parts: a task for each core, and more where there is more to count."""
+    count = max(cores, -(-sum(file.rows for file in view.partition_files) // TASK_ROWS))
+    if count < view.buckets:
+        return [
+            PartitionSubset(view.buckets, tuple(range(number, view.buckets, count)))
+            for number in range(count)
+        ]
+    planned = plan_tasks(view.storage, view.partition_files, view.buckets, view.head, cores)
+    return [part.subset for part in planned]
 
 
 def _plus(some: Iterable[int], more: Iterable[int]) -> list[int]:
