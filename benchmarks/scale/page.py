@@ -26,7 +26,7 @@ def markdown(results: Results) -> str:
             "Seconds, and in brackets events per second (publish: snapshots):",
             _table(growth, lambda each: f"{each.seconds:,.1f}{_rate(each)}"),
             "Seconds of all processors together, which other work on the machine disturbs less:",
-            _table(growth, lambda each: f"{each.cpu:,.1f}"),
+            _table(growth, lambda each: f"{each.cpu:,.1f}" if each.cpu > 0 else ""),
             "Highest resident size in MB: driver / Java / largest Python worker:",
             _table(
                 growth, lambda each: f"{each.driver_mb:,.0f} / {each.java_mb:,.0f} / {each.worker_mb:,.0f}"

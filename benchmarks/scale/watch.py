@@ -27,8 +27,9 @@ class Watch:
     def measure(self, work: Callable[[], object], items: int = 0) -> Measured:
         ended = threading.Event()
         measured = Measured(0, items=items, load=os.getloadavg()[0])
-        sampling = threading.Thread(target=self._sample, args=(measured, ended))
-        cpu, began = self._cpu(), time.perf_counter()
+        before, seen = self._cpu(), dict[int, float]()
+        sampling = threading.Thread(target=self._sample, args=(measured, seen, ended))
+        began = time.perf_counter()
         sampling.start()
         try:
             work()
@@ -36,7 +37,7 @@ class Watch:
             measured.seconds = time.perf_counter() - began
             ended.set()
             sampling.join()
-        measured.cpu = self._cpu() - cpu
+        measured.cpu = sum(cpu - before.get(pid, 0) for pid, cpu in seen.items())
         if self._lake is not None:
             measured.files, measured.bytes = lake_size(self._lake)
         return measured
@@ -44,18 +45,21 @@ class Watch:
     def _workers(self) -> list[int]:
         return [] if self._java is None else python_workers(self._java)
 
-    def _sample(self, measured: Measured, ended: threading.Event) -> None:
+    def _sample(self, measured: Measured, seen: dict[int, float], ended: threading.Event) -> None:
+        """`seen`: the processor time of each process, also of workers that end before the step does."""
         while True:
+            seen.update(self._cpu())
             measured.driver_mb = max(measured.driver_mb, _resident_mb(os.getpid()))
             if self._java is not None:
                 measured.java_mb = max(measured.java_mb, _resident_mb(self._java))
             measured.worker_mb = max([measured.worker_mb, *map(_resident_mb, self._workers())])
             if ended.wait(INTERVAL_S):
+                seen.update(self._cpu())
                 return
 
-    def _cpu(self) -> float:
+    def _cpu(self) -> dict[int, float]:
         own = [os.getpid(), *([] if self._java is None else [self._java]), *self._workers()]
-        return sum(map(_cpu_s, own))
+        return {pid: cpu for pid in own if (cpu := _cpu_s(pid))}
 
 
 def lake_size(lake: Lake) -> tuple[int, int]:
