@@ -5,8 +5,9 @@ python -m benchmarks compare    this tree beside another revision of it
 python -m benchmarks report     tables and pictures once more, from kept results
 python -m benchmarks parts      the measurements of single parts, one after the other
 python -m benchmarks NAME …     those named: canonical tree client firstsync loading pruning postgres nodes pipeline
-                                snapshots audit archive importing erasing hostile presence front browser console
-                                capacity
+                                snapshots audit archive importing erasing reporting hostile presence front browser
+                                console capacity
+python -m benchmarks.scale      how the pipeline grows: explains itself with --help
 
 The first three explain themselves with --help.
 """
@@ -26,8 +27,8 @@ COMMANDS = {
 }
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",
-    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "hostile", "presence", "front", "browser",
-    "console", "capacity",
+    "pipeline", "snapshots", "audit", "archive", "importing", "erasing", "reporting", "hostile", "presence",
+    "front", "browser", "console", "capacity",
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
-from unisono.pipeline.task_planning import PlannedTask, plan_names, plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, PlannedTask, plan_names, plan_tasks
 from unisono.protocol.canonical import canonical
 from unisono.samples import sample_model
 from unisono.store.port import Record
@@ -139,6 +139,9 @@ def test_however_the_work_is_cut_the_states_are_the_same(
         parts = plan_tasks(storage, files, BUCKETS, events, cores)
         folded = [one for part in parts for one in fold_subset(work(storage, files, part.subset))]
         assert len(folded) == len(expected), "no partition twice"
+        found = FilesByBucket(files)
+        for part in parts:
+            assert found.of(part.subset) == tuple(file for file in files if part.subset.may_be_in(file))
         assert {one.partition: (one.state, one.skipped) for one in folded} == expected
     assert len(plan_tasks(storage, files, BUCKETS, 100_000, 64)) > 2 * BUCKETS
     assert [part for part in plan_tasks(storage, files, BUCKETS, 100_000, 64) if _is_alone(part)], (

@@ -217,4 +217,9 @@ class PageContract:
         history = append(log, [["p"], ["q"], ["r"], ["p"]])
         assert list(reader.scan(1, 3, limit=10)) == history[1:3]
         assert list(reader.scan(0, 9, limit=2)) == history[:2]
+        first, second = (len(record.event) for record in history[:2])
+        assert list(reader.scan(0, 9, limit=9, bytes_max=1)) == history[:1]
+        assert list(reader.scan(0, 9, limit=9, bytes_max=first)) == history[:1]
+        assert list(reader.scan(0, 9, limit=9, bytes_max=first + 1)) == history[:2]
+        assert list(reader.scan(1, 9, limit=9, bytes_max=second)) == history[1:2]
         assert list(reader.scan(4, 9, limit=2)) == []

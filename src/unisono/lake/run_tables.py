@@ -115,7 +115,8 @@ def _append(storage: Storage, name: str, rows: Sequence[RunRecord] | Sequence[Au
         )
     except (DeltaError, OSError, ValueError) as error:
         raise LakeUnusable(f"{storage.table(name)} cannot be written: {one_line(error)}") from error
-    storage.sync_commits(name)
+    version = DeltaTable(storage.table(name), storage_options=storage.options or None).version()
+    storage.sync_commits(name, version - 1)
 
 
 def _value(row: RunRecord | AuditRecord, column: str) -> Any:

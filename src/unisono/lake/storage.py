@@ -106,14 +106,21 @@ class Storage(msgspec.Struct, frozen=True):
         """A Parquet reader that verifies checksums: damage is an error, never wrong rows."""
         return EventFile(source, pre_buffer=not self.is_local, page_checksum_verification=True)
 
-    def sync_commits(self, table: str) -> None:
-        """Make the newest commits in a directory survive power loss; an object store guarantees it by itself."""
+    def sync_commits(self, table: str, after: int) -> None:
+        """Make the commits after version `after` of a table in a directory survive power loss; an object store
+        guarantees it by itself. They are found by their numbers: the directory may have many thousands.
+        """
         if self.is_local:
             folder = Path(self.table(table)) / "_delta_log"
-            newest = sorted(folder.glob("*.json"))[-2:]
-            checkpoints = sorted(folder.glob("*.checkpoint*.parquet"))[-1:]
-            for path in (*newest, *checkpoints, *folder.glob("_last_checkpoint"), folder):
-                _sync(path)
+            version = after + 1
+            while (commit := folder / f"{version:020d}.json").exists():
+                _sync(commit)
+                checkpoint = folder / f"{version:020d}.checkpoint.parquet"
+                if checkpoint.exists():
+                    _sync(checkpoint)
+                    _sync(folder / "_last_checkpoint")
+                version += 1
+            _sync(folder)
 
     def sync_directories(self, table: str) -> None:
         """Make the directories of a new table survive power loss, with the two above it."""

@@ -28,7 +28,7 @@ UNBUCKETED: Final = -1
 UNBUCKETED_ROWS_MAX: Final = 16_384
 """Below this, a run split into buckets would have about a thousand rows in each file."""
 
-RUN_BYTES_MAX: Final = 192 << 20
+RUN_BYTES_MAX: Final = 112 << 20
 """Event bytes in memory for one run; larger ranges become several runs."""
 
 GROUP_ROWS: Final = 8_192

@@ -5,29 +5,30 @@
 - `compare_rows` compares every column of every row in both tables, and recomputes each hash from the lake's event. It
   runs before events leave the log, after which the lake is the only copy.
 
-Ranges end where the runs of `by_partition` end, so one task reads each file. Both need sound files and stop at the
-first error. An audit must not: `jobs/audit/compare_copies.py` sums fingerprints over blocks of ids, goes on past
+A result is of one run of `by_partition`. Some tasks read slices of its ids in the log and in the table `log`, others
+read its files of `by_partition`, each once; what they found adds up. Both need sound files and stop at the first
+error. An audit must not: `jobs/audit/compare_copies.py` sums fingerprints over blocks of ids, goes on past
 unreadable files and names every differing row. `origin_check.py` compares hashes without Spark, before a job starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from unisono.lake.columns import LOG_SCHEMA, to_batch
-from unisono.lake.digests import Digest, digest
+from unisono.lake.digests import Digest, digest, total
 from unisono.lake.lake import Lake, View
 from unisono.lake.scan import RowRange, runs_of, scan_file, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import NoSuchRange
-from unisono.pipeline.open_log import extent, open_reader, read_range
+from unisono.pipeline.open_log import extent, open_reader, read_range, readers_at_once
 from unisono.pipeline.row_fingerprints import (
     LAKE_COLUMNS,
     Columns,
@@ -35,9 +36,10 @@ from unisono.pipeline.row_fingerprints import (
     expected_partition_rows,
     mix,
 )
-from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.protocol.tombstones import is_tombstone
+from unisono.store.batching import in_batches
 from unisono.store.port import LogReader, Record
 from unisono.vocabulary import Json
 
@@ -45,20 +47,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_AT_ONCE: Final = 8_192
-"""Events compared at a time: the rows of both sides are in memory."""
+BYTES_AT_ONCE: Final = 32 << 20
+"""Events compared at a time, and their text: the rows of both sides are in memory."""
+
+TASK_ROWS_MIN: Final = 20_000
+TASK_ROWS_MAX: Final = 250_000
+"""Rows of one task: worth one, and some seconds at most."""
+
+TASKS_PER_CORE: Final = 4
+
+Part = TypeVar("Part")
 
 _DIGESTED: Final = ("committed_id", "hash")
 
 
 class CompareTask(msgspec.Struct, frozen=True):
-    """One task: a range, where log and lake are, and the files of the lake that hold the range."""
+    """One task: of the ids `(since, upto]` of a run the log and the files of `log`, or files of `by_partition`."""
 
+    run: int
     store: str
     storage: Storage
     since: int
     upto: int
-    log: tuple[DataFile, ...]
-    by_partition: tuple[DataFile, ...]
+    log: tuple[DataFile, ...] = ()
+    by_partition: tuple[DataFile, ...] = ()
 
 
 class VerifiedRange(msgspec.Struct, frozen=True):
@@ -96,14 +108,30 @@ def verify(
         if since < last:
             raise NoSuchRange(f"nothing to compare: the log no longer has any event of ({since}, {last}]")
         return []
-    tasks = _plan(store, view, first, last)
-    return run_on_executors(spark, tasks, _verify_range)
+    runs = list(_split_at_runs(view.partition_files, first, last))
+    found = _on_executors(spark, store, view, runs, _verify_part)
+    return [
+        VerifiedRange(since, upto, *(total([part[column] for part in parts]) for column in range(4)))
+        for (since, upto), parts in zip(runs, found, strict=True)
+    ]
 
 
 def compare_rows(spark: SparkSession, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
     """Compare every row of `(since, upto]`, which log and lake must both hold."""
-    tasks = _plan(store, view, since, upto)
-    return run_on_executors(spark, tasks, _compare_range)
+    runs = list(_split_at_runs(view.partition_files, since, upto))
+    found = _on_executors(spark, store, view, runs, _compare_part)
+    return [_compared(run, parts) for run, parts in zip(runs, found, strict=True)]
+
+
+def _compared(run: tuple[int, int], parts: Sequence[_ComparedPart]) -> ComparedRange:
+    since, upto = run
+    problem = next((part.problem for part in parts if part.problem is not None), None)
+    expected, found = (
+        sum(sums, _RowSum()) for sums in zip(*((p.expected, p.found) for p in parts), strict=True)
+    )
+    if problem is None and found != expected:
+        problem = f"the table {BY_PARTITION} differs from the log within events {since + 1} to {upto}"
+    return ComparedRange(since, upto, upto - since, problem)
 
 
 def first_wrong_hash(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
@@ -125,18 +153,51 @@ def store_digest(records: Sequence[Record]) -> tuple[Digest, Digest]:
     return digest(_digest_rows(records, None)), digest(by_partition)
 
 
-def _plan(store: str, view: View, since: int, upto: int) -> list[CompareTask]:
-    return [
-        CompareTask(
-            store,
-            view.storage,
-            low,
-            high,
-            _touching(view.log_files, low, high),
-            _touching(view.partition_files, low, high),
-        )
-        for low, high in _split_at_runs(view.partition_files, since, upto)
+def _on_executors(
+    spark: SparkSession,
+    store: str,
+    view: View,
+    runs: Sequence[tuple[int, int]],
+    work: Callable[[CompareTask], Part],
+) -> list[list[Part]]:
+    """What the tasks of each run found, those that read the log first."""
+    rows = sum(upto - since for since, upto in runs)
+    size = min(max(rows // (parallelism(spark) * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
+    slices, files = [], []
+    for number, (since, upto) in enumerate(runs):
+        slices += [
+            CompareTask(number, store, view.storage, low, high, _touching(view.log_files, low, high))
+            for low, high in _slices(since, upto, size)
+        ]
+        files += [
+            CompareTask(number, store, view.storage, since, upto, by_partition=tuple(some))
+            for some in _joined(_touching(view.partition_files, since, upto), size)
+        ]
+    results = [
+        *run_on_executors(spark, slices, work, at_once=readers_at_once(store)),
+        *run_on_executors(spark, files, work),
     ]
+    found: list[list[Part]] = [[] for _ in runs]
+    for task, result in zip([*slices, *files], results, strict=True):
+        found[task.run].append(result)
+    return found
+
+
+def _slices(since: int, upto: int, size: int) -> Iterator[tuple[int, int]]:
+    parts = -(-(upto - since) // size)
+    return pairwise(since + (upto - since) * part // parts for part in range(parts + 1))
+
+
+def _joined(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
+    """Files in groups of so many rows, or one that has more."""
+    some: list[DataFile] = []
+    for file in files:
+        if some and sum(each.rows for each in some) + file.rows > rows:
+            yield some
+            some = []
+        some.append(file)
+    if some:
+        yield some
 
 
 def _split_at_runs(files: Sequence[DataFile], since: int, upto: int) -> Iterator[tuple[int, int]]:
@@ -154,15 +215,12 @@ def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFil
     return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
 
 
-def _verify_range(task: CompareTask) -> VerifiedRange:
-    """On an executor."""
-    return VerifiedRange(
-        task.since,
-        task.upto,
-        _digest_files(task, task.log, _DIGESTED),
-        _digest_files(task, task.by_partition, (*_DIGESTED, "partition")),
-        *_digest_store(task),
-    )
+def _verify_part(task: CompareTask) -> tuple[Digest, Digest, Digest, Digest]:
+    """On an executor: what a task adds to the digests of a `VerifiedRange`."""
+    if task.by_partition:
+        found = _digest_files(task, task.by_partition, (*_DIGESTED, "partition"))
+        return Digest(), found, Digest(), Digest()
+    return _digest_files(task, task.log, _DIGESTED), Digest(), *_digest_store(task)
 
 
 def _digest_files(task: CompareTask, files: Sequence[DataFile], columns: Sequence[str]) -> Digest:
@@ -208,23 +266,35 @@ class _RowSum(msgspec.Struct, frozen=True):
         return cls(len(ids), int(mix(ids, columns).sum(dtype=np.uint64)))
 
 
-def _compare_range(task: CompareTask) -> ComparedRange:
+class _ComparedPart(msgspec.Struct, frozen=True):
+    """What one task found: the rows that `by_partition` must have by the log, or those that it has."""
+
+    problem: str | None
+    expected: _RowSum = _RowSum()
+    found: _RowSum = _RowSum()
+
+
+def _compare_part(task: CompareTask) -> _ComparedPart:
     """On an executor."""
+    if task.by_partition:
+        problem, rows = _read_partition_rows(task)
+        return _ComparedPart(problem, found=rows)
     reader = open_reader(task.store)
     try:
-        problem, expected = _compare_log(task, reader)
+        problem, rows = _compare_log(task, reader)
     finally:
         reader.close()
-    problem = problem or _compare_partition_rows(task, expected)
-    return ComparedRange(task.since, task.upto, task.upto - task.since, problem)
+    return _ComparedPart(problem, expected=rows)
 
 
 def _compare_log(task: CompareTask, reader: LogReader) -> tuple[str | None, _RowSum]:
     """The first problem of table `log` against the store; and what `by_partition` must have."""
     expected = _RowSum()
-    for since in range(task.since, task.upto, ROWS_AT_ONCE):
-        upto = min(since + ROWS_AT_ONCE, task.upto)
-        records = list(chain.from_iterable(read_range(reader, since, upto)))
+    events = chain.from_iterable(read_range(reader, task.since, task.upto))
+    for records in in_batches(
+        events, lambda record: len(record.event), count_max=ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
+    ):
+        since, upto = records[0].committed_id - 1, records[-1].committed_id
         batch = to_batch(records)
         parents, columns = expected_partition_rows(batch, batch_hashes(batch, LAKE_COLUMNS))
         expected += _RowSum.of(np.asarray(batch.column("committed_id"))[parents], columns)
@@ -236,7 +306,8 @@ def _compare_log(task: CompareTask, reader: LogReader) -> tuple[str | None, _Row
     return None, expected
 
 
-def _compare_partition_rows(task: CompareTask, expected: _RowSum) -> str | None:
+def _read_partition_rows(task: CompareTask) -> tuple[str | None, _RowSum]:
+    """The first problem of some files of `by_partition`; and the rows they have."""
     span = RowRange(task.since, task.upto)
     found = _RowSum()
     for file in task.by_partition:
@@ -245,10 +316,8 @@ def _compare_partition_rows(task: CompareTask, expected: _RowSum) -> str | None:
                 np.asarray(batch.column("committed_id")), batch_hashes(batch, (*LAKE_COLUMNS, "partition"))
             )
             if (problem := first_wrong_hash(BY_PARTITION, [batch])) is not None:
-                return problem
-    if found != expected:
-        return f"the table {BY_PARTITION} differs from the log within events {task.since + 1} to {task.upto}"
-    return None
+                return problem, found
+    return None, found
 
 
 def _hashed_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, list[Json], str, bytes]]:

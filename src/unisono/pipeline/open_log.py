@@ -28,6 +28,7 @@ __all__ = [
     "open_reader",
     "read_partitions",
     "read_range",
+    "readers_at_once",
     "require_range",
     "sqlite_directory",
     "sqlite_uri",
@@ -37,12 +38,21 @@ SQLITE: Final = "sqlite:"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 READ_BYTES: Final = 4 << 20
-"""Target size of one read: large enough to be fast, short enough (milliseconds) that the WAL can be reset."""
+"""Event text of one read, but for its last event: large enough to be fast, short enough (milliseconds) that the WAL
+can be reset."""
 
 READ_ROWS_MAX: Final = 1_000
-"""This many events of the largest accepted size still fit in an Arrow array."""
+"""Events of one read."""
 
-_READ_ROWS_FIRST: Final = 64
+
+POSTGRES_READERS_MAX: Final = 32
+"""Connections that the tasks of one job have to a PostgreSQL log at the same time, however many cores there are: its
+server has 100 by default, and nodes need some."""
+
+
+def readers_at_once(store: str) -> int | None:
+    """How many tasks may read a log at the same time; None: any number."""
+    return POSTGRES_READERS_MAX if store.startswith(POSTGRES) else None
 
 
 def sqlite_uri(directory: Path) -> str:
@@ -137,10 +147,10 @@ def read_range(reader: LogReader, since: int, upto: int) -> Iterator[list[Record
 
     Stateless: the same range always gives the same records.
     """
-    reached, limit = since, _READ_ROWS_FIRST
+    reached = since
     while reached < upto:
         try:
-            records = list(reader.scan(reached, upto, limit=limit))
+            records = list(reader.scan(reached, upto, limit=READ_ROWS_MAX, bytes_max=READ_BYTES))
         except Pruned as pruned:
             raise _pruned_error(pruned.upto, reached) from pruned
         expected = range(reached + 1, reached + 1 + len(records))
@@ -150,7 +160,6 @@ def read_range(reader: LogReader, since: int, upto: int) -> Iterator[list[Record
             raise NoSuchRange(f"event {missing} is not in the log: cannot read ({since}, {upto}]")
         yield records
         reached = records[-1].committed_id
-        limit = _next_limit(records)
 
 
 def read_partitions(
@@ -185,8 +194,3 @@ def _pruned_error(pruned_to: int, since: int) -> NoSuchRange:
     return NoSuchRange(
         f"events up to {pruned_to} have left the log, {since + 1} is requested: read it from the lake"
     )
-
-
-def _next_limit(records: list[Record]) -> int:
-    mean = 1 + sum(len(record.event) for record in records) // len(records)
-    return max(1, min(READ_ROWS_MAX, READ_BYTES // mean))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -41,6 +43,25 @@ class PlannedTask(msgspec.Struct, frozen=True):
     bucket: int
 
 
+class FilesByBucket:
+    """Files of one table, to find those of a subset without looking at all of them for each task."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self._files = files
+        self._by_bucket: dict[int | None, list[tuple[int, DataFile]]] = {}
+        for place, file in enumerate(files):
+            self._by_bucket.setdefault(file.bucket, []).append((place, file))
+
+    def of(self, subset: PartitionSubset) -> tuple[DataFile, ...]:
+        """The files that can have rows of a subset, in their order."""
+        if subset.buckets is None:
+            return tuple(file for file in self._files if subset.may_be_in(file))
+        own = heapq.merge(
+            *(self._by_bucket.get(bucket, ()) for bucket in {UNBUCKETED, *subset.buckets}), key=itemgetter(0)
+        )
+        return tuple(file for _, file in own if subset.may_be_in(file))
+
+
 def plan_tasks(
     storage: Storage, files: Sequence[DataFile], buckets: int, events: int, cores: int
 ) -> list[PlannedTask]:
@@ -60,10 +81,14 @@ def plan_tasks(
         else:
             rows[file.bucket or 0] += file.rows
     size = min(max(rows.total() // (cores * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
+    largest: dict[int | None, DataFile] = {}
+    for file in files:
+        if file.bucket not in largest or file.rows > largest[file.bucket].rows:
+            largest[file.bucket] = file
     planned = [
         part
         for bucket, count in rows.items()
-        for part in _of_bucket(storage, files, buckets, bucket, count, size)
+        for part in _of_bucket(storage, largest.get(bucket), buckets, bucket, count, size)
     ]
     return sorted(planned, key=lambda part: -part.rows)
 
@@ -84,13 +109,13 @@ def plan_names(names: Sequence[str], buckets: int, cores: int) -> list[tuple[int
 
 
 def _of_bucket(
-    storage: Storage, files: Sequence[DataFile], buckets: int, bucket: int, rows: int, size: int
+    storage: Storage, largest: DataFile | None, buckets: int, bucket: int, rows: int, size: int
 ) -> Iterator[PlannedTask]:
-    own = [file for file in files if file.bucket == bucket]
-    if rows <= size or not own:
+    """A bucket in parts, split at names of its largest file."""
+    if rows <= size or largest is None:
         yield PlannedTask(PartitionSubset(buckets, (bucket,)), rows, bucket)
         return
-    names = _sampled(storage, max(own, key=lambda file: file.rows))
+    names = _sampled(storage, largest)
     picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
     edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
     for low, high in pairwise([None, *edges, None]):

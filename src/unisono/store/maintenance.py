@@ -28,6 +28,13 @@ PRUNE_EVENTS_MAX: Final = 500
 PRUNE_BYTES_MAX: Final = 1 << 20
 """Upper bounds of one pruning transaction; a running server uses smaller ones, so that groups hardly wait."""
 
+PRUNE_EVENT_BYTES: Final = 2 << 10
+"""Event text for each event of a larger transaction."""
+
+PRUNE_EVENTS_ALONE: Final = 20_000
+"""Events of one pruning transaction where nobody else has the log: ids are scattered over their index, and the more
+are removed at a time, the fewer pages are written for each."""
+
 ERASE_EVENTS_MAX: Final = 250
 """Events erased in one transaction."""
 

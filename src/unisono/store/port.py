@@ -28,6 +28,9 @@ CLOCK_SKEW_MAX_MS: Final = 60_000
 """Event times never go back by this much or less. They go back further when a wrong clock is corrected, so that it
 does not determine the times of all later events. Events are ordered by committed_id, never by time."""
 
+SCAN_BYTES_MAX: Final = 1 << 40
+"""More than any scan reads: its rows are the bound."""
+
 NO_SNAPSHOT_STARTS: Final[Mapping[str, int]] = MappingProxyType({})
 """Every history is read from its first event."""
 
@@ -215,8 +218,9 @@ class LogReader(Protocol):
         """As `newest_page`, in the form in which clients get it."""
         ...
 
-    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
-        """Records with `since < committed_id <= upto` of all partitions, ascending, at most `limit`.
+    def scan(self, since: int, upto: int, *, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Sequence[Record]:
+        """Records with `since < committed_id <= upto` of all partitions, ascending, at most `limit`, and none after
+        the one whose event brings all events to `bytes_max`.
 
         Pruned when `since < pruned_to`.
         """

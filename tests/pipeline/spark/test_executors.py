@@ -35,6 +35,9 @@ def test_each_task_is_a_spark_task_of_its_own(spark: SparkSession, size: int) ->
     assert plan.startswith("-- tests.pipeline.spark.on_executors.place_and_size\n== Physical Plan ==")
     assert "MapInArrow" in plan
     assert ("Exchange" in plan) == (size > 10), "few tasks need no shuffle"
+    bounded = run_on_executors(spark, [(n, bytes(size)) for n in range(7)], place_and_size, at_once=3)
+    assert [number for number, _, _ in bounded] == list(range(7))
+    assert {place for _, place, _ in bounded} == {0, 1, 2}, "three at a time"
 
 
 def test_no_tasks(spark: SparkSession) -> None:

@@ -62,6 +62,12 @@ class LakeTarget(msgspec.Struct, frozen=True):
         with _own_interrupts():
             return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
 
+    @property
+    def chooses_spark(self) -> bool:
+        """Whether somebody said where Spark is to run, or how."""
+        given = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
+        return self.master is not None or bool(self.spark_conf) or any(name in os.environ for name in given)
+
     def rewrite_foreign_files(self, lake: Lake) -> None:
         """Put files that another program wrote into the lake's order, before a command that changes the lake."""
         from unisono.pipeline.jobs.compact.foreign_files import has_work, rewrite_foreign_files

@@ -74,6 +74,7 @@ def report_(
 
     Activity, the busiest partitions and clients, kinds and sizes of events, contested edits, time from draft to
     commit, growth, and what retention would free. With --data or --store it knows what the hot log still holds.
+    Without --master it is computed in this process, which needs no Spark.
     """
     from unisono.pipeline.jobs.report.job import report, write
     from unisono.pipeline.jobs.report.server_metrics import counts_beside, server_counts
@@ -81,7 +82,7 @@ def report_(
     began, lake = time.monotonic(), place.open_lake()
     store = None if place.store is None else place.store_uri
     made = report(
-        lambda: place.session("unisono lake report"),
+        (lambda: place.session("unisono lake report")) if place.chooses_spark else None,
         lake,
         from_ms=from_ms,
         to_ms=to_ms,

@@ -18,6 +18,7 @@ from unisono.extras import install_command
 from unisono.store.encoded_pages import EncodedPages
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
+    SCAN_BYTES_MAX,
     Behind,
     CommitLog,
     LogExtent,
@@ -264,17 +265,21 @@ class ArchivedReader(EncodedPages):
         end = min(upto, self._extent.pruned_to)
         return self._archive.newest_page(self._extent, partition, end, limit=limit, bytes_max=bytes_max)
 
-    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+    def scan(self, since: int, upto: int, *, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Sequence[Record]:
         """As `LogReader.scan`, also of pruned events; raises ArchiveFailed instead of Pruned."""
         records: list[Record] = []
         while since < upto and len(records) < limit:
             left = limit - len(records)
             try:
-                return [*records, *self._log.scan(since, upto, limit=left)]
+                return [*records, *self._log.scan(since, upto, limit=left, bytes_max=bytes_max)]
             except Pruned as pruned:
                 self._read_extent(pruned.upto)
             end = min(upto, self._extent.pruned_to)
-            records.extend(self._archive.scan(self._extent, since, end, limit=left))
+            for record in self._archive.scan(self._extent, since, end, limit=left):
+                records.append(record)
+                bytes_max -= len(record.event)
+                if bytes_max <= 0:
+                    return records
             since = end
         return records
 

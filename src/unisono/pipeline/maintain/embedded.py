@@ -24,6 +24,7 @@ from unisono.store.cluster import ModelBundle
 from unisono.store.maintenance import (
     ERASE_EVENTS_MAX,
     NO_MODEL_VERSION,
+    PRUNE_EVENTS_ALONE,
     EraseRequest,
     MaintenanceRefused,
     Publication,
@@ -237,7 +238,7 @@ def _publish(log: SqliteLog, publications: Sequence[Publication]) -> Answer:
 def _prune_batches(log: SqliteLog, upto: int) -> Answer:
     until = time.monotonic() + STEP_S
     events = 0
-    while (batch := log.prune_batch(upto)) and time.monotonic() < until:
+    while (batch := log.prune_batch(upto, limit=PRUNE_EVENTS_ALONE)) and time.monotonic() < until:
         events += batch
     return {"events": events + batch}
 

@@ -22,6 +22,7 @@ from unisono.pipeline.jobs.snapshot.job import folded_to, snapshot
 from unisono.pipeline.jobs.snapshot.publish import PublishedFiles, publish
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.service.run import ServiceStage, StageResult
+from unisono.pipeline.spark.executors import runs_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,6 +130,7 @@ class _StageWork:
 
         assert self.options.out is not None
         counts = counts_beside(self._store)
-        done = report(lambda: self._spark, self._lake, store=self._store, server=counts)
+        spark = None if runs_here(self._spark) else lambda: self._spark
+        done = report(spark, self._lake, store=self._store, server=counts)
         write(done, self.options.out / "report")
         return StageResult(done.totals.events, f"{done.totals.events} events")

@@ -38,16 +38,22 @@ _parallelism: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def run_on_executors(
-    spark: SparkSession, tasks: Sequence[Task], function: Callable[[Task], Result]
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    function: Callable[[Task], Result],
+    *,
+    at_once: int | None = None,
 ) -> list[Result]:
     """The results of `function` for all tasks, in the order of `tasks`; each is a Spark task of its own.
+
+    `at_once`: at most so many run at the same time. Then a Spark task works on several, one after the other.
 
     What all tasks share is bound to the function: `partial(function, shared)`. A `PipelineError` or `LakeError` of a
     task is raised here as what it is.
     """
     if not tasks:
         return []
-    frame = task_frame(spark, list(enumerate(tasks)), partial(_call, function), _RESULTS_DDL)
+    frame = task_frame(spark, list(enumerate(tasks)), partial(_call, function), _RESULTS_DDL, at_once=at_once)
     return [
         result for _, result in sorted(_unpacked(rows_of(frame, _name(function))), key=lambda row: row[0])
     ]
@@ -58,16 +64,22 @@ def task_frame(
     tasks: Sequence[Task],
     work: Callable[[Task], Iterable[pa.RecordBatch]],
     schema: str,
+    *,
+    at_once: int | None = None,
 ) -> DataFrame:
-    """A lazy DataFrame of the rows that `work` yields for each task; one Spark partition per task, in their order."""
+    """A lazy DataFrame of the rows that `work` yields for each task; one Spark partition per task, in their order.
+
+    `at_once`: at most so many Spark partitions.
+    """
     packed = [pickle.dumps(task) for task in tasks]
     if not packed:
         return spark.createDataFrame([], schema)
+    parts = len(packed) if at_once is None else min(len(packed), at_once)
     if sum(map(len, packed)) <= PLAN_BYTES_MAX:
-        numbers = spark.range(len(packed), numPartitions=len(packed))
+        numbers = spark.range(len(packed), numPartitions=parts)
         return numbers.mapInArrow(_TasksInPlan(work, tuple(packed)), schema)
     table = pa.table([pa.array(range(len(packed)), pa.int32()), pa.array(packed, pa.binary())], schema=_TASKS)
-    rows = spark.createDataFrame(table).repartitionById(len(packed), "task")
+    rows = spark.createDataFrame(table).repartitionById(parts, "task")  # its number modulo the parts
     return rows.mapInArrow(_TasksInRows(work), schema)
 
 
@@ -97,6 +109,11 @@ def parallelism(spark: SparkSession) -> int:
         (row,) = parts.agg(f.max("part")).collect()
         _parallelism[spark] = int(row[0]) + 1
     return _parallelism[spark]
+
+
+def runs_here(spark: SparkSession) -> bool:
+    """Whether a session is a local Spark: its tasks have the cores of this machine and no others."""
+    return not private.is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")
 
 
 class _TasksInPlan:

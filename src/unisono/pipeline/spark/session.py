@@ -6,9 +6,11 @@ Connect server (`sc://…`) those apply that a session can have.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
+import shutil
 import socket
 import sys
 import tempfile
@@ -161,10 +163,14 @@ def _with_shuffles(spark: SparkSession) -> SparkSession:
 
 
 def _ship(spark: SparkSession, master: str) -> None:
-    """Ship this package to executors on other machines."""
+    """Ship this package to executors on other machines.
+
+    An executor that starts later fetches the file from here, so it stays until this process ends.
+    """
     if not is_local(master):
-        with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
-            spark.addArtifacts(str(pack(Path(folder) / "unisono.zip", compiled=True)), pyfile=True)
+        folder = tempfile.mkdtemp(prefix="unisono-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        spark.addArtifacts(str(pack(Path(folder) / "unisono.zip", compiled=True)), pyfile=True)
 
 
 def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:

@@ -14,6 +14,7 @@ from unisono.store.encoded_pages import EncodedPages
 from unisono.store.merge_ids import IdMerge, IdMerges, key_of
 from unisono.store.port import (
     NO_SNAPSHOT_STARTS,
+    SCAN_BYTES_MAX,
     LogExtent,
     Page,
     Pruned,
@@ -214,11 +215,11 @@ class PostgresReader(EncodedPages):
             found.setdefault(asked[place - 1][0], []).append(committed_id)
         return found
 
-    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+    def scan(self, since: int, upto: int, *, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Sequence[Record]:
         self._check()
         if since >= upto or limit < 1:
             return []
-        parameters = {"since": since, "upto": upto, "limit": limit}
+        parameters = {"since": since, "upto": upto, "limit": limit, "bytes_max": bytes_max}
         try:
             found = self._pipeline.send("scan", parameters)
             pruned = self._pipeline.send("pruned_to")

@@ -24,6 +24,7 @@ from unisono.store.cluster import ModelBundle, ModelRefused
 from unisono.store.maintenance import (
     NO_ARCHIVE,
     PRUNE_BYTES_MAX,
+    PRUNE_EVENT_BYTES,
     EraseResult,
     MaintenanceRefused,
     ReclaimProgress,
@@ -105,7 +106,7 @@ def _events_to_delete(
     partitions: dict[str, int] = {}
     for committed_id, names, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
         size += length
-        if last > since and size > PRUNE_BYTES_MAX:
+        if last > since and size > max(PRUNE_BYTES_MAX, limit * PRUNE_EVENT_BYTES):
             return last, partitions
         if committed_id != last + 1:
             raise MaintenanceRefused(missing_event(last + 1))

@@ -12,6 +12,7 @@ import msgspec
 from unisono.store.browse import NodeSeen, PartitionSize
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import (
+    SCAN_BYTES_MAX,
     LogExtent,
     Record,
     Snapshot,
@@ -85,12 +86,19 @@ class SqliteReader(SqlitePages):
             self._fail("reading the extent", error)
         return LogExtent(pruned_to, head, archive)
 
-    def scan(self, since: int, upto: int, *, limit: int) -> Sequence[Record]:
+    def scan(self, since: int, upto: int, *, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Sequence[Record]:
         self._check()
         if since >= upto or limit < 1:
             return []
+        records: list[Record] = []
         try:
-            records = [record_of(row) for row in self._connection.execute(_SQL["scan"], (since, upto, limit))]
+            rows = self._connection.execute(_SQL["scan"], (since, upto, limit))
+            for row in rows:
+                records.append(record_of(row))
+                bytes_max -= len(records[-1].event)
+                if bytes_max <= 0:
+                    break
+            rows.close(True)
             self._raise_if_pruned(since)
         except READ_ERRORS as error:
             self._fail("scanning the log", error)

@@ -35,7 +35,6 @@ from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.html.charts import format_value
 from unisono.pipeline.jobs.export.job import export
-from unisono.pipeline.jobs.report import tasks
 from unisono.pipeline.jobs.report.job import DELAY_EDGES, SHARING_EDGES, SIZE_EDGES, report, write
 from unisono.pipeline.jobs.report.page import _pace, page
 from unisono.pipeline.jobs.report.server_metrics import server_counts
@@ -63,6 +62,10 @@ def place(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> tu
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, place: tuple[str, Lake]) -> HistoryReport:
     return report(lambda: spark, place[1], top=5, within_ms=WITHIN_MS, store=place[0])
+
+
+def test_this_process_and_spark_give_the_same_report(made: HistoryReport, place: tuple[str, Lake]) -> None:
+    assert report(None, place[1], top=5, within_ms=WITHIN_MS, store=place[0]) == made
 
 
 # -- figures -----------------------------------------------------------------------------------------------
@@ -339,27 +342,3 @@ def test_a_time_without_events_is_told(spark: SparkSession, tmp_path: Path) -> N
     assert result.stderr.startswith(
         "no event was committed in that time: the lake's last one, event 20, was at 2023-11-14T22:13:20"
     )
-
-
-@pytest.mark.parametrize(
-    ("kind", "schema", "event", "item"),
-    [
-        ("event", "note.added", {"payload": {"data": {"id": 7}}}, ("event", "note", "7")),
-        ("event", "note", {"payload": {"data": {"id": True}}}, ("event", "note", "true")),
-        ("event", "a.b.c", {"payload": {"data": {"id": {"x": [1]}}}}, ("event", "a.b", '{"x":[1]}')),
-        ("event", "note.added", {"payload": {"data": [1]}}, None),
-        ("event", "note.added", {"payload": {"data": {"id": None}}}, None),
-        ("event", None, {"payload": {"data": {"id": "x"}}}, None),
-        ("set", None, {"payload": {"target": "a.b"}}, ("path", "a.b", "")),
-        ("set", None, {"payload": {}}, None),
-        ("init", None, {}, ("path", "", "")),
-        ("treeMove", None, {"payload": {"target": "t", "options": {"id": "n"}}}, ("tree", "t", "n")),
-        ("treePush", None, {"payload": {"target": "t", "value": "n"}}, None),
-        ("treeGrow", None, {"payload": {"target": "t"}}, None),
-        (None, None, {}, None),
-        ("set", None, [1], None),
-    ],
-)
-def test_what_an_event_edits(kind: str | None, schema: str | None, event: Any, item: Any) -> None:
-    assert tasks.item_of(kind, schema, msgspec.json.encode(event)) == item
-    assert tasks.item_of("set", None, b"{damaged") is None

@@ -57,7 +57,7 @@ from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
 from unisono.pipeline.jobs.audit.result import AuditReport, AuditStep, build_report
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.jobs.audit.tombstones import check_tombstones, recorded_erasures
-from unisono.pipeline.open_log import extent, gc_paused
+from unisono.pipeline.open_log import extent, gc_paused, readers_at_once
 from unisono.pipeline.progress import Notify, silent
 from unisono.pipeline.spark.executors import parallelism, rows_of, run_on_executors, task_frame
 
@@ -72,6 +72,10 @@ SLICES_PER_CORE: Final = 4
 
 SLICE_BYTES: Final = 64 << 20
 """Compressed bytes of files for one task: enough to be worth it, and a unit of progress."""
+
+OUTCOMES_PER_MERGE: Final = 8
+MERGES_MAX: Final = 32
+"""Tasks that merge the outcomes of others, so many each; the driver merges what they made."""
 
 STORE_EVENT_BYTES: Final = 100
 """The weight of an event of the log against compressed bytes of files, to balance tasks."""
@@ -190,13 +194,26 @@ def first_pass(
     if not parts:
         return AuditOutcome(scope), []
     cores = parallelism(spark)
-    slices = balance(parts, cores)
+    readers_max = None if scope.store is None else readers_at_once(scope.store)
+    slices = [
+        *balance([part for part in parts if isinstance(part, DataFile)], cores),
+        *balance([part for part in parts if not isinstance(part, DataFile)], cores, readers_max),
+    ]
     exchange = exchanges(scope.head, cores)
-    checked = task_frame(spark, slices, partial(_checked_rows, scope, exchange), _CHECKED_DDL)
-    met = checked.repartitionById(exchange + 1, "home").mapInArrow(partial(_met, scope), "found BINARY")
-    found = [pickle.loads(row.found) for row in rows_of(met, "jobs.audit.job.first_pass")]  # noqa: S301 (our own)
-    outcome = next((one for one in found if isinstance(one, AuditOutcome)), AuditOutcome(scope))
-    return outcome, [one for one in found if isinstance(one, SharedIds)]
+    merges = min(MERGES_MAX, -(-len(slices) // OUTCOMES_PER_MERGE))
+    numbered = list(enumerate(slices))
+    checked = task_frame(spark, numbered, partial(_checked_rows, scope, exchange, merges), _CHECKED_DDL)
+    met = checked.repartitionById(merges + exchange, "home").mapInArrow(
+        partial(_met, scope, merges), "found BINARY"
+    )
+    outcome, shared = AuditOutcome(scope), []
+    for row in rows_of(met, "jobs.audit.job.first_pass"):
+        found = pickle.loads(row.found)  # noqa: S301 (our own)
+        if isinstance(found, SharedIds):
+            shared.append(found)
+        else:
+            outcome.merge(found)
+    return outcome, shared
 
 
 def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
@@ -205,10 +222,11 @@ def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
     return parts if scope.store is None else [*parts, PrunedIdMemory(scope.store_since)]
 
 
-def balance(parts: Sequence[Part], cores: int) -> list[list[Part]]:
-    """The parts as tasks of similar size, the largest parts first."""
+def balance(parts: Sequence[Part], cores: int, tasks_max: int | None = None) -> list[list[Part]]:
+    """The parts as tasks of similar size, at most `tasks_max`, the largest parts first."""
     total = sum(map(_weight, parts))
     count = min(len(parts), max(cores * SLICES_PER_CORE, -(-total // SLICE_BYTES)))
+    count = count if tasks_max is None else min(count, tasks_max)
     slices: list[list[Part]] = [[] for _ in range(count)]
     weights = [(0, number) for number in range(count)]
     for part in sorted(parts, key=_weight, reverse=True):
@@ -246,19 +264,24 @@ def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[
     yield 0, outcome
 
 
-def _checked_rows(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def _checked_rows(
+    scope: Scope, exchange: int, merges: int, task: tuple[int, Sequence[Part]]
+) -> Iterator[pa.RecordBatch]:
+    """On an executor: rows for the exchange. Its first `merges` parts take outcomes, the others ids."""
+    number, parts = task
     for home, found in check_parts(scope, exchange, parts):
-        content = found if home else pickle.dumps(found)
-        columns = [pa.array([home], pa.int32()), pa.array([content], pa.binary())]
+        place, content = (merges - 1 + home, found) if home else (number % merges, pickle.dumps(found))
+        columns = [pa.array([place], pa.int32()), pa.array([content], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_CHECKED)
 
 
-def _met(scope: Scope, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _met(scope: Scope, merges: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: one part of the exchange, whose rows all have the same home."""
     rows = ((home, content) for batch in batches for home, content in _pairs(batch))
     first = next(rows, None)
     if first is not None:
-        found = merge_outcomes(scope, first[0], (content for _, content in chain([first], rows)))
+        home = max(0, first[0] - merges + 1)
+        found = merge_outcomes(scope, home, (content for _, content in chain([first], rows)))
         yield pa.RecordBatch.from_pydict({"found": pa.array([pickle.dumps(found)], pa.binary())})
 
 
@@ -305,7 +328,10 @@ def _compare(
         # Events pruned during the audit are in the lake's sums and not in the log's.
         since = max(scope.store_since, outcome.store_pruned_to)
         ranges = outcome.copied.differing(outcome.stored, since, scope.store_upto)
-        _compare_rows(spark, partial(compare_store, scope), ranges, log, outcome, "copy", notify)
+        at_once = readers_at_once(scope.store)
+        _compare_rows(
+            spark, partial(compare_store, scope), ranges, log, outcome, "copy", notify, at_once=at_once
+        )
         known = not outcome.memory_unreadable
         ranges = outcome.left.differing(outcome.remembered, 0, scope.store_since) if known else []
         blocks_max = PRUNED_BLOCKS_MAX
@@ -317,6 +343,7 @@ def _compare(
             outcome,
             "pruned",
             notify,
+            at_once=at_once,
             blocks_max=blocks_max,
             blocks_per_task=blocks_max,
         )
@@ -330,12 +357,14 @@ def _compare_rows(
     outcome: AuditOutcome,
     kind: str,
     notify: Notify,
+    *,
+    at_once: int | None = None,
     **bounds: int,
 ) -> None:
     tasks, rest = plan_row_comparison(ranges, files, outcome.unreadable, **bounds)
     if tasks:
         notify(f"{kind}: comparing row by row within events {ranges[0][0] + 1} to {ranges[-1][1]}")
-        for tally in run_on_executors(spark, tasks, compare):
+        for tally in run_on_executors(spark, tasks, compare, at_once=at_once):
             outcome.tally.merge(tally)
     for low, high in rest:
         outcome.tally.add(

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from unisono.pipeline.open_log import READ_ROWS_MAX, open_reader
+from unisono.pipeline.open_log import READ_BYTES, READ_ROWS_MAX, open_reader
 from unisono.store.cluster import StoreLost
 from unisono.store.port import LogReader, Pruned, Record, StorageError
 
@@ -66,7 +66,7 @@ class LogReading:
             low, high = ranges.pop()
             low = max(low, self.pruned_to)
             try:
-                records = list(self._opened().scan(low, high, limit=READ_ROWS_MAX)) if low < high else []
+                records = self._read(low, high) if low < high else []
             except Pruned as pruned:
                 self.pruned_to = max(self.pruned_to, pruned.upto)
                 ranges.append((low, high))
@@ -83,6 +83,12 @@ class LogReading:
             else:
                 if records:
                     yield records
+                    if sum(len(record.event) for record in records) >= READ_BYTES:
+                        ranges.append((records[-1].committed_id, high))
+
+    def _read(self, since: int, upto: int) -> list[Record]:
+        """The events there are; when they come to READ_BYTES, more may follow."""
+        return list(self._opened().scan(since, upto, limit=READ_ROWS_MAX, bytes_max=READ_BYTES))
 
     def _opened(self) -> LogReader:
         if self._reader is None:

@@ -18,7 +18,7 @@ from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.progress import Notify
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import StorageError
 
@@ -105,6 +105,7 @@ def _tasks(
     events = [file for file in files if file.table == BY_PARTITION]
     own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
     subsets = _subsets(spark, scope, events, sample)
+    events_of, snapshots_of = FilesByBucket(events), FilesByBucket(own)
     return [
         StateTask(
             scope.storage,
@@ -112,8 +113,8 @@ def _tasks(
             model,
             subset,
             scope.placed_to,
-            tuple(file for file in events if subset.may_be_in(file)),
-            tuple(file for file in own if subset.may_be_in(file)),
+            events_of.of(subset),
+            snapshots_of.of(subset),
             None if sample is None else -(-sample // len(subsets)),
             store,
             folded,

@@ -118,11 +118,15 @@ def vacuum(lake: Lake, hours: int) -> int:
 
     A reader of an older version loses its files, and so does a job that has been writing for longer than that.
     """
-    return sum(
-        len(table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
-        for name in (LOG, BY_PARTITION, SNAPSHOTS)
-        if (table := lake.find(name)) is not None
-    )
+    removed = 0
+    for name in (LOG, BY_PARTITION, SNAPSHOTS):
+        table = lake.find(name)
+        if table is not None:
+            removed += len(
+                table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            )
+            table.shorten_log()
+    return removed
 
 
 def compact_table(spark: SparkSession, lake: Lake, name: str, rows_per_file: int) -> CompactionResult:

@@ -29,7 +29,7 @@ from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
 from unisono.pipeline.jobs.erase.search import Trace, search, text_buffers
 from unisono.pipeline.jobs.erase.select import texts_of
 from unisono.pipeline.jobs.export.job import ranges
-from unisono.pipeline.open_log import extent, open_reader, read_range, sqlite_directory
+from unisono.pipeline.open_log import extent, open_reader, read_range, readers_at_once, sqlite_directory
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import Snapshot
@@ -149,7 +149,8 @@ def pieces_in_events(spark: SparkSession, store: str, view: View, head: int, pie
     if head > view.head:
         beyond = ranges(view.head, head, EVENTS_PER_TASK, parallelism(spark))
         tasks += [_EventsTask(store, view.storage, None, since, upto) for since, upto in beyond]
-    return set().union(*run_on_executors(spark, tasks, partial(_find_in_events, pieces)))
+    at_once = readers_at_once(store)
+    return set().union(*run_on_executors(spark, tasks, partial(_find_in_events, pieces), at_once=at_once))
 
 
 def _find_in_events(pieces: Pieces, task: _EventsTask) -> set[bytes]:
@@ -217,7 +218,7 @@ def count_unerased(spark: SparkSession, store: str, erased: TombstoneTimes, prun
     tasks = [
         _CountTask(store, ids[start : start + IDS_PER_TASK]) for start in range(0, len(ids), IDS_PER_TASK)
     ]
-    return sum(run_on_executors(spark, tasks, _count_intact)) if tasks else 0
+    return sum(run_on_executors(spark, tasks, _count_intact, at_once=readers_at_once(store)))
 
 
 def _count_intact(task: _CountTask) -> int:

@@ -24,7 +24,7 @@ from unisono.lake.write import DataFile
 from unisono.model.authorship import authorship_of
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
 from unisono.pipeline.jobs.export.job import ranges
-from unisono.pipeline.open_log import open_reader, read_partitions, read_range
+from unisono.pipeline.open_log import open_reader, read_partitions, read_range, readers_at_once
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import LogReader, Pruned, Record
@@ -129,7 +129,7 @@ def select(
         )
         for since, upto, file in spans
     ]
-    return merge_selections(run_on_executors(spark, tasks, select_part), salt)
+    return merge_selections(run_on_executors(spark, tasks, select_part, at_once=readers_at_once(store)), salt)
 
 
 def _part(

@@ -25,7 +25,7 @@ from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, write_runs
 from unisono.pipeline.errors import Mismatch, NoSuchRange
-from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range
+from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range, readers_at_once
 from unisono.pipeline.origin_check import origin_of, require_same_log
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
 
@@ -162,7 +162,8 @@ def export_stage(
             )
             for since, upto in parts
         ]
-        written = run_on_executors(spark, tasks, run_task)
+        at_once = None if stage.from_lake else readers_at_once(store)
+        written = run_on_executors(spark, tasks, run_task, at_once=at_once)
         return commit(lake, stage, written, origin_of(store))
 
 

@@ -28,7 +28,7 @@ from unisono.pipeline.errors import NoSuchMoment, NoSuchPartition
 from unisono.pipeline.fold import FoldTask, PartitionFold, fold_names, fold_subset, normalise_names
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.spark.executors import parallelism, task_frame
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 from unisono.store.batching import in_batches
 from unisono.vocabulary import JsonObject
 
@@ -102,6 +102,7 @@ def states_at(
     files = [file for file in view.partition_files if file.last_id > since and file.first_id <= upto]
     cores = parallelism(spark)
     rows = sum(file.rows for file in (*files, *own))
+    events, snapshots = FilesByBucket(files), FilesByBucket(own)
     tasks = [
         FoldTask(
             view.storage,
@@ -109,8 +110,8 @@ def states_at(
             part.subset,
             since,
             upto,
-            tuple(file for file in files if part.subset.may_be_in(file)),
-            tuple(file for file in own if part.subset.may_be_in(file)),
+            events.of(part.subset),
+            snapshots.of(part.subset),
         )
         for part in plan_tasks(view.storage, files, view.buckets, rows, cores)
     ]

@@ -70,7 +70,7 @@ SHARING_EDGES: Final = (1, 2, 3, 5, 10, 20, 50, 100)
 
 
 def report(
-    spark: Callable[[], SparkSession],
+    spark: Callable[[], SparkSession] | None,
     lake: Lake,
     *,
     from_ms: int | None = None,
@@ -84,7 +84,8 @@ def report(
 ) -> HistoryReport:
     """The figures of the events committed within `[from_ms, to_ms)`, or in the `last_ms` before the lake's head.
 
-    `spark` starts a session, and is called only when there is something to count.
+    `spark` starts a session, and is called only when there is something to count. Without one this process counts,
+    with all of its cores.
     """
     view = lake.view()
     head_at = _committed_at(view)
@@ -104,14 +105,15 @@ def report(
             _file_bytes(store),
         )
         return _empty(view, head_at, from_ms, to_ms, within_ms, hot, server)
+    from unisono.pipeline.jobs.report.engines import engine_on
     from unisono.pipeline.jobs.report.queries import ReportQueries
 
     pruned_to = 0 if store is None else extent(store).pruned_to
     ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
-    queries = ReportQueries(
-        spark(), view, from_ms, to_ms, within_ms=within_ms, top=top, since=pruned_to, ages=ages
-    )
-    try:
+    with engine_on(None if spark is None else spark()) as engine:
+        queries = ReportQueries(
+            engine, view, from_ms, to_ms, within_ms=within_ms, top=top, since=pruned_to, ages=ages
+        )
         totals = queries.totals()
         notify(f"{totals.events} events in {totals.partitions} partitions by {totals.clients} clients")
         if not totals.events:
@@ -150,8 +152,6 @@ def report(
             _hot(queries, pruned_to, store),
             server,
         )
-    finally:
-        queries.close()
 
 
 def write(result: HistoryReport, out: Path) -> None:

@@ -1,26 +1,32 @@
-"""The queries of a report: executors count files and partitions, Spark adds up by name, and every result is small.
-
-An *item* is what an event edits, within a partition:
-
-- a tree action on a node (treePush, treeUpdate, treeMove, treeDelete): its target and the node's id;
-- `set` and `unset`: their target; `init`: the partition as a whole;
-- a canonical event whose data has an `id`: the schema's name up to its last dot, and that id, so that `note.added`
-  and `note.edited` of one id are about one note. Canonical events without one name no item.
-"""
+"""The queries of a report: executors count files and partitions, an engine adds up by name, and results are small."""
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+import pyarrow as pa
 
 from unisono.lake.lake import View
+from unisono.lake.merge import PartitionSubset
+from unisono.pipeline.jobs.report.engines import ReportEngine
+from unisono.pipeline.jobs.report.items import item_name
+from unisono.pipeline.jobs.report.log_sums import (
+    BEFORE,
+    DELAY,
+    OLDER,
+    SIZE,
+    SUMS,
+    TOTAL,
+    sum_log_file,
+    time_span,
+)
+from unisono.pipeline.jobs.report.place_sums import PLACES, PlaceSummary, PlaceTask, sum_places
+from unisono.pipeline.jobs.report.scope import EVER_MS, ReportScope
 from unisono.pipeline.jobs.report.steps import step_of
 from unisono.pipeline.jobs.report.tables import (
     BusyClient,
@@ -29,30 +35,12 @@ from unisono.pipeline.jobs.report.tables import (
     EventKindRow,
     Totals,
 )
-from unisono.pipeline.jobs.report.tasks import (
-    BEFORE,
-    CLIENT,
-    DELAY,
-    EVER_MS,
-    KIND,
-    OLDER,
-    PLACES_DDL,
-    SIZE,
-    SUMS_DDL,
-    TOTAL,
-    Item,
-    PlaceSummary,
-    PlaceTask,
-    ReportScope,
-    sum_log_file,
-    sum_places,
-    time_span,
-)
-from unisono.pipeline.spark.executors import parallelism, rows_of, run_on_executors, task_frame
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+TASK_ROWS: Final = 500_000
+"""Rows of `by_partition` for one task: each starts a database, which takes as long as some ten thousand rows."""
+
+_SHOWN = pa.schema([("place", pa.int64()), ("name", pa.string()), ("more", pa.string())])
 
 
 class TimeStep(msgspec.Struct, frozen=True):
@@ -69,14 +57,14 @@ class TimeStep(msgspec.Struct, frozen=True):
 
 
 class ReportQueries:
-    """Queries on the events of a view within `[from_ms, to_ms)`. Caches sums in Spark until closed.
+    """Queries on the events of a view within `[from_ms, to_ms)`. The engine keeps partial sums.
 
     `within_ms`: edits this close are contested. `top`: how many of the busiest. `since` and `ages`: see `older`.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: ReportEngine,
         view: View,
         from_ms: int | None,
         to_ms: int | None,
@@ -97,7 +85,7 @@ class ReportQueries:
             ages=tuple(ages.values()),
         )
         files = [file for file in view.log_files if file.first_id <= view.head]
-        spans = [span for span in run_on_executors(spark, files, partial(time_span, scope)) if span]
+        spans = [span for span in engine.run(files, partial(time_span, scope)) if span]
         self.first_at, self.last_at = (
             min((low for low, _ in spans), default=None),
             max((high for _, high in spans), default=None),
@@ -106,27 +94,17 @@ class ReportQueries:
         self._scope = msgspec.structs.replace(scope, step_ms=self.step_ms)
         self._ages = ages
         self._top = top
-        self._sums = task_frame(spark, files, partial(sum_log_file, self._scope), SUMS_DDL).persist()
-        tasks = [
-            PlaceTask(
-                part.subset, tuple(file for file in view.partition_files if part.subset.may_be_in(file))
-            )
-            for part in plan_tasks(
-                view.storage, view.partition_files, view.buckets, view.head, parallelism(spark)
-            )
-        ]
-        self._places = task_frame(spark, tasks, partial(sum_places, self._scope), PLACES_DDL).persist()
-
-    def close(self) -> None:
-        self._sums.unpersist()
-        self._places.unpersist()
+        self._engine = engine
+        engine.table("sums", files, partial(sum_log_file, self._scope), SUMS)
+        own = FilesByBucket(view.partition_files)
+        tasks = [PlaceTask(subset, own.of(subset)) for subset in _subsets(view, engine.parallelism)]
+        engine.table("places", tasks, partial(sum_places, self._scope), PLACES)
 
     def totals(self) -> Totals:
         whole = self._few.get((TOTAL, 0))
         if whole is None or not whole["events"]:
             return Totals()
-        clients = self._of(CLIENT).agg(f.count_distinct("name").alias("clients"))
-        (row,) = rows_of(clients, "report.clients")
+        (row,) = self._engine.rows("clients")
         return Totals(
             whole["events"],
             whole["bytes"],
@@ -144,9 +122,8 @@ class ReportQueries:
 
     def per_step(self) -> dict[int, TimeStep]:
         """The counts of each step that has events."""
-        steps = self._of(CLIENT).groupBy("step").agg(*_added(), f.count_distinct("name").alias("clients"))
         found = {}
-        for row in rows_of(steps, "report.per_step"):
+        for row in self._engine.rows("per_step"):
             partitions, edits, unnamed, _ = self._place_steps[row["step"]]
             found[row["step"]] = TimeStep(
                 row["events"], row["bytes"], row["clients"], partitions, edits, unnamed
@@ -155,50 +132,28 @@ class ReportQueries:
 
     def kinds(self, rows_max: int) -> tuple[list[EventKindRow], int]:
         """The most frequent kinds, and how many there are."""
-        by_kind = self._of(KIND).groupBy(f.col("name").alias("type"), f.col("more").alias("schema"))
-        kinds = by_kind.agg(*_added(), f.max("high").alias("largest"))
-        order = (f.desc("events"), f.asc_nulls_first("type"), f.asc_nulls_first("schema"))
-        rows = rows_of(kinds.orderBy(*order).limit(rows_max), "report.kinds")
-        count = kinds.count() if len(rows) == rows_max else len(rows)
+        rows = self._engine.rows("kinds", rows_max=rows_max)
+        count = len(rows)
+        if count == rows_max:
+            (whole,) = self._engine.rows("count_kinds")
+            count = whole["kinds"]
         return [_row(EventKindRow, row) for row in rows], count
 
     def kinds_per_step(self, shown: Sequence[EventKindRow]) -> dict[tuple[int, int], int]:
         """(step, place in `shown` or -1 for all others) → events."""
-        place: Column = f.lit(-1)
-        for number, kind in reversed(list(enumerate(shown))):
-            same = f.col("name").eqNullSafe(f.lit(kind.type)) & f.col("more").eqNullSafe(f.lit(kind.schema))
-            place = f.when(same, number).otherwise(place)
-        counted = self._of(KIND).groupBy("step", place.alias("place")).agg(f.sum("events").alias("events"))
-        return {
-            (row["step"], row["place"]): row["events"] for row in rows_of(counted, "report.kinds_per_step")
-        }
+        named = pa.table(
+            [range(len(shown)), [kind.type for kind in shown], [kind.schema for kind in shown]], schema=_SHOWN
+        )
+        self._engine.small_table("drawn", named)
+        counted = self._engine.rows("kinds_per_step")
+        return {(row["step"], row["place"]): row["events"] for row in counted}
 
     def busiest_partitions(self) -> list[BusyPartition]:
         best = (busy for summary in self._summaries for busy in summary.busiest)
         return sorted(best, key=lambda busy: (-busy.events, busy.partition))[: self._top]
 
     def busiest_clients(self) -> list[BusyClient]:
-        extent = (f.min("low").alias("first_at"), f.max("high").alias("last_at"))
-        clients = self._of(CLIENT).groupBy(f.col("name").alias("client_id")).agg(*_added(), *extent)
-        order = clients.orderBy(f.desc("events"), "client_id").limit(self._top)
-        top = rows_of(order, "report.busiest_clients")
-        named = self._places.where(f.col("client_id").isin([row["client_id"] for row in top]))
-        written = rows_of(
-            named.groupBy("client_id").agg(f.sum("partitions").alias("partitions")),
-            "report.partitions_of_clients",
-        )
-        partitions = {row["client_id"]: row["partitions"] for row in written}
-        return [
-            BusyClient(
-                row["client_id"],
-                row["events"],
-                row["bytes"],
-                partitions[row["client_id"]],
-                row["first_at"],
-                row["last_at"],
-            )
-            for row in top
-        ]
+        return [_row(BusyClient, row) for row in self._engine.rows("busiest_clients", top=self._top)]
 
     def clients_per_partition(self) -> dict[int, int]:
         """How many clients wrote → to how many partitions."""
@@ -220,9 +175,7 @@ class ReportQueries:
         """The most contested items, and how many there are."""
         best = [contest for summary in self._summaries for contest in summary.contests]
         top = [
-            ContestedItem(
-                each.partition, _item_name(each.item), each.contested, each.clients, each.closest_ms
-            )
+            ContestedItem(each.partition, item_name(each.item), each.contested, each.clients, each.closest_ms)
             for each in sorted(best, key=lambda each: each.order())[: self._top]
         ]
         return top, sum(summary.contested_items for summary in self._summaries)
@@ -232,29 +185,23 @@ class ReportQueries:
         parts = {key: self._sum(OLDER, number) for number, key in enumerate(self._ages)}
         return (*self._sum(OLDER, -1), parts)
 
-    def _of(self, kind: str) -> DataFrame:
-        return self._sums.where(f.col("of") == kind)
-
     @cached_property
-    def _few(self) -> Mapping[tuple[str, int], Any]:
+    def _few(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
         """All sums that are not by name."""
-        few = self._sums.where(~f.col("of").isin([CLIENT, KIND])).groupBy("of", "step")
-        extremes = (f.min("low").alias("low"), f.max("high").alias("high"))
-        return {
-            (row["of"], row["step"]): row for row in rows_of(few.agg(*_added(), *extremes), "report.sums")
-        }
+        rows = self._engine.rows("not_by_name")
+        return {(row["counted"], row["step"]): row for row in rows}
 
     def _sum(self, kind: str, step: int) -> tuple[int, int]:
         row = self._few.get((kind, step))
         return (0, 0) if row is None else (row["events"], row["bytes"])
 
     def _distribution(self, kind: str) -> tuple[dict[int, int], int | None]:
-        rows = [row for (of, _), row in self._few.items() if of == kind]
+        rows = [row for (counted, _), row in self._few.items() if counted == kind]
         return {row["step"]: row["events"] for row in rows}, max((row["high"] for row in rows), default=None)
 
     @cached_property
     def _summaries(self) -> Sequence[PlaceSummary]:
-        rows = rows_of(self._places.where("summary is not null").select("summary"), "report.partitions")
+        rows = self._engine.rows("summaries")
         return [pickle.loads(row["summary"]) for row in rows]  # noqa: S301 (pickled by our executors)
 
     @cached_property
@@ -266,8 +213,16 @@ class ReportQueries:
         return whole
 
 
-def _added() -> tuple[Column, Column]:
-    return f.sum("events").alias("events"), f.sum("bytes").alias("bytes")
+def _subsets(view: View, cores: int) -> list[PartitionSubset]:
+    """All partitions in parts: a task for each core, and more where there is more to count."""
+    count = max(cores, -(-sum(file.rows for file in view.partition_files) // TASK_ROWS))
+    if count < view.buckets:
+        return [
+            PartitionSubset(view.buckets, tuple(range(number, view.buckets, count)))
+            for number in range(count)
+        ]
+    planned = plan_tasks(view.storage, view.partition_files, view.buckets, view.head, cores)
+    return [part.subset for part in planned]
 
 
 def _plus(some: Iterable[int], more: Iterable[int]) -> list[int]:
@@ -276,8 +231,3 @@ def _plus(some: Iterable[int], more: Iterable[int]) -> list[int]:
 
 def _row(kind: type[Any], row: Any) -> Any:
     return kind(**{name: row[name] for name in kind.__struct_fields__})
-
-
-def _item_name(item: Item) -> str:
-    _, place, node = item
-    return f"{place} / {node}" if node else place or "(everything)"

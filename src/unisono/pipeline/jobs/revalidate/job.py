@@ -42,7 +42,7 @@ from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
 from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_subset
 from unisono.pipeline.progress import Notify, silent
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.pipeline.task_planning import plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,6 +239,7 @@ def _plan(
     if not view.head:
         return []
     files = view.partition_files
+    own = FilesByBucket(files)
     cores = parallelism(spark)
     place = None if out is None else str(out.absolute())
     return [
@@ -247,7 +248,7 @@ def _plan(
             view.storage,
             part.subset,
             view.head,
-            tuple(file for file in files if part.subset.may_be_in(file)),
+            own.of(part.subset),
             part.rows,
             before,
             now,

@@ -35,7 +35,7 @@ from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
 from unisono.pipeline.jobs.export.job import require_present
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.pipeline.task_planning import plan_names, plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, plan_names, plan_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,6 +204,7 @@ def _plan(
     if since == view.head:
         return []
     new = [file for file in view.partition_files if file.last_id > since]
+    events, snapshots = FilesByBucket(new), FilesByBucket(own)
     return [
         FoldTask(
             view.storage,
@@ -211,8 +212,8 @@ def _plan(
             part.subset,
             since,
             view.head,
-            tuple(file for file in new if part.subset.may_be_in(file)),
-            tuple(file for file in own if part.subset.may_be_in(file)),
+            events.of(part.subset),
+            snapshots.of(part.subset),
             part.rows,
             part.bucket,
             now,

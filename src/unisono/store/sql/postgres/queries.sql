@@ -232,8 +232,12 @@ ORDER BY committed_id DESC;
 
 -- name: scan
 SELECT committed_id, id, client_id, partitions, event, hash, status_updated_at, author
-FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b
-ORDER BY committed_id LIMIT %(limit)b;
+FROM (
+    SELECT *, sum(octet_length(event)) OVER (ORDER BY committed_id) - octet_length(event) AS bytes_before
+    FROM unisono.events WHERE committed_id > %(since)b AND committed_id <= %(upto)b
+    ORDER BY committed_id LIMIT %(limit)b
+) AS read
+WHERE bytes_before < %(bytes_max)b ORDER BY committed_id;
 
 -- Snapshots.
 

@@ -1,0 +1,1 @@
+"""How the pipeline grows: `python -m benchmarks.scale`."""
