@@ -53,6 +53,7 @@ def write_delta_copies(lake: Lake, target: Storage, prefix: str = "") -> DeltaCo
 def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int:
     try:
         delta = _opened(target, table, name)
+        before = delta.version() - 1  # a new table's first commit is synced too
         present = pa.table(delta.get_add_actions()).to_pylist()
         count, adds = 0, []
         for path, content, rows in _files(table_rows(lake, table, head)):
@@ -63,7 +64,7 @@ def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int
         removes = [RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], {}) for file in present]
         delta.create_write_transaction([*adds, *removes], "append", arrow_schema(table), [])
         delta.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False)
-        target.sync_commits(name)
+        target.sync_commits(name, before)
     except (DeltaError, OSError, ValueError) as error:
         raise PipelineError(f"{target.table(name)} cannot be written: {one_line(error)}") from error
     return count
