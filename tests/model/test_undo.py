@@ -267,7 +267,9 @@ def test_a_wrong_undo_is_refused_with_its_place(tmp_path: Path, undo: Any, says:
     assert says in str(refusal.value)
 
 
-def test_a_python_model_says_how_its_events_are_taken_back(tmp_path: Path) -> None:
+def test_a_python_model_says_how_its_events_are_taken_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source = """
 from unisono.model.rules import Rules, compensate
 rules = Rules()
@@ -287,7 +289,7 @@ def uncut(state, event):
     if event.data["n"] == 13:
         return None
     if event.data["n"] == 14:
-        raise RuntimeError
+        raise RuntimeError("100%")
     return [compensate("b", {"keep": len(state.get("rows", []))})]
 """
     model = load_model(made(tmp_path, rules=("rules.py", source)))
@@ -303,5 +305,7 @@ def uncut(state, event):
     assert text(state) == before
     for unlucky in (13, 14):
         assert do(model, state, canonical("a", n=unlucky)) is None
+    (line,) = caplog.messages
+    assert line.endswith("failed with RuntimeError('100%'); its event cannot be taken back")
     assert do(model, state, canonical("b", keep=0)) is None  # the model names no inverse
     assert msgspec.json.decode(text(state))["data"] == {"rows": []}

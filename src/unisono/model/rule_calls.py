@@ -165,8 +165,12 @@ class RuleCalls:
                 if made is None
                 else [{"schema": each.schema, "data": copied(each.data)} for each in made]
             )
-        except (Exception, SystemExit):
-            self._failure(rule)
+        except (Exception, SystemExit) as error:
+            # No traceback: a draft that no longer fits the state may come here before it is found not to apply.
+            self.failed[rule.label] = self.failed.get(rule.label, 0) + 1
+            cause = repr(error).replace("%", "%%")
+            says = f"the rule %s failed with {cause}; its event cannot be taken back"
+            self._report(rule, "failed", says, exc_info=False)
             return None
         finally:
             journal.rollback(mark)
