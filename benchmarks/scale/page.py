@@ -56,7 +56,7 @@ def markdown(results: Results) -> str:
 def _busy(results: Results) -> str:
     loads = [each.load for steps in results.steps.values() for each in steps.values()]
     cores = os.cpu_count() or 1
-    if max(loads, default=0) <= cores + 2:
+    if max(loads, default=0) <= 2 * cores + 1:
         return ""
     return f"**The machine did other work meanwhile** (load up to {max(loads):.0f}): wall times are too long."
 
