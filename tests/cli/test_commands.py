@@ -49,8 +49,8 @@ def commands(
 
 
 LAKE = (
-    "export", "compact", "info", "snapshot", "state", "diff", "audit", "retain", "erase", "import", "revalidate",
-    "report", "run",
+    "export", "compact", "info", "snapshot", "state", "diff", "audit", "retain", "erase", "certificate", "import",
+    "revalidate", "report", "views", "run",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -172,3 +173,26 @@ def test_a_rule_that_waits_is_stopped_too() -> None:
         return "returned"
 
     assert in_a_thread(work) == "stopped"
+
+
+def two_limits_and_a_fork() -> None:
+    """The process has one timer: each limit that runs a rule takes it over, in a forked process too."""
+    first, second = AlarmLimit(), AlarmLimit()
+    for limit in (first, second, first):
+        assert limit.run(0.5, ThreadTime(), int) == 0
+        with pytest.raises(RuleTimeout):
+            limit.run(0.02, ThreadTime(), lambda: time.sleep(30))
+        assert limit.run(60.0, ThreadTime(), int) == 0  # the timer runs on
+    child = os.fork()
+    if child == 0:
+        with pytest.raises(RuleTimeout):
+            first.run(0.05, ThreadTime(), lambda: time.sleep(30))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    first.run(0.001, ThreadTime(), int)  # and is stopped before the process ends
+
+
+@pytest.mark.req("LIM-07")
+def test_every_limit_of_a_process_works_and_none_ends_it() -> None:
+    code = "from tests.model.test_rule_timeout import two_limits_and_a_fork as work; work()"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)

@@ -31,6 +31,7 @@ from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_
 from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.foreign_commits import files_before_foreign
+from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 
@@ -48,11 +49,6 @@ BUCKETS_MAX: Final = 1_024
 
 CHECKPOINT_COMMITS: Final = "32"
 """Commits between Delta checkpoints, which opening a table reads one by one."""
-
-LOG_RETENTION: Final = "delta.logRetentionDuration"
-LOG_KEPT: Final = "interval 7 days"
-"""How long commits stay in a table's log after a checkpoint; Delta's own default is 30 days. Whoever opens a table
-lists what is in its log: with a commit each minute, 10,000 files instead of 43,000."""
 
 LAYOUT: Final = 1
 """Version of what this program requires of the tables beyond the Delta protocol."""
@@ -351,13 +347,6 @@ class Table:
         transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
         transactions += self._rewrite_transactions(old, 0)
         self._commit([], remove_actions(old, data_change=True), transactions, notes)
-
-    def shorten_log(self) -> None:
-        """Give a table of an older version the retention of its log that new ones have."""
-        if LOG_RETENTION not in self.delta.metadata().configuration:
-            before = self.version
-            self.delta.alter.set_table_properties({LOG_RETENTION: LOG_KEPT})
-            self.storage.sync_commits(self.name, before)
 
     def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
         """The transactions of a commit that removes these files and `dropped` rows; CommitConflict if one is gone."""

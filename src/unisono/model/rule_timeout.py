@@ -19,15 +19,17 @@ never leaves C code, or catches it in an endless loop, cannot be interrupted; wh
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 AGAIN_S: Final = 0.005
 """Between two attempts to interrupt a rule that caught the first, or was in the middle of a change."""
@@ -96,8 +98,11 @@ class AlarmLimit:
     """For the main thread: the kernel's timer. It takes SIGALRM for itself.
 
     The timer runs on from one rule to the next, since setting it takes longer than most rules: it is set again where
-    it would ring too late, and stopped by `rest`, or when it rings and no rule is running.
+    it would ring too late or has rung already, and stopped by `rest`, when it rings and no rule is running, and when
+    the process ends. The process has one timer: whoever runs a rule takes it over from another one.
     """
+
+    owner: ClassVar[AlarmLimit | None] = None
 
     def __init__(self) -> None:
         self._boundary: FrameType | None = None
@@ -107,13 +112,16 @@ class AlarmLimit:
         self._raised = False
         self._rings_at_s = math.inf
         """When the timer rings first; from then on it does every AGAIN_S. Infinite while it is stopped."""
-        signal.signal(signal.SIGALRM, self._ring)
 
     def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
         self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
         self._rings, self._raised = 0, False
-        if spent.began_s + seconds < self._rings_at_s:
-            self._rings_at_s = spent.began_s + seconds
+        if AlarmLimit.owner is not self:
+            signal.signal(signal.SIGALRM, self._ring)
+            AlarmLimit.owner, self._rings_at_s = self, math.inf
+        rings_at_s = spent.began_s + seconds
+        if not spent.began_s <= self._rings_at_s <= rings_at_s:
+            self._rings_at_s = rings_at_s
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
             returned = function(*arguments)
@@ -124,7 +132,7 @@ class AlarmLimit:
         return returned
 
     def rest(self) -> None:
-        if self._rings_at_s != math.inf:
+        if self._rings_at_s != math.inf and AlarmLimit.owner is self:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._rings_at_s = math.inf
 
@@ -137,6 +145,21 @@ class AlarmLimit:
         if over and _may_interrupt(frame, self._boundary):
             self._raised = True
             raise RuleTimeout
+
+
+def _release_timer() -> None:
+    """The interpreter restores the default action of SIGALRM when it ends, which is to end the process."""
+    if AlarmLimit.owner is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _forget_owner() -> None:
+    """A forked process has no timer yet."""
+    AlarmLimit.owner = None
+
+
+atexit.register(_release_timer)
+os.register_at_fork(after_in_child=_forget_owner)
 
 
 def _waited(rings: int, seconds: float) -> bool:

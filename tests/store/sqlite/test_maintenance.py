@@ -60,6 +60,7 @@ def test_the_oldest_leave_first_and_never_more_than_asked(log: SqliteLog) -> Non
 
 def test_a_step_is_bounded_in_bytes(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_maintenance, "PRUNE_BYTES_MAX", 2_500)
+    monkeypatch.setattr(sqlite_maintenance, "PRUNE_EVENT_BYTES", 5)  # so that 500 events have as many
     log.begin([])
     log.commit([make_record(n, event=b'"%b"' % (b"x" * 998)) for n in range(1, 6)])
     log.set_archive(LAKE)

@@ -14,6 +14,7 @@ import msgspec
 
 from unisono.authority.one_shot_thread import OneShotThread
 from unisono.authority.states.load import Load, Loads, decode_event, record_authorship
+from unisono.authority.states.rule_counts import rule_counts
 from unisono.authority.stuck_rules import RunningCall
 from unisono.ipc.messages import Candidate
 from unisono.ipc.stats import Counters
@@ -295,7 +296,9 @@ class States:
             running=self._running,
         )
         fresh._loads, fresh._evictions = self._loads, self._evictions
-        fresh._rules_before = self._rules_before if model is self.model else self._rule_counts()
+        fresh._rules_before = (
+            self._rules_before if model is self.model else rule_counts(self.model, self._rules_before)
+        )
         return fresh
 
     def forget(self, partitions: Iterable[str]) -> None:
@@ -384,21 +387,5 @@ class States:
         counters.set("states_loading", len(self._loading))
         counters.reset("states_loaded", self._loads)
         counters.reset("states_evicted", self._evictions)
-        for name, times in self._rule_counts().items():
+        for name, times in rule_counts(self.model, self._rules_before).items():
             counters.reset(name, times)
-
-    def _rule_counts(self) -> dict[str, int]:
-        """Calls of slow, failed and stopped rules under this model and all before it: counters never decrease."""
-        counts = dict(self._rules_before)
-        canonical = self.model.canonical
-        if canonical is not None:
-            kinds = {
-                "slow": canonical.slow_rules,
-                "failed": canonical.failed_rules,
-                "stopped": canonical.stopped_rules,
-            }
-            for kind, rules in kinds.items():
-                for rule, times in rules.items():
-                    name = f"rules_{kind}|{rule}"
-                    counts[name] = counts.get(name, 0) + times
-        return counts

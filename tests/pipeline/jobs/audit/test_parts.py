@@ -20,12 +20,12 @@ from unisono.model.model import open_model
 from unisono.model.partition import PartitionState
 from unisono.pipeline.fold import replay
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.balance import balance
 from unisono.pipeline.jobs.audit.compare_copies import DifferingBlocks, StoreRange
 from unisono.pipeline.jobs.audit.duplicate_ids import find_shared_ids, report_shared_ids, split
 from unisono.pipeline.jobs.audit.event_checks import EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import check_continuity
-from unisono.pipeline.jobs.audit.job import balance
 from unisono.pipeline.jobs.audit.page import _merge_places
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault

@@ -191,7 +191,7 @@ export interface SubmitEvents {
   client_id?: string | null;
 }
 
-/** Ask for history, and optionally say what to be told of from now on. */
+/** Ask for history, and optionally subscribe to partitions. */
 export interface Sync {
   since_committed_id: number;
   partitions?: string[];

@@ -10,7 +10,6 @@ vacuum of files younger than itself.
 
 from __future__ import annotations
 
-import heapq
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.balance import Part, balance
 from unisono.pipeline.jobs.audit.compare_copies import (
     Range,
     StoreRange,
@@ -67,23 +67,12 @@ if TYPE_CHECKING:
 SAMPLE: Final = 100
 """Partitions whose snapshots are replayed by default."""
 
-SLICES_PER_CORE: Final = 4
-"""Tasks of the first pass per core: more tasks leave cores idle for a shorter time at the end."""
-
-SLICE_BYTES: Final = 64 << 20
-"""Compressed bytes of files for one task: enough to be worth it, and a unit of progress."""
-
 OUTCOMES_PER_MERGE: Final = 8
 MERGES_MAX: Final = 32
 """Tasks that merge the outcomes of others, so many each; the driver merges what they made."""
 
-STORE_EVENT_BYTES: Final = 100
-"""The weight of an event of the log against compressed bytes of files, to balance tasks."""
-
 _CHECKED: Final = pa.schema([("home", pa.int32()), ("content", pa.binary())])
 _CHECKED_DDL: Final = "home INT, content BINARY"
-
-Part = DataFile | StoreRange | PrunedIdMemory
 
 
 class AuditOptions(msgspec.Struct, frozen=True):
@@ -220,27 +209,6 @@ def first_parts(scope: Scope, files: Sequence[DataFile]) -> list[Part]:
     """All parts that are read once."""
     parts: list[Part] = [*files, *(store_ranges(scope) if scope.store is not None else ())]
     return parts if scope.store is None else [*parts, PrunedIdMemory(scope.store_since)]
-
-
-def balance(parts: Sequence[Part], cores: int, tasks_max: int | None = None) -> list[list[Part]]:
-    """The parts as tasks of similar size, at most `tasks_max`, the largest parts first."""
-    total = sum(map(_weight, parts))
-    count = min(len(parts), max(cores * SLICES_PER_CORE, -(-total // SLICE_BYTES)))
-    count = count if tasks_max is None else min(count, tasks_max)
-    slices: list[list[Part]] = [[] for _ in range(count)]
-    weights = [(0, number) for number in range(count)]
-    for part in sorted(parts, key=_weight, reverse=True):
-        weight, number = weights[0]
-        slices[number].append(part)
-        heapq.heapreplace(weights, (weight + _weight(part), number))
-    return slices
-
-
-def _weight(part: Part) -> int:
-    if isinstance(part, DataFile):
-        return part.bytes
-    events = part.events if isinstance(part, PrunedIdMemory) else part.upto - part.since
-    return events * STORE_EVENT_BYTES
 
 
 def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[tuple[int, Any]]:

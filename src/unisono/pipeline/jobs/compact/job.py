@@ -19,6 +19,7 @@ from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
 from unisono.lake.lake import Lake
+from unisono.lake.log_retention import shorten_log
 from unisono.lake.merge import (
     EVERY_ID,
     FILES_MERGED_MAX,
@@ -125,7 +126,7 @@ def vacuum(lake: Lake, hours: int) -> int:
             removed += len(
                 table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
             )
-            table.shorten_log()
+            shorten_log(table)
     return removed
 
 
