@@ -33,7 +33,7 @@ class Inbox:
         self.queue: deque[tuple[Channel, Message]] = deque()
         self.draining = False
         self._disconnected = disconnected
-        self._cores = len(os.sched_getaffinity(0))
+        self._cores = _cores()
         self._comes_soon = False
         """Whether the last wait was a short one."""
         self._channels = set(channels)
@@ -76,3 +76,9 @@ class Inbox:
         self._channels.remove(channel)
         self._selector.unregister(channel)
         return True
+
+
+def _cores() -> int:
+    """The cores this process may use; some systems only say how many there are."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
