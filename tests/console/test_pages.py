@@ -258,7 +258,7 @@ def test_a_connection_is_kicked(browser: Browser, server: Server) -> None:
 def test_the_model_and_a_refused_preview(browser: Browser, server: Server, ids: list[int]) -> None:
     with window(browser, server) as (page, errors):
         show(page, "model")
-        page.get_by_role("rowheader", name="note.added").wait_for()
+        page.get_by_role("rowheader", name="note.added", exact=True).wait_for()
         page.locator("summary", has_text="rules.py").click()
         page.locator("pre", has_text="def added").wait_for()
         page.get_by_label("Directory on the server's machine").fill("/nonexistent")
