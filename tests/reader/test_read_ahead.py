@@ -114,3 +114,16 @@ def test_pages_that_nobody_asks_for_are_forgotten(beside: Beside, monkeypatch: p
     monkeypatch.setattr(read_ahead, "PAGES_BYTES_MAX", 1)
     beside.go_on(50)
     assert beside.ahead.take(beside.ask(100)) is None
+
+
+@pytest.mark.req("LIM-05")
+def test_clients_at_the_same_place_share_what_was_read(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "PAGES_BYTES_MAX", 3 * len(beside.page(beside.ask(100)).events))
+    for _ in range(20):  # each asked for the page before, and none for the next one yet
+        beside.go_on(50)
+    asked = beside.ask(100)
+    assert beside.ahead.take(asked) == beside.page(asked)
+    beside.go_on(100)
+    assert beside.ahead.take(beside.ask(150)) is not None, "the bytes of pages that are gone are counted"

@@ -69,12 +69,20 @@ class ReadAhead:
             return
         key, ask = self._wanted.popitem(last=False)
         erasures = self._log.erasures()
+        if (known := self._pages.pop(key, None)) is not None:  # another client is at the same place
+            self._bytes -= len(known[0].events)
+            if known[1] == erasures:
+                self._keep(key, *known)
+                return
         try:
             page = answer_page(self._log, ask)
         except Pruned:
             return  # whoever asks for it gets it from the archive
         if isinstance(page, PageFailed):
             return
+        self._keep(key, page, erasures)
+
+    def _keep(self, key: Key, page: PageResult, erasures: int) -> None:
         self._pages[key] = page, erasures
         self._bytes += len(page.events)
         while len(self._pages) > HISTORIES_MAX or self._bytes > PAGES_BYTES_MAX:
