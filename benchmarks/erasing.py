@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.pipeline.processes import python_workers
 
 from benchmarks.notes import added, item, record
+from benchmarks.scale.watch import resident_mb
 from unisono.lake.lake import Lake
 from unisono.pipeline.job_model import in_force
 from unisono.pipeline.jobs.erase.job import erase, plan
@@ -71,19 +72,9 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
-            self.driver = max(self.driver, _resident_mb("self"))
-            workers = [_resident_mb(pid) for pid in python_workers(self._java_pid)]
+            self.driver = max(self.driver, resident_mb("self"))
+            workers = [resident_mb(pid) for pid in python_workers(self._java_pid)]
             self.worker = max([self.worker, *workers])
-
-
-def _resident_mb(pid: object) -> float:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    return next(
-        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0.0
-    )
 
 
 def main() -> None:

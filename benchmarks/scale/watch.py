@@ -49,10 +49,10 @@ class Watch:
         """`seen`: the processor time of each process, also of workers that end before the step does."""
         while True:
             seen.update(self._cpu())
-            measured.driver_mb = max(measured.driver_mb, _resident_mb(os.getpid()))
+            measured.driver_mb = max(measured.driver_mb, resident_mb(os.getpid()))
             if self._java is not None:
-                measured.java_mb = max(measured.java_mb, _resident_mb(self._java))
-            measured.worker_mb = max([measured.worker_mb, *map(_resident_mb, self._workers())])
+                measured.java_mb = max(measured.java_mb, resident_mb(self._java))
+            measured.worker_mb = max([measured.worker_mb, *map(resident_mb, self._workers())])
             if ended.wait(INTERVAL_S):
                 seen.update(self._cpu())
                 return
@@ -74,7 +74,7 @@ def lake_size(lake: Lake) -> tuple[int, int]:
     return len(files), sum(file.bytes for file in files)
 
 
-def _resident_mb(pid: int) -> float:
+def resident_mb(pid: object) -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
