@@ -6,6 +6,7 @@ Ids are random, so rows written at once would each change a page of their own (s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from struct import unpack
@@ -81,9 +82,12 @@ class EventIds:
         self, ids: Sequence[str], keys: Sequence[int] | None = None
     ) -> Iterator[tuple[str, RememberedId]]:
         """The events in the log that have one of these ids; several for one id only in a damaged log."""
+        if not ids:
+            return
         if keys is None:
             keys = id_keys(ids)
-        candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (_array(keys),))}
+        asked = apsw.carray(array("q", keys))
+        candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (asked,))}
         candidates.update(self._waiting[key] for key in self._waiting.keys() & keys)
         candidates.update(committed_id for key, committed_id in self._same_key if key in keys)
         if not candidates:

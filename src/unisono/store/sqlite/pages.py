@@ -127,6 +127,8 @@ class SqlitePages(EncodedPages):
             return cut(SomeIds.listed(recent), joined_pages(page, newer), more)
 
         def of_ids(found: list[int]) -> WirePage | None:
+            if not found:
+                return nothing
             ids = SomeIds.listed(found)
             page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
             if page is not None and page.count < min(limit, len(found)):

@@ -7,6 +7,7 @@ partitions themselves, so whoever reads pages reads those of the events after th
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
@@ -22,6 +23,9 @@ from unisono.store.statements import load_queries
 
 WAITING_MAX: Final = 8_192
 """Rows that wait in memory. Readers have up to four times as many to read when they begin: some 30 milliseconds."""
+
+ROWS_TOGETHER_MIN: Final = 8
+"""Rows of a partition from which one statement for all of them costs less than one for each."""
 
 READ_ROWS: Final = 5_000
 """Events read at a time."""
@@ -110,13 +114,15 @@ class EventPartitionWriter:
 
         Does so only if too many wait. Returns the event up to which all have their rows.
         """
-        rows = [
-            (number, committed_id)
-            for number, ids in self._rows.take(head, added, WAITING_MAX)
-            for committed_id in ids
-        ]
-        if rows:
-            self._connection.executemany(_SQL["insert_event_partition"], rows)
+        few: list[tuple[int, int]] = []
+        for number, ids in self._rows.take(head, added, WAITING_MAX):
+            if len(ids) < ROWS_TOGETHER_MIN:
+                few += [(number, committed_id) for committed_id in ids]
+            else:
+                together = apsw.carray(array("q", ids))
+                self._connection.execute(_SQL["insert_events_of_partition"], (number, together))
+        if few:
+            self._connection.executemany(_SQL["insert_event_partition"], few)
         return self._rows.indexed_to
 
     def forget(self, upto: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -30,7 +31,7 @@ class SomeIds(msgspec.Struct, frozen=True):
     """
 
     terms: int
-    parameters: tuple[int | str, ...]
+    parameters: tuple[Any, ...]
 
     @classmethod
     def of_partitions(cls, numbers: Sequence[int]) -> SomeIds:
@@ -38,8 +39,8 @@ class SomeIds(msgspec.Struct, frozen=True):
 
     @classmethod
     def listed(cls, ids: Sequence[int]) -> SomeIds:
-        """Ascending."""
-        return cls(0, (msgspec.json.encode(ids).decode(),))
+        """Ascending, and at least one."""
+        return cls(0, (apsw.carray(array("q", ids)),))
 
 
 class JoinedPage(msgspec.Struct, frozen=True):

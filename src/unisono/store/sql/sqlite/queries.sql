@@ -29,8 +29,8 @@ SELECT status_updated_at FROM head;
 UPDATE head SET opened = opened + 1;
 
 -- name: find_keys
--- ?1: JSON array of keys. CROSS JOIN makes them the outer loop: one index search for each of them.
-SELECT event_ids.committed_id FROM json_each(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
+-- ?1: array of keys. CROSS JOIN makes them the outer loop: one index search for each of them.
+SELECT event_ids.committed_id FROM carray(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
 
 -- name: find_events
 -- ?1: JSON array of committed ids.
@@ -65,6 +65,11 @@ WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 -- name: insert_event_partition
 -- It may be there already, as in `insert_event_id`.
 INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
+
+-- name: insert_events_of_partition
+-- The same for many events of one partition: ?2, an array of integers, ascending.
+INSERT INTO event_partitions (partition, committed_id) SELECT ?1, value FROM carray(?2) WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: advance_head
 UPDATE head SET committed_id = ?1, status_updated_at = ?2, ids_indexed_to = ?3, partitions_indexed_to = ?4
@@ -113,11 +118,11 @@ SELECT events.committed_id, events.id, events.client_id, events.partitions, even
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
 -- name: listed_ids
--- As `page_ids`, of ids found before: ?4, a JSON array, ascending.
-SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 LIMIT ?3
+-- As `page_ids`, of ids found before: ?4, an array of integers, ascending.
+SELECT value FROM carray(?4) WHERE value > ?1 AND value <= ?2 LIMIT ?3
 
 -- name: listed_ids_descending
-SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 ORDER BY 1 DESC LIMIT ?3
+SELECT value FROM carray(?4) WHERE value > ?1 AND value <= ?2 ORDER BY 1 DESC LIMIT ?3
 
 -- name: wire_page
 -- As `page`, all in one row: each event in the form of the wire (BCAST-05), joined by commas. `concat` and
