@@ -142,7 +142,10 @@ def _extent(connection: apsw.Connection) -> tuple[int, int]:
 
 def _read(connection: apsw.Connection, look_up: LookUp, since: int, upto: int) -> Iterator[tuple[int, int]]:
     """(partition, committed_id) of the events within (since, upto], in their order."""
-    while rows := connection.execute(_SQL["partitions_after"], (since, upto, READ_ROWS)).fetchall():
+    while rows := msgspec.convert(
+        connection.execute(_SQL["partitions_after"], (since, upto, READ_ROWS)).fetchall(),
+        list[tuple[int, str]],
+    ):
         names = {text: _decode_names(text) for text in {text for _, text in rows}}
         numbers = look_up(name for of_event in names.values() for name in of_event)
         try:
