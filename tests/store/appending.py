@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.store.records import append, make_record
 from unisono.store.port import StorageError
+from unisono.store.sqlite import recent_partitions
 from unisono.store.sqlite.log import SqliteLog
 
 
@@ -56,6 +57,7 @@ def append_until_full(log: SqliteLog, directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    setattr(recent_partitions, "WAITING_MAX", 16)  # noqa: B010  # so that some rows are in the table, some are not
     place = Path(sys.argv[2])
     if sys.argv[1] == "kill":
         append_for_ever(SqliteLog.open(place))

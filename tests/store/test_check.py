@@ -14,6 +14,7 @@ from unisono.store.check import check_directory
 from unisono.store.check_log import LogAuditor
 from unisono.store.port import Snapshot, StoreUnusable
 from unisono.store.sqlite import check as sqlite_checking
+from unisono.store.sqlite import recent_partitions
 from unisono.store.sqlite.check import open_directory
 from unisono.store.sqlite.log import SqliteLog
 
@@ -21,10 +22,15 @@ EVENTS = 40
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A sound log of 40 events in partitions `p` and, for the even ones, `q`, with a snapshot."""
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound log of 40 events in partitions `p` and, for the even ones, `q`, with a snapshot.
+
+    Up to event 20 they are in the index of partitions.
+    """
+    monkeypatch.setattr(recent_partitions, "WAITING_MAX", 0)
     with closing(SqliteLog.open(tmp_path)) as log:
-        append(log, [["p"] if n % 2 else ["p", "q"] for n in range(1, EVENTS + 1)])
+        for _ in range(2):
+            append(log, [["p"] if n % 2 else ["p", "q"] for n in range(1, EVENTS // 2 + 1)])
         log.put_snapshots([Snapshot("q", 40, 1, b"{}", START_MS)])
     return tmp_path
 
@@ -270,6 +276,30 @@ DAMAGE = {
         6,
         "not listed under 'q'",
     ),
+    "not listed after the seam": (
+        "UPDATE head SET partitions_indexed_to = 40",
+        "index",
+        21,
+        "not listed under 'p'",
+    ),
+    "in a partition without a number after the seam": (
+        "UPDATE partitions SET name = 'r' WHERE name = 'q'; UPDATE head SET partitions_indexed_to = 1",
+        "index",
+        2,
+        "not listed under 'q'",
+    ),
+    "listed up to after the head": (
+        "UPDATE head SET partitions_indexed_to = 41",
+        "head",
+        None,
+        "the index of partitions is said to have all events up to 41",
+    ),
+    "found by id up to after the head": (
+        "UPDATE head SET ids_indexed_to = 41",
+        "head",
+        None,
+        "the index of ids is said to have all events up to 41",
+    ),
     "listed elsewhere": ("INSERT INTO event_partitions VALUES (2, 5)", "index", 5, "which it is not in"),
     "listed without an event": ("INSERT INTO event_partitions VALUES (2, 99)", "index", 99, "no such event"),
     "listed under no name": ("INSERT INTO event_partitions VALUES (-7, 5)", "index", 5, "number -7, unknown"),
@@ -343,7 +373,8 @@ def test_progress_is_told_and_ends_at_the_whole(tmp_path: Path) -> None:
     check_directory(tmp_path, lambda done, total: told.append((done, total)))
     assert told == sorted(told)
     assert len(told) > 4
-    assert told[-1] == (6_000, 6_000)
+    done, total = told[-1]
+    assert done == total >= 2_000
 
 
 def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from unisono.protocol.tombstones import tombstone
 from unisono.store.check import check_directory
 from unisono.store.maintenance import Tombstone
 from unisono.store.port import StorageError
-from unisono.store.sqlite import event_ids
+from unisono.store.sqlite import event_ids, recent_partitions
 from unisono.store.sqlite import maintenance as sqlite_maintenance
 from unisono.store.sqlite import wal as sqlite_wal
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -40,6 +40,11 @@ def assert_sound(directory: Path, acknowledged: int) -> int:
     report = check_directory(directory)
     assert report.ok, report.text()
     assert report.head >= acknowledged
+    with closing(SqliteReader.open(directory)) as reader:
+        records = reader.scan(report.pruned_to, report.head, limit=report.head + 1, bytes_max=1 << 40)
+        for name in reader.partition_names():
+            page = reader.page([name], report.pruned_to, report.head, limit=10**9, bytes_max=1 << 40)
+            assert list(page.records) == [record for record in records if name in record.partitions]
     return report.head
 
 
@@ -76,6 +81,7 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(
     monkeypatch.setattr(sqlite_wal, "TAIL_FRAMES", 20)
     monkeypatch.setattr(event_ids, "WAITING_MIN", 16)
     monkeypatch.setattr(event_ids, "WAITING_MAX", 16)
+    monkeypatch.setattr(recent_partitions, "WAITING_MAX", 16)
     chance = random.Random(3)
     losses: list[tuple[dict[str, FileImage], int]] = []
     acknowledged = 0
@@ -114,6 +120,7 @@ def test_power_loss_while_events_leave_and_space_is_given_back(
     monkeypatch.setattr(sqlite_maintenance, "RECLAIM_PAGES", 5)
     monkeypatch.setattr(event_ids, "WAITING_MIN", 16)
     monkeypatch.setattr(event_ids, "WAITING_MAX", 16)
+    monkeypatch.setattr(recent_partitions, "WAITING_MAX", 16)
     chance = random.Random(6)
     losses: list[tuple[dict[str, FileImage], tuple[int, int]]] = []
     reached = (0, 0)

@@ -14,7 +14,7 @@ from tests.store.records import LAKE, append_many, known, make_record
 from tests.store.sqlite.old_logs import make_version_1
 from unisono.store.bulk_load import SqliteIds
 from unisono.store.check import check_directory
-from unisono.store.sqlite import event_ids
+from unisono.store.sqlite import event_ids, waiting_rows
 from unisono.store.sqlite import log as sqlite_log
 from unisono.store.sqlite.event_ids import id_keys
 from unisono.store.sqlite.log import SqliteLog
@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(event_ids, "WAITING_MIN", waiting)
         monkeypatch.setattr(event_ids, "WAITING_MAX", waiting)
         monkeypatch.setattr(event_ids, "READER_WAITING_MAX", 3 * waiting)
-        monkeypatch.setattr(event_ids, "ROWS_MIN", 3)
+        monkeypatch.setattr(waiting_rows, "ROWS_MIN", 3)
         monkeypatch.setattr(event_ids, "READ_ROWS", 7)
 
     return shrink

@@ -19,7 +19,7 @@ from tests.store.records import append, append_many
 from unisono.store.port import CommitLog, LogReader, StorageError, StoreUnusable
 from unisono.store.sqlite import files as sqlite_files
 from unisono.store.sqlite import pages as sqlite_pages
-from unisono.store.sqlite import wire_pages
+from unisono.store.sqlite import recent_partitions, wire_pages
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
 
@@ -38,8 +38,12 @@ class Directory:
 
 
 class TestSqliteLog(LogContract):
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Place]:
+    @pytest.fixture(params=[0, 20, recent_partitions.WAITING_MAX])
+    def place(
+        self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Place]:
+        """With all but the newest rows in the index of partitions, with some, and with none."""
+        monkeypatch.setattr(recent_partitions, "WAITING_MAX", request.param)
         with ExitStack() as stack:
             yield Directory(tmp_path / "data", stack)
 
@@ -212,9 +216,11 @@ class Effort:
 
 
 @pytest.mark.req("SYNC-10")
+@pytest.mark.parametrize("waiting", [0, 100])
 def test_a_page_costs_the_same_however_long_the_log_and_sparse_the_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
+    monkeypatch.setattr(recent_partitions, "WAITING_MAX", waiting)
     effort = Effort()
     many = [f"q{n}" for n in range(20)]
     costs = []
@@ -222,8 +228,8 @@ def test_a_page_costs_the_same_however_long_the_log_and_sparse_the_partition(
         with closing(SqliteLog.open(tmp_path / name)) as log:
             stride = events // 100  # 100 rare ones, spread over the whole log
             sets = [["dense", "rare"] if n % stride == 0 else ["dense", f"q{n % 20}"] for n in range(events)]
-            for start in range(0, events, 2_000):
-                append(log, sets[start : start + 2_000])
+            for start in range(0, events, events // 20):
+                append(log, sets[start : start + events // 20])
         with monkeypatch.context() as patch:
             patch.setattr(apsw, "connection_hooks", [effort.watch])
             reader = SqliteReader.open(tmp_path / name)

@@ -57,6 +57,11 @@ class SqliteOpened:
         for (message,) in self._read(f"PRAGMA integrity_check({FILE_FINDINGS_MAX})"):
             if message != "ok":
                 yield LogFinding("file", message)
+        for head, *marks in self._rows("check_marks"):
+            for index, mark in zip(("ids", "partitions"), marks, strict=True):
+                if mark > head:
+                    what = f"the index of {index} is said to have all events up to {mark}, and the head is {head}"
+                    yield LogFinding("head", what)
 
     def _schema_findings(self) -> Iterator[LogFinding]:
         """Compare every table and index with the migrations; additions of an operator are ignored."""

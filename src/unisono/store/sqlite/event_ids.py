@@ -1,15 +1,12 @@
 """Which event has an id: the table `event_ids`, and the newest ids, which wait in memory for their row.
 
-Ids are random. If each event wrote its row at once, it would change a page of the table of its own: 4 KiB in the WAL
-and again in the file, for about 20 bytes. So the newest ids wait in memory, sorted into parts of the key space, and
-every group writes the rows of the next parts. Neighbouring rows then share a page.
-
-`head.ids_indexed_to` is the event up to which all have their row. It advances each time the writer has been around
-the key space. The ids after it are read again when the log is opened.
+Ids are random, so rows written at once would each change a page of their own (see `waiting_rows.py`).
+`head.ids_indexed_to` is the event up to which all have their row.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from struct import unpack
@@ -19,6 +16,7 @@ import apsw
 import msgspec
 
 from unisono.store.port import RememberedId
+from unisono.store.sqlite.waiting_rows import WaitingRows
 from unisono.store.statements import load_queries
 
 WAITING_MIN: Final = 32_768
@@ -28,18 +26,14 @@ WAITING_MAX: Final = 131_072
 WAITING_SHARE: Final = 16
 """One event of so many waits: a page of the table then gets about twelve rows at a time, up to two million events."""
 
-ROWS_MIN: Final = 64
-"""Rows a group writes at most, besides two for each of its events: no group is much slower than its neighbours."""
-
 READER_WAITING_MAX: Final = 8 * WAITING_MAX
 """Ids a reader keeps before it drops those that have their row by now."""
 
 READ_ROWS: Final = 5_000
 """Ids read at a time."""
 
-_PART_BITS: Final = 12
-_PARTS: Final = 1 << _PART_BITS
-_PART_SHIFT: Final = 64 - _PART_BITS
+_PART_SHIFT: Final = 52
+"""The upper 12 bits of a key are its part: 4,096 of them."""
 
 _SQL = load_queries("sqlite")
 
@@ -88,9 +82,12 @@ class EventIds:
         self, ids: Sequence[str], keys: Sequence[int] | None = None
     ) -> Iterator[tuple[str, RememberedId]]:
         """The events in the log that have one of these ids; several for one id only in a damaged log."""
+        if not ids:
+            return
         if keys is None:
             keys = id_keys(ids)
-        candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (_array(keys),))}
+        asked = apsw.carray(array("q", keys))
+        candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (asked,))}
         candidates.update(self._waiting[key] for key in self._waiting.keys() & keys)
         candidates.update(committed_id for key, committed_id in self._same_key if key in keys)
         if not candidates:
@@ -118,58 +115,45 @@ class EventIdWriter(EventIds):
 
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__(connection)
-        self._parts: dict[int, list[int]] = {}
+        indexed_to, _ = self._extent()
+        self._rows = WaitingRows(indexed_to)
         """The keys of the waiting ids, by part."""
-        self._next = 0
-        self.indexed_to, self._head = self._extent()
-        self._round_head = self._head
-        """The head when the writer was at the first part: after one round all events up to it have their row."""
         self.read_new()
 
     def write_some(self, head: int, added: int) -> int:
-        """Within a transaction that adds so many events: write the rows of the next parts, if too many ids wait.
+        """Within the transaction after event `head`, which adds so many: write the rows of the next parts.
 
-        Returns the event up to which all have their row.
+        Does so only if too many ids wait. Returns the event up to which all have their row.
         """
         capacity = min(max(head // WAITING_SHARE, WAITING_MIN), WAITING_MAX)
         rows, self._same_key = self._same_key, []
-        rows_max = len(rows) + ROWS_MIN + 2 * added
-        waiting = self._waiting
-        while len(waiting) > capacity and len(rows) < rows_max:
-            part = self._parts.pop(self._next, None)
-            if part is not None:
-                part.sort()
-                rows += [(key, waiting.pop(key)) for key in part]
-            self._next = (self._next + 1) % _PARTS
-            if self._next == 0:
-                self.indexed_to, self._round_head = self._round_head, head
+        take = self._waiting.pop
+        for _, keys in self._rows.take(head, added, capacity):
+            rows += [(key, take(key)) for key in sorted(keys)]
         if rows:
             self._connection.executemany(_SQL["insert_event_id"], rows)
-        return self.indexed_to
+        return self._rows.indexed_to
 
     def add(self, events: Iterable[tuple[int, int]]) -> None:
         """(key, committed_id) of events that are durable now."""
-        waiting, parts = self._waiting, self._parts
+        waiting = self._waiting
+        fresh: list[tuple[int, int]] = []
         for key, committed_id in events:
             if key in waiting:
                 self._same_key.append((key, committed_id))
             else:
                 waiting[key] = committed_id
-                number = (key >> _PART_SHIFT) & (_PARTS - 1)
-                part = parts.get(number)
-                if part is None:
-                    parts[number] = [key]
-                else:
-                    part.append(key)
+                fresh.append((key >> _PART_SHIFT, key))
+        self._rows.add(fresh)
 
     def forget(self, upto: int) -> None:
         """The events up to `upto` have left the log, and their rows with them."""
-        if upto <= self.indexed_to:
+        if upto <= self._rows.indexed_to:
             return
         kept = [(key, at) for key, at in (*self._waiting.items(), *self._same_key) if at > upto]
         self._waiting.clear()
         self._same_key.clear()
-        self._parts.clear()
+        self._rows.clear()
         self.add(kept)
 
 

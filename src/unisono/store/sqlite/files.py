@@ -36,7 +36,7 @@ INCREMENTAL = 2
 """auto_vacuum: free pages can be given back to the file system some at a time."""
 
 WRITER_CACHE_KIB = 200_000
-"""For the upper levels and the hot leaves of the two random indexes (by id, by partition)."""
+"""For the upper levels and the hot leaves of the two indexes (by id, by partition)."""
 
 READER_CACHE_KIB = 16_000
 """A page of history is mostly leaves read once; the operating system caches the rest."""

@@ -28,6 +28,7 @@ from unisono.store.sqlite import identity as identities
 from unisono.store.sqlite.event_ids import EventIdWriter, id_keys
 from unisono.store.sqlite.pages import READ_ERRORS
 from unisono.store.sqlite.reader import SqliteReader, unusable
+from unisono.store.sqlite.recent_partitions import EventPartitionWriter
 from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
@@ -41,6 +42,13 @@ SNAPSHOT_BYTES_PER_TRANSACTION_MAX = 4 << 20
 _SQL = load_queries("sqlite")
 
 T = TypeVar("T")
+
+
+class _Indexes(msgspec.Struct, frozen=True):
+    """The indexes that are written behind the log."""
+
+    ids: EventIdWriter
+    partitions: EventPartitionWriter
 
 
 class SqliteLog(SqliteReader):
@@ -65,7 +73,7 @@ class SqliteLog(SqliteReader):
         super().__init__(connection)
         self._lock = lock
         self._checkpointer = checkpointer
-        self._ids = EventIdWriter(connection) if for_groups else None
+        self._indexes = self._read_indexes() if for_groups else None
         self._keys: dict[str, int] = {}
         self._known: Mapping[str, RememberedId] = {}
         """Of the open group: the keys of its ids, and the ids that are in the log."""
@@ -79,7 +87,8 @@ class SqliteLog(SqliteReader):
     ) -> Self:
         """Open the log in `directory` for writing, making it if there is none; raises StoreUnusable.
 
-        `for_groups`: read the newest ids now, which takes up to a second. Otherwise the first group waits for it.
+        `for_groups`: read now what is not in the indexes yet, which takes up to a second. Otherwise the first group
+        waits for it.
         """
         try:
             files.prepare_directory(directory)
@@ -98,10 +107,15 @@ class SqliteLog(SqliteReader):
         except (apsw.Error, OSError) as error:
             raise unusable(directory, error) from error
 
-    def _event_ids(self) -> EventIdWriter:
-        if self._ids is None:
-            self._ids = EventIdWriter(self._connection)
-        return self._ids
+    def _read_indexes(self) -> _Indexes:
+        return _Indexes(
+            EventIdWriter(self._connection), EventPartitionWriter(self._connection, self._look_up)
+        )
+
+    def _writing(self) -> _Indexes:
+        if self._indexes is None:
+            self._indexes = self._read_indexes()
+        return self._indexes
 
     def last_status_updated_at(self) -> int:
         self._check()
@@ -124,7 +138,7 @@ class SqliteLog(SqliteReader):
             )
             keys = id_keys(ids)
             self._keys = dict(zip(ids, keys, strict=True))
-            known = dict(self._event_ids().find(ids, keys))
+            known = dict(self._writing().ids.find(ids, keys))
             if pruned_to:
                 asked = msgspec.json.encode(ids).decode()
                 known.update(
@@ -159,19 +173,21 @@ class SqliteLog(SqliteReader):
             _require_numbered_from(head + 1, records)
             keys = self._require_new_ids(records)
             numbers = self._intern(name for record in records for name in record.partitions)
-            # In index order, so that neighbouring rows change the same cached page.
-            places = sorted((numbers[name], r.committed_id) for r in records for name in r.partitions)
+            places = [(numbers[name], r.committed_id) for r in records for name in r.partitions]
+            indexes = self._writing()
             self._connection.executemany(_SQL["insert_event"], rows)
-            self._connection.executemany(_SQL["insert_event_partition"], places)
-            indexed_to = self._event_ids().write_some(head, len(records))
+            ids_indexed_to = indexes.ids.write_some(head, len(records))
+            partitions_indexed_to = indexes.partitions.write_some(head, len(places))
+            last = records[-1]
             self._connection.execute(
                 _SQL["advance_head"],
-                (records[-1].committed_id, records[-1].status_updated_at, indexed_to),
+                (last.committed_id, last.status_updated_at, ids_indexed_to, partitions_indexed_to),
             )
             self._connection.execute("COMMIT")
         except Exception as error:
             self._fail("committing a group", error)
-        self._event_ids().add(zip(keys, (record.committed_id for record in records), strict=True))
+        indexes.ids.add(zip(keys, (record.committed_id for record in records), strict=True))
+        indexes.partitions.add(places)
         self._group_head = None
 
     def abandon(self) -> None:
@@ -248,8 +264,10 @@ class SqliteLog(SqliteReader):
         deleted = self._change(
             "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
         )
-        if self._ids is not None:
-            self._ids.forget(self.extent().pruned_to)
+        if self._indexes is not None:
+            pruned_to = self.extent().pruned_to
+            self._indexes.ids.forget(pruned_to)
+            self._indexes.partitions.forget(pruned_to)
         return deleted
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
@@ -329,7 +347,7 @@ class SqliteLog(SqliteReader):
         unasked = [id for id in ids if id not in self._keys]
         if unasked:
             self._keys.update(zip(unasked, id_keys(unasked), strict=True))
-            self._known = {**self._known, **dict(self._event_ids().find(unasked))}
+            self._known = {**self._known, **dict(self._writing().ids.find(unasked))}
         if len(set(ids)) < len(ids) or not self._known.keys().isdisjoint(ids):
             raise StorageError("an id of this group is in the log or comes twice")
         return [self._keys[id] for id in ids]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -19,12 +20,14 @@ from unisono.store.port import (
     StorageError,
     WirePage,
 )
+from unisono.store.sqlite.recent_partitions import RecentPartitions
 from unisono.store.sqlite.wire_pages import (
     UNION_TERMS_MAX,
     JoinedPage,
     SomeIds,
     WirePages,
     ids_sql,
+    joined_pages,
     wire_page,
 )
 from unisono.store.statements import load_queries
@@ -53,7 +56,7 @@ class SqlitePages(EncodedPages):
         self._wire = WirePages(connection)
         self._numbers: dict[str, int] = {}
         self._merges: IdMerges[int] = IdMerges()
-        self._head_seen = 0
+        self._recent = RecentPartitions(connection, self._look_up)
 
     def page(
         self,
@@ -66,9 +69,10 @@ class SqlitePages(EncodedPages):
         snapshot_starts: Mapping[str, int] = NO_SNAPSHOT_STARTS,
     ) -> Page:
         self._check()
-        if since >= upto or limit < 1:
-            return Page((), has_more=False)
         try:
+            upto = self._recent.cover(upto)
+            if since >= upto or limit < 1:
+                return Page((), has_more=False)
             names = dict.fromkeys(partitions)
             if snapshot_starts or len(names) > UNION_TERMS_MAX:
                 return self._merged(
@@ -97,18 +101,34 @@ class SqlitePages(EncodedPages):
         records are read and encoded one by one: they are few and large."""
         self._check()
         names = tuple(dict.fromkeys(partitions))
-        if since >= upto or limit < 1:
-            return WirePage(b"", 0, since, has_more=False)
+        nothing = WirePage(b"", 0, since, has_more=False)
 
         def of_partitions(numbers: Sequence[int]) -> WirePage | None:
             if not numbers:
-                return WirePage(b"", 0, since, has_more=False)
-            ids = SomeIds.of_partitions(numbers)
-            page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
-            has_more = page is not None and page.count == limit and self._wire.any_after(ids, page.last, upto)
-            return cut(ids, page, has_more)
+                return nothing
+            ids, seam = SomeIds.of_partitions(numbers), min(upto, self._recent.indexed_to)
+            page: JoinedPage | None = JoinedPage(b"", 0, since, 0)
+            if since < seam:
+                page = self._wire.joined(ids, since, seam, limit, bytes_max, authors=authors)
+            if page is None:
+                return None
+            recent = self._recent.ids(numbers, since, upto, limit - page.count + 1)
+            if page.count == limit:
+                return cut(ids, page, bool(recent) or self._wire.any_after(ids, page.last, seam))
+            if not recent:
+                return wire_page(page, has_more=False)
+            left, more = limit - page.count, len(recent) > limit - page.count
+            newer = self._wire.joined(
+                SomeIds.listed(recent), since, upto, left, bytes_max - page.size, authors=authors
+            )
+            if whole_batches and more and page.count:
+                indexed = self._wire.ids(ids, since, seam, page.count)
+                return cut(SomeIds.listed([*indexed, *recent]), joined_pages(page, newer), more)
+            return cut(SomeIds.listed(recent), joined_pages(page, newer), more)
 
         def of_ids(found: list[int]) -> WirePage | None:
+            if not found:
+                return nothing
             ids = SomeIds.listed(found)
             page = self._wire.joined(ids, since, upto, limit, bytes_max, authors=authors)
             if page is not None and page.count < min(limit, len(found)):
@@ -121,6 +141,9 @@ class SqlitePages(EncodedPages):
             return None if page is None else wire_page(page, has_more=has_more)
 
         try:
+            upto = self._recent.cover(upto)
+            if since >= upto or limit < 1:
+                return nothing
             if snapshot_starts or len(names) > UNION_TERMS_MAX:
                 found = self._merged(names, snapshot_starts, since, upto, limit, of_ids)
             else:
@@ -136,17 +159,13 @@ class SqlitePages(EncodedPages):
 
     def newest_page(self, partition: str, upto: int, *, limit: int, bytes_max: int) -> Page:
         self._check()
-        if upto < 1 or limit < 1:
-            return Page((), has_more=False)
         try:
+            upto = self._recent.cover(upto)
             number = self._look_up([partition]).get(partition)
-            if number is None:
+            if upto < 1 or limit < 1 or number is None:
                 return Page((), has_more=False)
-            rows = self._connection.execute(_SQL["newest_page"], (number, upto, limit + 1))
-            try:
+            with closing(self._newest_rows(number, upto, limit + 1)) as rows:
                 page = _cut(rows, limit, bytes_max)
-            finally:
-                rows.close()
             # Read after the rows: what had left the log before them had left it by now.
             if page.has_more or not self._has_pruned(number):
                 return page
@@ -156,6 +175,19 @@ class SqlitePages(EncodedPages):
         if not page.records:
             raise Pruned(pruned_to)
         return Page(page.records, has_more=True)
+
+    def _newest_rows(self, number: int, upto: int, limit: int) -> Generator[tuple[Any, ...]]:
+        """Events of a partition up to `upto`, descending, at least `limit` if there are as many."""
+        yield from self._events(self._recent.newest_ids(number, upto, limit))
+        seam = min(upto, self._recent.indexed_to)
+        with closing(self._connection.execute(_SQL["newest_page"], (number, seam, limit))) as rows:
+            yield from rows
+
+    def _events(self, ids: Sequence[int]) -> Generator[tuple[Any, ...]]:
+        """The events with these ids, in their order."""
+        asked = msgspec.json.encode(ids).decode()
+        with closing(self._connection.execute(_SQL["events_by_id"], (asked,))) as rows:
+            yield from rows
 
     def _has_pruned(self, number: int) -> bool:
         """Whether events of a partition have left the log."""
@@ -167,15 +199,14 @@ class SqlitePages(EncodedPages):
     ) -> T:
         """What `read` makes of the partitions' numbers; Pruned when some of it has left the log.
 
-        `snapshot`: its statements need the same one.
+        The head was read before (`RecentPartitions.cover`), so every partition that has events up to it has a number.
+        `snapshot`: the statements of `read` need the same one, because an erased event has another length.
         """
-        names = tuple(names)
-        numbers = [number for name in names if (number := self._numbers.get(name)) is not None]
-        if len(numbers) == len(names) and not snapshot:
+        numbers = list(self._look_up(names).values())
+        if not snapshot:
             page = read(numbers)
         else:
-            with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
-                numbers = list(self._look_up(names).values())
+            with self._connection:
                 page = read(numbers)
         self._raise_if_pruned(since, dict.fromkeys(numbers, since))
         return page
@@ -202,11 +233,17 @@ class SqlitePages(EncodedPages):
     def _union_page(self, numbers: Sequence[int], since: int, upto: int, limit: int, bytes_max: int) -> Page:
         if not numbers:
             return Page((), has_more=False)
-        rows = self._connection.execute(_page_sql(len(numbers)), (since, upto, limit + 1, *numbers))
-        try:
+        with closing(self._union_rows(numbers, since, upto, limit + 1)) as rows:
             return _cut(rows, limit, bytes_max)
-        finally:
-            rows.close()
+
+    def _union_rows(
+        self, numbers: Sequence[int], since: int, upto: int, limit: int
+    ) -> Generator[tuple[Any, ...]]:
+        """Events of the partitions, ascending, at least `limit` if there are as many."""
+        asked = (since, min(upto, self._recent.indexed_to), limit, *numbers)
+        with closing(self._connection.execute(_page_sql(len(numbers)), asked)) as rows:
+            yield from rows
+        yield from self._events(self._recent.ids(numbers, since, upto, limit))
 
     def _merged(
         self,
@@ -219,15 +256,13 @@ class SqlitePages(EncodedPages):
     ) -> P:
         """What `read` makes of the ids of the page, and of the one after it if there is one; None: it reads again."""
         kept = self._merges.take(key_of(names, snapshot_starts, since, upto))
-        with self._connection:  # several statements, one snapshot: no id may appear between (ORD-02)
-            if upto > self._head_seen:
-                self._head_seen = int(self._connection.execute(_SQL["head"]).get)
+        with self._connection:  # several statements, one snapshot: an erased event has another length
             merge = self._new_merge(names, snapshot_starts, since, upto) if kept is None else kept
             after = dict(merge.reached)
             ids, looked_at = merge.first(limit + 1, self._fetch)
             page = read(ids)
         self._raise_if_pruned(since, {number: after[number] for number in looked_at})
-        if upto <= self._head_seen and (page is None or page.has_more):
+        if page is None or page.has_more:
             last = since
             if page is not None:
                 last = page.records[-1].committed_id if isinstance(page, Page) else page.last
@@ -236,11 +271,8 @@ class SqlitePages(EncodedPages):
         return page
 
     def _listed_page(self, ids: list[int], limit: int, bytes_max: int) -> Page:
-        rows = self._connection.execute(_SQL["events_by_id"], (msgspec.json.encode(ids).decode(),))
-        try:
+        with closing(self._events(ids)) as rows:
             page = _cut(rows, limit, bytes_max)
-        finally:
-            rows.close()
         read = [record.committed_id for record in page.records]
         if read != ids[: len(read)] or (ids and not read):
             raise Pruned(self._pruned_to())  # found for an earlier page, and pruned since
@@ -251,13 +283,19 @@ class SqlitePages(EncodedPages):
     ) -> IdMerge[int]:
         numbers = self._look_up(names)
         after = {number: max(since, snapshot_starts.get(name, 0)) for name, number in numbers.items()}
-        return IdMerge(after, min(upto, self._head_seen))
+        return IdMerge(after, upto)
 
     def _fetch(self, asked: Sequence[tuple[int, int]], until: int, each: int) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
-        parameters = ((number, after, until, each) for number, after in asked)
+        seam = min(until, self._recent.indexed_to)
+        parameters = ((number, after, seam, each) for number, after in asked if after < seam)
         for number, committed_id in self._connection.executemany(_SQL["next_ids"], parameters):
             found.setdefault(number, []).append(committed_id)
+        if seam < until:
+            for number, after in asked:
+                ids = found.get(number, [])
+                if recent := self._recent.ids((number,), after, until, each - len(ids)):
+                    found[number] = ids + recent
         return found
 
     def _look_up(self, names: Iterable[str]) -> dict[str, int]:

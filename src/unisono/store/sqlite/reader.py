@@ -198,16 +198,29 @@ class SqliteReader(SqlitePages):
         """See BrowsableLog."""
         self._check()
         try:
-            ((events, first, last),) = self._rows("partition_size", partition, limit)
+            head = self._recent.read_new()
+            number = self._look_up([partition]).get(partition)
+            if number is None:
+                return PartitionSize(0, 0, 0)
+            recent = self._recent.newest_ids(number, head, limit)
+            asked = (number, self._recent.indexed_to, limit - len(recent))
+            ((events, first, last),) = self._rows("partition_size", *asked)
         except (*READ_ERRORS, ValueError) as error:
             self._fail("reading the size of a partition", error)
-        return PartitionSize(events, first or 0, last or 0)
+        newest = recent[0] if recent else last or 0
+        return PartitionSize(events + len(recent), first or (recent[-1] if recent else 0), newest)
 
     def newest_ids(self, partition: str, upto: int, limit: int) -> list[int]:
         """See BrowsableLog."""
         self._check()
         try:
-            return [committed_id for (committed_id,) in self._rows("newest_ids", partition, upto, limit)]
+            self._recent.read_new()
+            number = self._look_up([partition]).get(partition)
+            if number is None:
+                return []
+            recent = self._recent.newest_ids(number, upto, limit)
+            asked = (number, min(upto, self._recent.indexed_to), limit - len(recent))
+            return recent + [committed_id for (committed_id,) in self._rows("newest_ids", *asked)]
         except READ_ERRORS as error:
             self._fail("reading the newest ids", error)
 

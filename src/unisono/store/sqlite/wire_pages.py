@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -30,7 +31,7 @@ class SomeIds(msgspec.Struct, frozen=True):
     """
 
     terms: int
-    parameters: tuple[int | str, ...]
+    parameters: tuple[Any, ...]
 
     @classmethod
     def of_partitions(cls, numbers: Sequence[int]) -> SomeIds:
@@ -38,8 +39,8 @@ class SomeIds(msgspec.Struct, frozen=True):
 
     @classmethod
     def listed(cls, ids: Sequence[int]) -> SomeIds:
-        """Ascending."""
-        return cls(0, (msgspec.json.encode(ids).decode(),))
+        """Ascending, and at least one."""
+        return cls(0, (apsw.carray(array("q", ids)),))
 
 
 class JoinedPage(msgspec.Struct, frozen=True):
@@ -48,6 +49,8 @@ class JoinedPage(msgspec.Struct, frozen=True):
     events: bytes
     count: int
     last: int
+    size: int
+    """Bytes of the events themselves."""
 
 
 class WirePages:
@@ -75,12 +78,17 @@ class WirePages:
         assert row is not None, "an aggregate has one row"
         count, last, size, events = row
         if not count:
-            return JoinedPage(b"", 0, since)
-        return JoinedPage(events, count, last) if size <= bytes_max else None
+            return JoinedPage(b"", 0, since, 0)
+        return JoinedPage(events, count, last, size) if size <= bytes_max else None
 
     def any_after(self, ids: SomeIds, since: int, upto: int) -> bool:
         sql = _any_id_sql(ids.terms)
         return self._connection.execute(sql, (since, upto, 1, *ids.parameters)).fetchone() is not None
+
+    def ids(self, ids: SomeIds, since: int, upto: int, limit: int) -> list[int]:
+        """The first `limit` of these ids."""
+        rows = self._connection.execute(ids_sql(ids.terms), (since, upto, limit, *ids.parameters))
+        return [committed_id for (committed_id,) in rows]
 
     def before_open_batch(self, ids: SomeIds, since: int, page: JoinedPage, *, authors: bool) -> JoinedPage:
         """The page without events that may be part of a batch which continues after it (EXT-13)."""
@@ -93,7 +101,18 @@ class WirePages:
         batch = self.joined(ids, end, page.last, page.count, JOINED_BYTES_MAX, authors=authors)
         if batch is None or page.count - batch.count < least_of(page.count):
             return page
-        return JoinedPage(page.events[: -len(batch.events) - 1], page.count - batch.count, end)
+        events = page.events[: -len(batch.events) - 1]
+        return JoinedPage(events, page.count - batch.count, end, page.size - batch.size)
+
+
+def joined_pages(page: JoinedPage, newer: JoinedPage | None) -> JoinedPage | None:
+    """A page and the one after it as one; None when the second has too many bytes."""
+    if newer is None or not page.count:
+        return newer
+    if not newer.count:
+        return page
+    events = b"%b,%b" % (page.events, newer.events)
+    return JoinedPage(events, page.count + newer.count, newer.last, page.size + newer.size)
 
 
 def wire_page(page: JoinedPage, *, has_more: bool) -> WirePage:

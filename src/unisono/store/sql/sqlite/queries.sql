@@ -29,8 +29,8 @@ SELECT status_updated_at FROM head;
 UPDATE head SET opened = opened + 1;
 
 -- name: find_keys
--- ?1: JSON array of keys. CROSS JOIN makes them the outer loop: one index search for each of them.
-SELECT event_ids.committed_id FROM json_each(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
+-- ?1: array of keys. CROSS JOIN makes them the outer loop: one index search for each of them.
+SELECT event_ids.committed_id FROM carray(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
 
 -- name: find_events
 -- ?1: JSON array of committed ids.
@@ -55,11 +55,25 @@ FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.id = asked.value;
 INSERT INTO events (committed_id, id, client_id, status_updated_at, hash, partitions, event, author)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 
+-- name: partitions_extent
+SELECT partitions_indexed_to, committed_id FROM head;
+
+-- name: partitions_after
+SELECT committed_id, partitions FROM events
+WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
+
 -- name: insert_event_partition
-INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2);
+-- It may be there already, as in `insert_event_id`.
+INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
+
+-- name: insert_events_of_partition
+-- The same for many events of one partition: ?2, an array of integers, ascending.
+INSERT INTO event_partitions (partition, committed_id) SELECT ?1, value FROM carray(?2) WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: advance_head
-UPDATE head SET committed_id = ?1, status_updated_at = ?2, ids_indexed_to = ?3 WHERE one = 1;
+UPDATE head SET committed_id = ?1, status_updated_at = ?2, ids_indexed_to = ?3, partitions_indexed_to = ?4
+WHERE one = 1;
 
 -- name: partition_numbers
 -- ?1: JSON array of names.
@@ -104,11 +118,11 @@ SELECT events.committed_id, events.id, events.client_id, events.partitions, even
 FROM ids CROSS JOIN events ON events.committed_id = ids.committed_id;
 
 -- name: listed_ids
--- As `page_ids`, of ids found before: ?4, a JSON array, ascending.
-SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 LIMIT ?3
+-- As `page_ids`, of ids found before: ?4, an array of integers, ascending.
+SELECT value FROM carray(?4) WHERE value > ?1 AND value <= ?2 LIMIT ?3
 
 -- name: listed_ids_descending
-SELECT value FROM json_each(?4) WHERE value > ?1 AND value <= ?2 ORDER BY 1 DESC LIMIT ?3
+SELECT value FROM carray(?4) WHERE value > ?1 AND value <= ?2 ORDER BY 1 DESC LIMIT ?3
 
 -- name: wire_page
 -- As `page`, all in one row: each event in the form of the wire (BCAST-05), joined by commas. `concat` and
@@ -144,7 +158,7 @@ WHERE (events.client_id, events.status_updated_at)
 LIMIT 1;
 
 -- name: events_by_id
--- ?1: JSON array of ids, ascending.
+-- ?1: JSON array of ids; the rows are in its order.
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
        events.status_updated_at, events.author
 FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
@@ -217,16 +231,15 @@ SELECT number, name FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
 SELECT name FROM partitions WHERE name >= ?1 AND name > ?2 ORDER BY name LIMIT ?3;
 
 -- name: partition_size
--- ?1: name, ?2: events counted at most; the newest are counted.
+-- ?1: partition, ?2: up to, ?3: events counted at most; the newest are counted.
 SELECT count(*), min(committed_id), max(committed_id) FROM (
     SELECT committed_id FROM event_partitions
-    WHERE partition = (SELECT number FROM partitions WHERE name = ?1) ORDER BY committed_id DESC LIMIT ?2
+    WHERE partition = ?1 AND committed_id <= ?2 ORDER BY committed_id DESC LIMIT ?3
 );
 
 -- name: newest_ids
--- ?1: name, ?2: up to, ?3: limit.
-SELECT committed_id FROM event_partitions
-WHERE partition = (SELECT number FROM partitions WHERE name = ?1) AND committed_id <= ?2
+-- ?1: partition, ?2: up to, ?3: limit.
+SELECT committed_id FROM event_partitions WHERE partition = ?1 AND committed_id <= ?2
 ORDER BY committed_id DESC LIMIT ?3;
 
 -- name: model_in_force
@@ -276,7 +289,7 @@ DELETE FROM event_ids WHERE (key, committed_id) IN (
 DELETE FROM events WHERE committed_id > ?1 AND committed_id <= ?2;
 
 -- name: advance_pruned_to
-UPDATE head SET pruned_to = ?1 WHERE one = 1;
+UPDATE head SET pruned_to = ?1, partitions_indexed_to = max(partitions_indexed_to, ?1) WHERE one = 1;
 
 -- name: events_to_erase
 -- ?1: JSON array of committed ids.
@@ -326,7 +339,7 @@ SELECT kind, name, until FROM revocations ORDER BY kind, name;
 SELECT committed_id, pruned_to, status_updated_at FROM head;
 
 -- name: start_pruned
-UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2;
+UPDATE head SET committed_id = ?1, pruned_to = ?1, status_updated_at = ?2, partitions_indexed_to = ?1;
 
 -- name: count_snapshots
 SELECT count(*) FROM snapshots;
@@ -337,7 +350,11 @@ SELECT partitions.name, snapshots.committed_id, snapshots.model_version, snapsho
 FROM snapshots CROSS JOIN partitions ON partitions.number = snapshots.partition;
 
 -- name: count_event_partitions
-SELECT count(*) FROM event_partitions WHERE committed_id > ?1;
+-- Also those of events that have no rows yet.
+SELECT (SELECT count(*) FROM event_partitions WHERE committed_id > ?1 AND committed_id <= head.partitions_indexed_to)
+    + (SELECT coalesce(sum(json_array_length(partitions)), 0) FROM events
+       WHERE committed_id > max(?1, head.partitions_indexed_to))
+FROM head;
 
 -- name: pruned_ids
 SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned
@@ -386,12 +403,21 @@ SELECT id, committed_id, length(hash) FROM pruned WHERE id > ?1 ORDER BY id LIMI
 SELECT name, pruned_to FROM partitions WHERE pruned_to > (SELECT pruned_to FROM head);
 
 -- name: check_missing_partitions
--- ?1: JSON array of [name, committed_id].
+-- ?1: JSON array of [name, committed_id]. Events after `partitions_indexed_to` may have no rows yet.
 SELECT asked.value ->> 0, asked.value ->> 1 FROM json_each(?1) AS asked
 WHERE NOT EXISTS (
-    SELECT 1 FROM partitions CROSS JOIN event_partitions ON event_partitions.partition = partitions.number
-    WHERE partitions.name = asked.value ->> 0 AND event_partitions.committed_id = asked.value ->> 1
+    SELECT 1 FROM partitions
+    WHERE partitions.name = asked.value ->> 0 AND (
+        asked.value ->> 1 > (SELECT partitions_indexed_to FROM head) OR EXISTS (
+            SELECT 1 FROM event_partitions
+            WHERE event_partitions.partition = partitions.number
+              AND event_partitions.committed_id = asked.value ->> 1
+        )
+    )
 );
+
+-- name: check_marks
+SELECT committed_id, ids_indexed_to, partitions_indexed_to FROM head;
 
 -- name: check_event_ids
 -- Rows without their event, or under another key than that of its id.
