@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from unisono.front.answer_wait import SPIN_S, TRY_EVERY, AnswerWait
+from unisono.front.answer_wait import LONE_MIN, SPIN_S, TRY_EVERY, AnswerWait
 from unisono.front.backpressure import Queued
 
 CONN = 7
@@ -18,6 +18,7 @@ class Waiting:
         self.now = 1.0
         self.readings = 0
         self.wait = AnswerWait(asyncio.get_running_loop(), self.queued, self._read)
+        self.wait.lone = LONE_MIN
 
     def _read(self) -> float:
         self.readings += 1
@@ -51,6 +52,20 @@ def test_the_loop_turns_until_the_answer() -> None:
         waiting.queued.answered(CONN)
         await asyncio.sleep(0)
         assert await waiting.turns() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_alone_by_chance_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        waiting = Waiting()
+        waiting.wait.lone = 0
+        for _ in range(LONE_MIN - 1):
+            waiting.submit()
+            assert await waiting.turns() == 0
+            waiting.queued.answered(CONN)
+        waiting.submit()
+        assert await waiting.turns() >= 10
 
     asyncio.run(scenario())
 

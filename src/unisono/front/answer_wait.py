@@ -21,11 +21,17 @@ TRY_EVERY: Final = 64
 """Where the last wait was too long, one of so many lone requests finds out whether answers come sooner now."""
 
 
+LONE_MIN: Final = 8
+"""So many requests in a row without another beside them: one client is at work. Among several each is alone now and
+then, and there the authority and the clients need the cores."""
+
+
 class AnswerWait:
     """Keeps the event loop turning while the authority works on the only request of this front.
 
     Each turn serves whatever else has arrived. It ends with the answer, with the next request or after SPIN_S, and
     where it last ended without an answer it does not begin: an idle front sleeps, and so does one with a slow disk.
+    `lone`: requests in a row that were alone; whoever hands over another one sets it to 0.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class AnswerWait:
         self._loop = loop
         self._queued = queued
         self._now = now
+        self.lone = 0
         self._items = 0
         self._until = 0.0
         self._turning = False
@@ -46,6 +53,9 @@ class AnswerWait:
 
     def begin(self, items: int) -> None:
         """A request of so many items was handed over, and there is no other without an answer."""
+        self.lone += 1
+        if self.lone < LONE_MIN:
+            return
         if self._too_long:
             self._too_long += 1
             if self._too_long % TRY_EVERY:

@@ -95,8 +95,11 @@ class FrontRequests:
         if self.watch is not None:
             self.watch.begin(submission.conn)
         self.authority.send(submission)
-        if queued.items == items and self._answer_wait is not None:
-            self._answer_wait.begin(items)
+        if (wait := self._answer_wait) is not None:
+            if queued.items == items:
+                wait.begin(items)
+            else:
+                wait.lone = 0
 
     def answered(self, conn: int) -> int:
         """The oldest submit of a connection is answered, also when the connection is gone; the items it had."""
