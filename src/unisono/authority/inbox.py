@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import time
 from collections import deque
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from unisono.ipc.channel import Channel, ChannelClosed
+from unisono.ipc.cores import usable_cores
 from unisono.ipc.messages import Message
 
 SPIN_S: Final = 0.0002
@@ -33,7 +33,7 @@ class Inbox:
         self.queue: deque[tuple[Channel, Message]] = deque()
         self.draining = False
         self._disconnected = disconnected
-        self._cores = _cores()
+        self._may_spin = usable_cores() >= 2
         self._comes_soon = False
         """Whether the last wait was a short one."""
         self._channels = set(channels)
@@ -49,7 +49,7 @@ class Inbox:
         `alone`: one client is being served. Then it looks for a short time before it sleeps, as long as that finds
         something; with more clients it would take their core from the front.
         """
-        for key, _ in self._wait(timeout_s, spinning=alone and self._comes_soon and self._cores > 1):
+        for key, _ in self._wait(timeout_s, spinning=alone and self._comes_soon and self._may_spin):
             channel: Channel | None = key.data
             if channel is None:
                 continue
@@ -76,9 +76,3 @@ class Inbox:
         self._channels.remove(channel)
         self._selector.unregister(channel)
         return True
-
-
-def _cores() -> int:
-    """The cores this process may use; some systems only say how many there are."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))

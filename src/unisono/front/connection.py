@@ -148,30 +148,28 @@ class ClientConnection(WebSocket):
         if self._connecting is not None:
             if not self._connecting.early.add(data):
                 self.leave(CloseCode.OVERLOAD, "too many messages before connected")
-        else:
-            try:
-                self._handle(data)
-            except Exception:
-                self.fail_unexpected()
-
-    def _handle(self, data: bytes) -> None:
+            return
         settings = self._settings
         try:
-            if not data:
-                raise BadRequest("a message is one JSON object in a text frame")
-            message = decode(data, depth_max=settings.max_json_depth, extensions=self.extensions or ())
-            self.services.requests.messages_in += 1
-            if settings.heartbeat_any_message or isinstance(message, Heartbeat):
-                self._deadlines.beat()
-            for effect in self.session.receive(message):
-                self._perform(effect, len(data))
-        except WireError as error:
-            self._refuse(error)
+            try:
+                if not data:
+                    raise BadRequest("a message is one JSON object in a text frame")
+                message = decode(data, settings.max_json_depth, self.extensions or ())
+                self.services.requests.messages_in += 1
+                if settings.heartbeat_any_message or isinstance(message, Heartbeat):
+                    self._deadlines.beat()
+                for effect in self.session.receive(message):
+                    if isinstance(effect, SubmitItems):
+                        submit_items(self, effect, len(data))
+                    else:
+                        self._perform(effect)
+            except WireError as error:
+                self._refuse(error)
+        except Exception:
+            self.fail_unexpected()
 
-    def _perform(self, effect: Effect, size: int) -> None:
+    def _perform(self, effect: Effect) -> None:
         match effect:
-            case SubmitItems():
-                submit_items(self, effect, size)
             case Reply():
                 if effect.kind == "error":
                     self.services.counters.add(f"errors|{effect.payload['code']}")
@@ -195,7 +193,7 @@ class ClientConnection(WebSocket):
 
     def _refuse(self, error: WireError) -> None:
         for effect in self.session.refuse(error):
-            self._perform(effect, 0)
+            self._perform(effect)
 
     def guard(self, work: Callable[[], None]) -> None:
         """Do something for this connection; an unexpected error ends this one only (ERR-03)."""
@@ -226,7 +224,7 @@ class ClientConnection(WebSocket):
     def leave(self, code: CloseCode, reason: str) -> None:
         if self.session.state is not SessionState.CLOSED:
             for effect in self.session.leave(code, reason):
-                self._perform(effect, 0)
+                self._perform(effect)
 
     def log_unexpected(self, what: str) -> None:
         log.exception("connection %d: %s", self.number, what, extra={"connection": self.number})
@@ -268,7 +266,7 @@ class ClientConnection(WebSocket):
         )
         self.max_message_bytes = self._settings.max_message_bytes
         for effect in effects:
-            self._perform(effect, 0)
+            self._perform(effect)
         self._deadlines.verified()
         connecting, self._connecting = self._connecting, None
         while connecting is not None and not self._leaving and (data := connecting.early.take()) is not None:

@@ -117,9 +117,12 @@ class FrameReader(asyncio.BufferedProtocol):
             return
         # One whole text frame of ordinary length, as most reads are; `_read` takes anything.
         size = len(data) - 8
-        if 126 <= size <= receiver.max_message_bytes and data.startswith(b"\x81\xfe%c%c" % divmod(size, 256)):
-            payload = bytearray(data)
-            del payload[:8]
+        if (
+            126 <= size <= receiver.max_message_bytes
+            and data.startswith(b"\x81\xfe")
+            and data[2] << 8 | data[3] == size
+        ):
+            payload = bytearray(data[8:])
             unmask(data[4:8], payload)
             receiver.on_data_frame(0x81, bytes(payload))
         else:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from unisono.config import Settings
+from unisono.front.answer_wait import AnswerWait
 from unisono.front.backpressure import RETRY_MS, Queued
 from unisono.front.event_times import WATCH_S, EventTimes, EventWatch
 from unisono.front.rates import RateLimiter
 from unisono.front.submit_traces import SubmitTraces
+from unisono.ipc.cores import usable_cores
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskHead,
@@ -38,7 +40,7 @@ class FrontRequests:
     reader: Link
 
     def __init__(
-        self, settings: Settings, now: Callable[[], float], traces: SubmitTraces | None = None
+        self, settings: Settings, loop: asyncio.AbstractEventLoop, traces: SubmitTraces | None = None
     ) -> None:
         self.traces = traces
         self.watch: EventWatch | None = None
@@ -46,10 +48,13 @@ class FrontRequests:
         self.messages_in = 0
         """Messages of clients that could be read."""
         self.queued = Queued(settings.max_queue_events, settings.max_queue_bytes)
+        self._answer_wait: AnswerWait | None = None
+        if usable_cores() > settings.fronts:  # one for the authority, one for each front
+            self._answer_wait = AnswerWait(loop, self.queued)
         self.sync_bytes = 0
         self._max_sync_bytes = settings.max_sync_queue_bytes
         self._rates = RateLimiter(settings.rate_events_per_s, settings.rate_burst_events)
-        self._now = now
+        self._now = loop.time
         self._tickets = count(1)
         self._claims: dict[int, Callable[[int], None]] = {}
         self._heads: dict[int, Callable[[int], None]] = {}
@@ -83,12 +88,18 @@ class FrontRequests:
             raise RateLimited("too many events per second", int(wait_s * 1000) + 1)
 
     def submit(self, submission: Submit, size: int) -> None:
-        self.queued.add(submission.conn, len(submission.items), size)
+        queued, items = self.queued, len(submission.items)
+        queued.add(submission.conn, items, size)
         if self.traces is not None:
             self.traces.begin(submission)
         if self.watch is not None:
             self.watch.begin(submission.conn)
         self.authority.send(submission)
+        if (wait := self._answer_wait) is not None:
+            if queued.items == items:
+                wait.begin(items)
+            else:
+                wait.lone = 0
 
     def answered(self, conn: int) -> int:
         """The oldest submit of a connection is answered, also when the connection is gone; the items it had."""

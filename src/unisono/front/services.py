@@ -60,7 +60,7 @@ class FrontServices:
         hub, timers, counters = Hub(now_ms), Timers(loop), Counters()
         node = settings.node_name or socket.gethostname()
         tracer = open_tracer(settings.otel_endpoint, settings.otel_sample, node)
-        requests = FrontRequests(settings, loop.time, None if tracer is None else SubmitTraces(tracer))
+        requests = FrontRequests(settings, loop, None if tracer is None else SubmitTraces(tracer))
         return cls(
             settings=settings,
             loop=loop,

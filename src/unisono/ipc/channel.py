@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -66,6 +66,13 @@ def frames(messages: Sequence[Message]) -> Iterator[bytes]:
     yield from frames(messages[half:])
 
 
+def _messages(body: bytes | memoryview) -> list[Message]:
+    try:
+        return _decode(body)
+    except msgspec.MsgspecError as error:
+        raise ChannelAborted(f"malformed frame: {error}") from error
+
+
 class Unframer:
     """Turns received bytes into messages; keeps an incomplete frame for the next call."""
 
@@ -74,7 +81,13 @@ class Unframer:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterable[Message]:
+        """The messages of all frames that are complete; ChannelAborted behind those before a malformed one."""
+        if not self._buffer and len(data) > 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
+            return _messages(memoryview(data)[4:])  # one whole frame, as most reads are
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Message]:
         buffer = self._buffer
         buffer += data
         start = 0
@@ -84,11 +97,7 @@ class Unframer:
                 raise ChannelAborted(f"frame of {size} bytes is too large")
             if len(buffer) - start - 4 < size:
                 break
-            try:
-                messages = _decode(memoryview(buffer)[start + 4 : start + 4 + size].tobytes())
-            except msgspec.MsgspecError as error:
-                raise ChannelAborted(f"malformed frame: {error}") from error
-            yield from messages
+            yield from _messages(memoryview(buffer)[start + 4 : start + 4 + size].tobytes())
             start += 4 + size
         if start:
             del buffer[:start]

@@ -47,6 +47,7 @@ PLACE_BYTES_MAX: Final = 65_536
 _ANY_INTEGER: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _STRICT: Final = _ANY_INTEGER | orjson.OPT_STRICT_INTEGER
 _SORTED: Final = orjson.OPT_SORT_KEYS
+_STRICT_SORTED: Final = _STRICT | _SORTED
 _dumps = orjson.dumps
 _loads = orjson.loads  # msgspec needs 10 µs for each 5e-324, which a hostile message can repeat
 _pack = msgspec.msgpack.Encoder().encode
@@ -182,7 +183,7 @@ def _quick_text(raw: bytes, bytes_max: int) -> bytes | None:
     try:
         value = _loads(raw)  # refuses what is no double (1e999), so that no number here is NaN or infinite
         try:
-            text = _dumps(value, None, _STRICT | _SORTED)
+            text = _dumps(value, None, _STRICT_SORTED)
         except TypeError:  # too long an integer; what else there is, is raised again
             text, long_integers = _dumps(value, None, _ANY_INTEGER | _SORTED), True
         floats = 0xCB in _pack(value)

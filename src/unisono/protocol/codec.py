@@ -121,12 +121,15 @@ _ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 
 
-def decode(data: bytes, *, depth_max: int = DEPTH_MAX, extensions: Sequence[str] = ()) -> Message:
+def decode(data: bytes, depth_max: int = DEPTH_MAX, extensions: Sequence[str] = ()) -> Message:
     """The message in `data`, or the WireError that says what is wrong with it (ENV-02, -04, -05).
 
     `extensions`: those of the connection, whose types and fields of messages it may send.
     """
-    if _SUBMIT in data[:64] and (submit := _plain_submit(data, depth_max, ATOMIC in extensions)) is not None:
+    if (
+        data.find(_SUBMIT, 0, 64) >= 0
+        and (submit := _plain_submit(data, depth_max, ATOMIC in extensions)) is not None
+    ):
         return submit
     if deeper_than(data, depth_max):
         raise BadRequest(f"JSON is nested deeper than {depth_max} levels")

@@ -139,6 +139,10 @@ Effect: TypeAlias = Reply | Verify | SubmitItems | StartSync | TellPresence | Re
 
 _ACK: Final = (Reply("heartbeat_ack", {}),)
 
+_AWAIT_CONNECT: Final = SessionState.AWAIT_CONNECT
+_SUBMIT: Final = Input.SUBMIT
+"""For what every submit passes: to look up a member of an Enum takes longer than to compare it."""
+
 
 class Session:
     """One connection's state, its identity once it has one, and nothing else.
@@ -160,7 +164,13 @@ class Session:
 
     def receive(self, message: Message) -> Sequence[Effect]:
         """What to do about a well-formed message."""
-        if self._state is SessionState.AWAIT_CONNECT:
+        if self._state is not _AWAIT_CONNECT and isinstance(message, SubmitEvents):  # as most
+            if self._speaks_for_another(message):
+                return self._refuse_other()
+            self._step(_SUBMIT)
+            atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
+            return (SubmitItems(message.events, False, atomic),)
+        if self._state is _AWAIT_CONNECT:
             match message:
                 case Connect():
                     return (Verify(message),)
@@ -172,12 +182,8 @@ class Session:
         if isinstance(message, Connect):
             return self._out_of_turn("already connected; open a new connection to connect again")
         if self._speaks_for_another(message):
-            return self.refuse(AuthFailed("client_id differs from the authenticated identity"))
-        match message:  # the most frequent first
-            case SubmitEvents():
-                self._step(Input.SUBMIT)
-                atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
-                return (SubmitItems(message.events, False, atomic),)
+            return self._refuse_other()
+        match message:
             case SubmitEvent():
                 self._step(Input.SUBMIT)
                 return (SubmitItems((message,), True),)
@@ -261,6 +267,9 @@ class Session:
     def _out_of_turn(self, message: str) -> Sequence[Effect]:
         self._step(Input.OUT_OF_TURN)
         return (Reply("error", BadRequest(message).payload()),)
+
+    def _refuse_other(self) -> Sequence[Effect]:
+        return self.refuse(AuthFailed("client_id differs from the authenticated identity"))
 
     def _speaks_for_another(self, message: Message) -> bool:
         """AUTH-05: a named client_id must be the authenticated one, in the payload and in every item."""
