@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
 from unisono.model.authorship import UNKNOWN, Authorship
@@ -32,6 +31,8 @@ LEAST_S = 0.001
 LOG_INTERVAL_S = 10.0
 """One line per rule and kind of trouble in this time; the line says how many were left out."""
 
+_RETURNS_NOTHING = "a reducer changes the state in place and returns nothing"
+
 log = logging.getLogger("unisono.model")
 
 
@@ -44,27 +45,42 @@ class RuleWatch(Protocol):
 
 
 class RuleVerdict:
-    """One event while rules are called for it, in one partition or in many.
+    """The event for which rules are called, in one partition or in many.
 
     Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
     that no rule can change what others see. `copies` are what reducers put of it into the states.
     """
 
-    __slots__ = ("_packed", "by", "copies", "payload", "spent_s")
+    __slots__ = ("_event", "_packed", "by", "copies", "payload", "spent_s")
 
-    def __init__(self, payload: JsonObject, by: Authorship) -> None:
+    def __init__(self) -> None:
+        self.copies = Copies()
+        self.begin({}, UNKNOWN)
+
+    def begin(self, payload: JsonObject, by: Authorship) -> None:
+        """The next rules are called for this event."""
         self.payload = payload
         self.by = by
         self.spent_s = 0.0
-        self.copies = Copies()
+        self.copies.forget()
         self._packed = packed(payload)
+        self._event: Event | None = None
 
     def event(self) -> Event:
         """The payload as the next rule sees it; a copy where it cannot be compared."""
-        return _event(self.payload if self._packed is not None else copied(self.payload), self.by)
+        if self._event is not None:
+            return self._event
+        if self._packed is None:
+            return _event(copied(self.payload), self.by)
+        event = _event(self.payload, self.by)
+        if not self.by.claims and "meta" not in self.payload:
+            self._event = event
+        return event
 
     def called(self) -> None:
         """A rule had the event in its hands."""
+        if self._event is not None and (self._event.meta or self._event.claims):
+            self._event = None  # they are no part of the payload, and empty in what the next rule sees
         if self._packed is not None and packed(self.payload) != self._packed:
             before = unpacked(self._packed)
             for key in ("data", "meta"):
@@ -85,7 +101,7 @@ class RuleCalls:
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
         self.rules = rules
-        self.budget_ms = budget_ms
+        self.budget_s = budget_ms / 1000
         self.clock: Callable[[], float] = perf_counter
         self.timeout_s: float | None = None
         self.slow: dict[str, int] = {}
@@ -95,7 +111,8 @@ class RuleCalls:
         self.watch: RuleWatch | None = None
         self.quiet = False
         self._limit: Limit | None = None
-        self._judged: RuleVerdict | None = None
+        self._spent = ThreadTime()
+        self._judged = RuleVerdict()
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def refusals(
@@ -119,16 +136,10 @@ class RuleCalls:
                 self._report(rule, "meddling", "the check %s changed the state; undone", exc_info=False)
             if over:
                 break
-        return found[:ERRORS_MAX]
+        return found[:ERRORS_MAX] if found else found
 
     def reduce(
-        self,
-        state: TrackedDict,
-        journal: Journal,
-        payload: JsonObject,
-        by: Authorship = UNKNOWN,
-        *,
-        replay: bool = False,
+        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
     ) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
         rule = self.rules.reducer(_schema(payload))
@@ -136,12 +147,8 @@ class RuleCalls:
             return
         mark = journal.mark()
         try:
-            if replay:
-                returned = self._timed(rule, None, None, state, _event(copied(payload), by))
-            else:
-                returned = self._judge(rule, state, journal, payload, by)
-            if returned is not None:
-                raise TypeError("a reducer changes the state in place and returns nothing")
+            if self._judge(rule, state, journal, payload, by) is not None:
+                raise TypeError(_RETURNS_NOTHING)
         except RuleTimeout as error:
             journal.rollback(mark)
             raise RuleFailed(self._stopped("reducer", rule).message) from error
@@ -149,6 +156,35 @@ class RuleCalls:
             journal.rollback(mark)
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
+
+    def replay(
+        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship, *, shared: bool
+    ) -> None:
+        """As `reduce`, for an event of the log: without a limit. `shared`: others use the payload too."""
+        rule = self.rules.reducer(_schema(payload))
+        if rule is None:
+            return
+        mark = journal.mark()
+        watch, clock = self.watch, self.clock
+        event = _event(copied(payload) if shared else payload, by)
+        self.running = rule.label
+        if watch is not None:
+            watch.begin(rule.label, False)
+        started = clock()
+        try:
+            if rule.call(state, event) is not None:
+                raise TypeError(_RETURNS_NOTHING)
+        except (Exception, SystemExit) as error:
+            journal.rollback(mark)
+            self._failure(rule)
+            raise RuleFailed(_says("reducer", rule)) from error
+        finally:
+            took_s = clock() - started
+            self.running = None
+            if watch is not None:
+                watch.end()
+            if took_s > self.budget_s:
+                self._slow(rule, took_s)
 
     def undo(
         self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
@@ -159,7 +195,7 @@ class RuleCalls:
             return None
         mark = journal.mark()
         try:
-            made = _call(rule, state, _event(copied(payload), by))
+            made = rule.call(state, _event(copied(payload), by))
             return (
                 None
                 if made is None
@@ -185,43 +221,40 @@ class RuleCalls:
     ) -> Any:
         """Call a rule for an event that is being judged."""
         judged = self._judged
-        if judged is None or judged.payload is not payload or judged.by is not by:
-            judged = self._judged = RuleVerdict(payload, by)
-        event = judged.event()
-        left_s = spent = None
-        if self.timeout_s is not None:
-            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), ThreadTime()
+        if judged.payload is not payload or judged.by is not by:
+            judged.begin(payload, by)
+        event, watch, timeout_s, spent = judged.event(), self.watch, self.timeout_s, self._spent
+        left_s = 0.0 if timeout_s is None else max(LEAST_S, timeout_s - judged.spent_s)
         journal.copies = judged.copies
+        self.running = rule.label
+        if watch is not None:
+            watch.begin(rule.label, timeout_s is not None)
+        started = self.clock()
         try:
-            return self._timed(rule, left_s, spent, state, event)
+            if timeout_s is None:
+                return rule.call(state, event)
+            spent.restart(monotonic(), left_s)
+            limit = self._limit
+            if limit is None:
+                limit = self._limit = limit_of_this_thread()
+            return limit.run(left_s, spent, rule.call, state, event)
         finally:
-            if spent is not None and left_s is not None:
+            took_s = self.clock() - started
+            self.running = None
+            if watch is not None:
+                watch.end()
+            if timeout_s is not None:
                 judged.spent_s += spent.counted_s(left_s)
             journal.copies = FORGETFUL
             judged.called()
+            if took_s > self.budget_s:
+                self._slow(rule, took_s)
 
-    def _timed(
-        self, rule: Rule, limit_s: float | None, spent: ThreadTime | None, state: TrackedDict, event: Event
-    ) -> Any:
-        self.running = rule.label
-        if self.watch is not None:
-            self.watch.begin(rule.label, limit_s is not None)
-        started = self.clock()
-        try:
-            if limit_s is None or spent is None:
-                return _call(rule, state, event)
-            if self._limit is None:
-                self._limit = limit_of_this_thread()
-            return self._limit.run(limit_s, spent, _call, rule, state, event)
-        finally:
-            took_ms = (self.clock() - started) * 1000
-            self.running = None
-            if self.watch is not None:
-                self.watch.end()
-            if took_ms > self.budget_ms:
-                self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
-                says = f"the rule %s took {took_ms:.0f} ms; its budget is {self.budget_ms:g} ms"
-                self._report(rule, "slow", says, exc_info=False)
+    def _slow(self, rule: Rule, took_s: float) -> None:
+        self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
+        budget_ms = self.budget_s * 1000
+        says = f"the rule %s took {took_s * 1000:.0f} ms; its budget is {budget_ms:g} ms"
+        self._report(rule, "slow", says, exc_info=False)
 
     def _failure(self, rule: Rule) -> None:
         self.failed[rule.label] = self.failed.get(rule.label, 0) + 1
@@ -251,12 +284,6 @@ class RuleCalls:
         log.warning(says, rule.label, exc_info=exc_info)
 
 
-def _call(rule: Rule, state: TrackedDict, event: Event) -> Any:
-    """All that runs code of the rule: a check may be a generator."""
-    returned = rule.function(state, event)
-    return _complaints(returned) if rule.kind == "check" else returned
-
-
 def _event(payload: Any, by: Authorship) -> Event:
     """`claims` are copied: several events have the same."""
     claims: Any = copied(by.claims) if by.claims else {}
@@ -275,14 +302,6 @@ def _schema(payload: JsonObject) -> str:
     schema = payload["schema"]
     assert isinstance(schema, str), "the shape was checked before"
     return schema
-
-
-def _complaints(returned: Any) -> list[FieldError]:
-    found = [] if returned is None else list(islice(returned, ERRORS_MAX))
-    for each in found:
-        if not isinstance(each, FieldError):
-            raise TypeError(f"a check gives FieldErrors, not {type(each).__name__!r}; see refuse()")
-    return found
 
 
 def _says(kind: str, rule: Rule) -> str:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 AGAIN_S: Final = 0.005
 """Between two attempts to interrupt a rule that caught the first, or was in the middle of a change."""
@@ -40,7 +40,13 @@ PATIENCE: Final = 2
 BRIEF_S: Final = 0.0005
 """Of a rule that took no longer, all its time counts as its own: asking for the time of the thread takes longer."""
 
+CPU_TIME_AGE: Final = 0.01
+"""Part of the time a rule is allowed for which the CPU time of its thread is not asked again."""
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+RuleCall: TypeAlias = Callable[[Any, Any], Any]
+"""A rule, to be called with a state and an event."""
 
 _whole_codes: set[CodeType] = set()
 
@@ -67,17 +73,30 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
 
 
 class ThreadTime:
-    """The time a thread has used since this was made, at `began_s` of the monotonic clock."""
+    """The time a thread has used since `began_s` of the monotonic clock.
 
-    __slots__ = ("_cpu_s", "began_s")
+    Asking for the CPU time of a thread takes longer than most rules, so the answer serves all calls that begin a short
+    time after it. All time in between counts as used before the call: what is said to be used in it is never too much,
+    and too little by `CPU_TIME_AGE` of what it is allowed at most.
+    """
+
+    __slots__ = ("_asked_s", "_cpu_s", "began_s")
 
     def __init__(self) -> None:
         self._cpu_s = time.thread_time()
-        self.began_s = time.monotonic()
+        self.began_s = self._asked_s = time.monotonic()
+
+    def restart(self, now_s: float, seconds: float) -> None:
+        """A call that is allowed so many seconds begins."""
+        self.began_s = now_s
+        if now_s - self._asked_s > seconds * CPU_TIME_AGE:
+            self._cpu_s = time.thread_time()
+            self._asked_s = now_s
 
     def cpu_s(self, thread: int | None = None) -> float:
         """`thread`: which one it is, when another one asks."""
-        return (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+        used_s = (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+        return used_s - (self.began_s - self._asked_s)
 
     def wall_s(self) -> float:
         return time.monotonic() - self.began_s
@@ -113,7 +132,7 @@ class AlarmLimit:
         self._rings_at_s = math.inf
         """When the timer rings first; from then on it does every AGAIN_S. Infinite while it is stopped."""
 
-    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any:
         self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
         self._rings, self._raised = 0, False
         if AlarmLimit.owner is not self:
@@ -124,7 +143,7 @@ class AlarmLimit:
             self._rings_at_s = rings_at_s
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
-            returned = function(*arguments)
+            returned = function(state, event)
         finally:
             self._boundary = None
         if self._raised:
@@ -184,13 +203,13 @@ class ThreadLimit:
         self._raised = False
         threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
 
-    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any:
         self._rings, self._raised = 0, False
         try:
             self._armed.set()
             self._call = threading.get_ident(), sys._getframe(), seconds, spent
             try:
-                returned = function(*arguments)
+                returned = function(state, event)
             finally:
                 self._disarm()
             if self._raised:
@@ -239,9 +258,7 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 class Limit(Protocol):
     """Runs a function until `spent` says so many seconds; `RuleTimeout` then."""
 
-    def run(
-        self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any
-    ) -> Any: ...
+    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any: ...
 
     def rest(self) -> None:
         """No rule is called for a while."""

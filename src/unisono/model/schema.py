@@ -154,9 +154,11 @@ class SchemaProfile:
         payloads = self._calls.undo(state.value, state.journal, _payload(event), by)
         return None if payloads is None else [{"type": EVENT_TYPE, "payload": each} for each in payloads]
 
-    def replay(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
-        """The same for an event of the log: no limit of time counts."""
-        self._calls.reduce(state.value, state.journal, _payload(event), by, replay=True)
+    def replay(
+        self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN, *, shared: bool = True
+    ) -> None:
+        """As `apply`, for an event of the log: no limit of time counts. `shared`: others use the event too."""
+        self._calls.replay(state.value, state.journal, _payload(event), by, shared=shared)
 
     def empty(self) -> SchemaState:
         return SchemaState()
