@@ -102,7 +102,7 @@ def list_changes(draw: st.DrawFn) -> Change:
         lambda x: x.remove(x[index]),
         lambda x: x.sort(key=by_text),
         lambda x: x.sort(key=by_text, reverse=True),
-        lambda x: sort(x),
+        sort,
         lambda x: x.reverse(),
         lambda x: x.clear(),
         lambda x: put(x, index, value),

@@ -39,7 +39,9 @@ STUCK_FILE: Final = "stuck-events.jsonl"
 STUCK_MAX: Final = 1_000
 """Events remembered; each has ended the server once."""
 
-_CALL: Final = struct.Struct("=dBH")  # since when, in the clock that all processes share, or 0; judging?; the rule
+_CALL: Final = struct.Struct(
+    "=dBH"
+)  # since when, in the clock that all processes share, or 0; judging?; the rule
 _EVENT: Final = struct.Struct("=HB")  # how long its id and its hash are
 _DIGEST: Final = struct.Struct("=H")
 _SINCE_BYTES: Final = 8

@@ -75,9 +75,9 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
 class ThreadTime:
     """The time a thread has used since `began_s` of the monotonic clock.
 
-    Asking for the CPU time of a thread takes longer than most rules, so the answer serves all calls that begin a short
-    time after it. All time in between counts as used before the call: what is said to be used in it is never too much,
-    and too little by `CPU_TIME_AGE` of what it is allowed at most.
+    Asking for the CPU time of a thread takes longer than most rules, so one answer serves all calls that begin soon
+    after it. The time in between counts as used before the call: what a call is said to use is never too much, and
+    too little by `CPU_TIME_AGE` of what it is allowed at most.
     """
 
     __slots__ = ("_asked_s", "_cpu_s", "began_s")
