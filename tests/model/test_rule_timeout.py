@@ -73,7 +73,7 @@ def test_an_interruption_never_breaks_a_change_apart(work: Callable[[str], None]
 
 def run(limit: Limit, seconds: float, work: Callable[[], Any]) -> Any:
     """What `work` gives, as a rule with so much time."""
-    return limit.run(seconds, ThreadTime(), lambda _state, _event: work(), None, None)
+    return limit.run(seconds, lambda _state, _event: work(), None, None)
 
 
 def one_timer_for_many_rules() -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, Protocol
 
 from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.freeze import FORGETFUL, Copies
 from unisono.model.journal import Journal
 from unisono.model.registry import ERRORS_MAX
-from unisono.model.rule_timeout import Limit, RuleTimeout, ThreadTime, limit_of_this_thread
+from unisono.model.rule_timeout import BRIEF_S, Limit, RuleTimeout, limit_of_this_thread
 from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
 from unisono.model.tracked import TrackedDict
 from unisono.model.values import copied, packed, unpacked
@@ -48,10 +48,11 @@ class RuleVerdict:
     """The event for which rules are called, in one partition or in many.
 
     Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
-    that no rule can change what others see. `copies` are what reducers put of it into the states.
+    that no rule can change what others see. `copies` are what reducers put of it into the states. `event` is what the
+    next rule sees, None while it has yet to be made.
     """
 
-    __slots__ = ("_event", "_packed", "by", "copies", "payload", "spent_s")
+    __slots__ = ("_packed", "by", "copies", "event", "payload", "spent_s")
 
     def __init__(self) -> None:
         self.copies = Copies()
@@ -64,23 +65,18 @@ class RuleVerdict:
         self.spent_s = 0.0
         self.copies.forget()
         self._packed = packed(payload)
-        self._event: Event | None = None
+        self.event: Event | None = None
 
-    def event(self) -> Event:
-        """The payload as the next rule sees it; a copy where it cannot be compared."""
-        if self._event is not None:
-            return self._event
-        if self._packed is None:
-            return _event(copied(self.payload), self.by)
-        event = _event(self.payload, self.by)
-        if not self.by.claims and "meta" not in self.payload:
-            self._event = event
+    def make_event(self) -> Event:
+        """The payload as rules see it; a copy where it cannot be compared."""
+        payload = self.payload if self._packed is not None else copied(self.payload)
+        self.event = event = _event(payload, self.by)
         return event
 
-    def called(self) -> None:
-        """A rule had the event in its hands."""
-        if self._event is not None and (self._event.meta or self._event.claims):
-            self._event = None  # they are no part of the payload, and empty in what the next rule sees
+    def called(self, event: Event) -> None:
+        """A rule had this in its hands."""
+        if event.meta or self.by.claims or event.claims or self._packed is None:
+            self.event = None  # not all of it is looked at below: the next rule gets its own
         if self._packed is not None and packed(self.payload) != self._packed:
             before = unpacked(self._packed)
             for key in ("data", "meta"):
@@ -111,7 +107,6 @@ class RuleCalls:
         self.watch: RuleWatch | None = None
         self.quiet = False
         self._limit: Limit | None = None
-        self._spent = ThreadTime()
         self._judged = RuleVerdict()
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
@@ -120,8 +115,9 @@ class RuleCalls:
     ) -> list[FieldError]:
         """What the checks of the payload's schema say; the state is left as it was."""
         found: list[FieldError] = []
+        entries = journal.entries
         for rule in self.rules.checks(_schema(payload)):
-            mark = journal.mark()
+            unchanged = len(entries)
             over = False
             try:
                 found += self._judge(rule, state, journal, payload, by)
@@ -131,8 +127,8 @@ class RuleCalls:
             except (Exception, SystemExit):
                 self._failure(rule)
                 found.append(FieldError(SCHEMA_FIELD, _says("check", rule)))
-            if journal.mark() != mark:
-                journal.rollback(mark)
+            if len(entries) != unchanged:
+                journal.rollback(journal.mark() - len(entries) + unchanged)
                 self._report(rule, "meddling", "the check %s changed the state; undone", exc_info=False)
             if over:
                 break
@@ -164,27 +160,23 @@ class RuleCalls:
         rule = self.rules.reducer(_schema(payload))
         if rule is None:
             return
-        mark = journal.mark()
-        watch, clock = self.watch, self.clock
+        unchanged = len(journal.entries)
         event = _event(copied(payload) if shared else payload, by)
         self.running = rule.label
+        watch = self.watch
         if watch is not None:
             watch.begin(rule.label, False)
-        started = clock()
         try:
-            if rule.call(state, event) is not None:
+            if self._timed(rule, state, event) is not None:
                 raise TypeError(_RETURNS_NOTHING)
         except (Exception, SystemExit) as error:
-            journal.rollback(mark)
+            journal.rollback(journal.mark() - len(journal.entries) + unchanged)
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
         finally:
-            took_s = clock() - started
             self.running = None
             if watch is not None:
                 watch.end()
-            if took_s > self.budget_s:
-                self._slow(rule, took_s)
 
     def undo(
         self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
@@ -220,35 +212,49 @@ class RuleCalls:
         self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
     ) -> Any:
         """Call a rule for an event that is being judged."""
-        judged = self._judged
+        judged, watch, timeout_s = self._judged, self.watch, self.timeout_s
         if judged.payload is not payload or judged.by is not by:
             judged.begin(payload, by)
-        event, watch, timeout_s, spent = judged.event(), self.watch, self.timeout_s, self._spent
-        left_s = 0.0 if timeout_s is None else max(LEAST_S, timeout_s - judged.spent_s)
+        event = judged.event or judged.make_event()
         journal.copies = judged.copies
         self.running = rule.label
         if watch is not None:
             watch.begin(rule.label, timeout_s is not None)
-        started = self.clock()
         try:
             if timeout_s is None:
-                return rule.call(state, event)
-            spent.restart(monotonic(), left_s)
-            limit = self._limit
-            if limit is None:
-                limit = self._limit = limit_of_this_thread()
-            return limit.run(left_s, spent, rule.call, state, event)
+                return self._timed(rule, state, event)
+            return self._limited(rule, state, event, max(LEAST_S, timeout_s - judged.spent_s))
         finally:
-            took_s = self.clock() - started
             self.running = None
             if watch is not None:
                 watch.end()
-            if timeout_s is not None:
-                judged.spent_s += spent.counted_s(left_s)
             journal.copies = FORGETFUL
-            judged.called()
+            judged.called(event)
+
+    def _timed(self, rule: Rule, state: TrackedDict, event: Event) -> Any:
+        started = self.clock()
+        try:
+            return rule.call(state, event)
+        finally:
+            took_s = self.clock() - started
             if took_s > self.budget_s:
                 self._slow(rule, took_s)
+
+    def _limited(self, rule: Rule, state: TrackedDict, event: Event, left_s: float) -> Any:
+        """Call a rule that is stopped after `left_s`; what it took counts for its event."""
+        limit = self._limit
+        if limit is None:
+            limit = self._limit = limit_of_this_thread()
+        try:
+            return limit.run(left_s, rule.call, state, event)
+        finally:
+            took_s = limit.spent.wall_s()
+            if took_s < BRIEF_S:
+                self._judged.spent_s += took_s
+            else:
+                self._judged.spent_s += limit.spent.counted_s(left_s)
+                if took_s > self.budget_s:
+                    self._slow(rule, took_s)
 
     def _slow(self, rule: Rule, took_s: float) -> None:
         self.slow[rule.label] = self.slow.get(rule.label, 0) + 1

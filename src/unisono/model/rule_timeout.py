@@ -86,9 +86,9 @@ class ThreadTime:
         self._cpu_s = time.thread_time()
         self.began_s = self._asked_s = time.monotonic()
 
-    def restart(self, now_s: float, seconds: float) -> None:
+    def restart(self, seconds: float) -> None:
         """A call that is allowed so many seconds begins."""
-        self.began_s = now_s
+        self.began_s = now_s = time.monotonic()
         if now_s - self._asked_s > seconds * CPU_TIME_AGE:
             self._cpu_s = time.thread_time()
             self._asked_s = now_s
@@ -126,20 +126,23 @@ class AlarmLimit:
     def __init__(self) -> None:
         self._boundary: FrameType | None = None
         self._seconds = 0.0
-        self._spent = ThreadTime()
+        self.spent = ThreadTime()
         self._rings = 0
         self._raised = False
         self._rings_at_s = math.inf
         """When the timer rings first; from then on it does every AGAIN_S. Infinite while it is stopped."""
 
-    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any:
-        self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any:
+        spent = self.spent
+        spent.restart(seconds)
+        self._boundary, self._seconds = sys._getframe(), seconds
         self._rings, self._raised = 0, False
         if AlarmLimit.owner is not self:
             signal.signal(signal.SIGALRM, self._ring)
             AlarmLimit.owner, self._rings_at_s = self, math.inf
-        rings_at_s = spent.began_s + seconds
-        if not spent.began_s <= self._rings_at_s <= rings_at_s:
+        began_s = spent.began_s
+        rings_at_s = began_s + seconds
+        if not began_s <= self._rings_at_s <= rings_at_s:
             self._rings_at_s = rings_at_s
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
@@ -159,8 +162,8 @@ class AlarmLimit:
         if self._boundary is None:
             self.rest()
             return
-        self._rings += self._spent.wall_s() >= self._seconds
-        over = self._spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
+        self._rings += self.spent.wall_s() >= self._seconds
+        over = self.spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
         if over and _may_interrupt(frame, self._boundary):
             self._raised = True
             raise RuleTimeout
@@ -198,16 +201,18 @@ class ThreadLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._armed = threading.Event()
-        self._call: tuple[int, FrameType, float, ThreadTime] | None = None
+        self._call: tuple[int, FrameType, float] | None = None
+        self.spent = ThreadTime()
         self._rings = 0
         self._raised = False
         threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
 
-    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any:
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any:
+        self.spent.restart(seconds)
         self._rings, self._raised = 0, False
         try:
             self._armed.set()
-            self._call = threading.get_ident(), sys._getframe(), seconds, spent
+            self._call = threading.get_ident(), sys._getframe(), seconds
             try:
                 returned = function(state, event)
             finally:
@@ -241,9 +246,9 @@ class ThreadLimit:
             with self._lock:
                 if self._call is None:
                     continue
-                thread, boundary, seconds, spent = self._call
-                self._rings += spent.wall_s() > seconds
-                if spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
+                thread, boundary, seconds = self._call
+                self._rings += self.spent.wall_s() > seconds
+                if self.spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
                     continue
                 if _may_interrupt(sys._current_frames().get(thread), boundary):
                     self._raised = True
@@ -256,9 +261,11 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class Limit(Protocol):
-    """Runs a function until `spent` says so many seconds; `RuleTimeout` then."""
+    """Runs a function until `spent`, its time, says so many seconds; `RuleTimeout` then."""
 
-    def run(self, seconds: float, spent: ThreadTime, function: RuleCall, state: Any, event: Any) -> Any: ...
+    spent: ThreadTime
+
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any: ...
 
     def rest(self) -> None:
         """No rule is called for a while."""
