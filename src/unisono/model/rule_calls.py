@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
 from unisono.model.authorship import UNKNOWN, Authorship
@@ -58,7 +58,7 @@ class RuleVerdict:
         self.copies = Copies()
         self.begin({}, UNKNOWN)
 
-    def begin(self, payload: JsonObject, by: Authorship) -> None:
+    def begin(self, payload: Any, by: Authorship) -> None:
         """The next rules are called for this event."""
         self.payload = payload
         self.by = by
@@ -91,13 +91,14 @@ class RuleVerdict:
 class RuleCalls:
     """Runs the rules of one model against states, and keeps count per rule label.
 
-    `running` names the rule being called, and `watch` is called around it. `quiet`: failures are counted and not
-    logged.
+    `running` names the rule that is called without a limit; `watch` is called around every rule. `quiet`: failures are
+    counted and not logged.
     """
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
         self.rules = rules
         self.budget_s = budget_ms / 1000
+        self._unremarkable_s = min(BRIEF_S, self.budget_s)
         self.clock: Callable[[], float] = perf_counter
         self.timeout_s: float | None = None
         self.slow: dict[str, int] = {}
@@ -111,16 +112,20 @@ class RuleCalls:
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def refusals(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN
     ) -> list[FieldError]:
         """What the checks of the payload's schema say; the state is left as it was."""
         found: list[FieldError] = []
+        checks = self.rules.checks(payload["schema"])
+        if not checks:
+            return found
+        self._begin(payload, by)
         entries = journal.entries
-        for rule in self.rules.checks(_schema(payload)):
+        for rule in checks:
             unchanged = len(entries)
             over = False
             try:
-                found += self._judge(rule, state, journal, payload, by)
+                found += self._judge(rule, state)
             except RuleTimeout:
                 found.append(self._stopped("check", rule))
                 over = True
@@ -128,61 +133,55 @@ class RuleCalls:
                 self._failure(rule)
                 found.append(FieldError(SCHEMA_FIELD, _says("check", rule)))
             if len(entries) != unchanged:
-                journal.rollback(journal.mark() - len(entries) + unchanged)
+                journal.undo_all_but(unchanged)
                 self._report(rule, "meddling", "the check %s changed the state; undone", exc_info=False)
             if over:
                 break
         return found[:ERRORS_MAX] if found else found
 
-    def reduce(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
-    ) -> None:
+    def reduce(self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
-        rule = self.rules.reducer(_schema(payload))
+        rule = self.rules.reducer(payload["schema"])
         if rule is None:
             return
-        mark = journal.mark()
+        self._begin(payload, by)
+        unchanged = len(journal.entries)
+        journal.copies = self._judged.copies
         try:
-            if self._judge(rule, state, journal, payload, by) is not None:
+            if self._judge(rule, state) is not None:
                 raise TypeError(_RETURNS_NOTHING)
         except RuleTimeout as error:
-            journal.rollback(mark)
+            journal.undo_all_but(unchanged)
             raise RuleFailed(self._stopped("reducer", rule).message) from error
         except (Exception, SystemExit) as error:
-            journal.rollback(mark)
+            journal.undo_all_but(unchanged)
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
+        finally:
+            journal.copies = FORGETFUL
 
     def replay(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship, *, shared: bool
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship, *, shared: bool
     ) -> None:
         """As `reduce`, for an event of the log: without a limit. `shared`: others use the payload too."""
-        rule = self.rules.reducer(_schema(payload))
+        rule = self.rules.reducer(payload["schema"])
         if rule is None:
             return
         unchanged = len(journal.entries)
         event = _event(copied(payload) if shared else payload, by)
-        self.running = rule.label
-        watch = self.watch
-        if watch is not None:
-            watch.begin(rule.label, False)
         try:
             if self._timed(rule, state, event) is not None:
                 raise TypeError(_RETURNS_NOTHING)
         except (Exception, SystemExit) as error:
-            journal.rollback(journal.mark() - len(journal.entries) + unchanged)
+            journal.undo_all_but(unchanged)
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
-        finally:
-            self.running = None
-            if watch is not None:
-                watch.end()
 
     def undo(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN
     ) -> list[JsonObject] | None:
         """The payloads of the events that take this one back, from the state before it; None where nothing does."""
-        rule = self.rules.undoing(_schema(payload))
+        rule = self.rules.undoing(payload["schema"])
         if rule is None:
             return None
         mark = journal.mark()
@@ -208,55 +207,65 @@ class RuleCalls:
         if self._limit is not None:
             self._limit.rest()
 
-    def _judge(
-        self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
-    ) -> Any:
-        """Call a rule for an event that is being judged."""
-        judged, watch, timeout_s = self._judged, self.watch, self.timeout_s
+    def _begin(self, payload: Any, by: Authorship) -> None:
+        """The next rules are called for this event, unless that has been said before."""
+        judged = self._judged
         if judged.payload is not payload or judged.by is not by:
             judged.begin(payload, by)
+
+    def _judge(self, rule: Rule, state: TrackedDict) -> Any:
+        """Call a rule for the event that is being judged: what it takes counts for the event."""
+        judged = self._judged
         event = judged.event or judged.make_event()
-        journal.copies = judged.copies
-        self.running = rule.label
-        if watch is not None:
-            watch.begin(rule.label, timeout_s is not None)
-        try:
-            if timeout_s is None:
+        timeout_s = self.timeout_s
+        if timeout_s is None:
+            try:
                 return self._timed(rule, state, event)
-            return self._limited(rule, state, event, max(LEAST_S, timeout_s - judged.spent_s))
-        finally:
-            self.running = None
-            if watch is not None:
-                watch.end()
-            journal.copies = FORGETFUL
-            judged.called(event)
-
-    def _timed(self, rule: Rule, state: TrackedDict, event: Event) -> Any:
-        started = self.clock()
-        try:
-            return rule.call(state, event)
-        finally:
-            took_s = self.clock() - started
-            if took_s > self.budget_s:
-                self._slow(rule, took_s)
-
-    def _limited(self, rule: Rule, state: TrackedDict, event: Event, left_s: float) -> Any:
-        """Call a rule that is stopped after `left_s`; what it took counts for its event."""
-        limit = self._limit
-        if limit is None:
-            limit = self._limit = limit_of_this_thread()
+            finally:
+                judged.called(event)
+        left_s = timeout_s - judged.spent_s
+        if left_s < LEAST_S:
+            left_s = LEAST_S
+        limit, watch = self._limit or self._make_limit(), self.watch
+        if watch is not None:
+            watch.begin(rule.label, True)
         try:
             return limit.run(left_s, rule.call, state, event)
         finally:
-            took_s = limit.spent.wall_s()
-            if took_s < BRIEF_S:
-                self._judged.spent_s += took_s
+            took_s = monotonic() - limit.spent.began_s
+            if watch is not None:
+                watch.end()
+            judged.called(event)
+            if took_s < self._unremarkable_s:
+                judged.spent_s += took_s
             else:
-                self._judged.spent_s += limit.spent.counted_s(left_s)
-                if took_s > self.budget_s:
-                    self._slow(rule, took_s)
+                judged.spent_s += limit.spent.counted_s(left_s)
+                self._note_time(rule, took_s)
 
-    def _slow(self, rule: Rule, took_s: float) -> None:
+    def _make_limit(self) -> Limit:
+        self._limit = limit = limit_of_this_thread()
+        return limit
+
+    def _timed(self, rule: Rule, state: TrackedDict, event: Event) -> Any:
+        """Call a rule without a limit."""
+        clock, watch = self.clock, self.watch
+        self.running = rule.label
+        if watch is not None:
+            watch.begin(rule.label, False)
+        started = clock()
+        try:
+            return rule.call(state, event)
+        finally:
+            took_s = clock() - started
+            self.running = None
+            if watch is not None:
+                watch.end()
+            if took_s > self.budget_s:
+                self._note_time(rule, took_s)
+
+    def _note_time(self, rule: Rule, took_s: float) -> None:
+        if took_s <= self.budget_s:
+            return
         self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
         budget_ms = self.budget_s * 1000
         says = f"the rule %s took {took_s * 1000:.0f} ms; its budget is {budget_ms:g} ms"
@@ -302,12 +311,6 @@ def _event(payload: Any, by: Authorship) -> Event:
         claims,
         by.committed_at,
     )
-
-
-def _schema(payload: JsonObject) -> str:
-    schema = payload["schema"]
-    assert isinstance(schema, str), "the shape was checked before"
-    return schema
 
 
 def _says(kind: str, rule: Rule) -> str:
