@@ -16,7 +16,7 @@ import pytest
 
 from tests.authority.endless import write_endless_model
 from unisono.model.load import load_model
-from unisono.model.rule_timeout import AlarmLimit, RuleTimeout, ThreadLimit, ThreadTime
+from unisono.model.rule_timeout import AlarmLimit, Limit, RuleTimeout, ThreadLimit, ThreadTime
 from unisono.model.rules import RuleFailed
 
 # Raised while a callback of the interpreter runs (a weak reference's, the collector's), it is ignored there.
@@ -71,6 +71,11 @@ def test_an_interruption_never_breaks_a_change_apart(work: Callable[[str], None]
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def run(limit: Limit, seconds: float, work: Callable[[], Any]) -> Any:
+    """What `work` gives, as a rule with so much time."""
+    return limit.run(seconds, lambda _state, _event: work(), None, None)
+
+
 def one_timer_for_many_rules() -> None:
     """In the main thread the timer runs on from rule to rule, and each rule still has its own time."""
     limit = AlarmLimit()
@@ -84,23 +89,23 @@ def one_timer_for_many_rules() -> None:
     def left() -> float:
         return signal.getitimer(signal.ITIMER_REAL)[0]
 
-    assert limit.run(0.3, ThreadTime(), busy, 0.01) == "returned"
+    assert run(limit, 0.3, lambda: busy(0.01)) == "returned"
     first = left()
     assert 0 < first <= 0.3
-    assert limit.run(0.3, ThreadTime(), busy, 0.01) == "returned"
+    assert run(limit, 0.3, lambda: busy(0.01)) == "returned"
     assert left() <= first - 0.01, "it was set again"
     with pytest.raises(RuleTimeout):  # a rule with less time does not wait for the first ring
-        limit.run(0.02, ThreadTime(), busy, 0.2)
+        run(limit, 0.02, lambda: busy(0.2))
     time.sleep(0.05)  # a ring outside any rule stops it
     assert left() == 0
-    assert limit.run(0.02, ThreadTime(), busy, 0.001) == "returned"
+    assert run(limit, 0.02, lambda: busy(0.001)) == "returned"
     for _ in range(20):  # rings that come within a rule which has time left do nothing
-        assert limit.run(0.5, ThreadTime(), busy, 0.005) == "returned"
+        assert run(limit, 0.5, lambda: busy(0.005)) == "returned"
     began = time.perf_counter()
     with pytest.raises(RuleTimeout):  # and one that waits is stopped, whoever set the timer
-        limit.run(0.05, ThreadTime(), lambda: time.sleep(30))
+        run(limit, 0.05, lambda: time.sleep(30))
     assert time.perf_counter() - began < 10
-    assert limit.run(0.3, ThreadTime(), busy, 0.001) == "returned"
+    assert run(limit, 0.3, lambda: busy(0.001)) == "returned"
     limit.rest()
     assert left() == 0
 
@@ -134,7 +139,7 @@ def test_what_returns_in_time_is_left_alone_also_at_the_last_moment() -> None:
                 return "returned"
 
             try:
-                seen.add(limit.run(0.005, ThreadTime(), busy))
+                seen.add(run(limit, 0.005, busy))
             except RuleTimeout:
                 seen.add("stopped")
             for _ in range(1_000):
@@ -167,7 +172,7 @@ def test_a_rule_that_waits_is_stopped_too() -> None:
 
     def work() -> str:
         try:
-            ThreadLimit().run(0.05, ThreadTime(), wait)
+            run(ThreadLimit(), 0.05, wait)
         except RuleTimeout:
             return "stopped"
         return "returned"
@@ -179,17 +184,17 @@ def two_limits_and_a_fork() -> None:
     """The process has one timer: each limit that runs a rule takes it over, in a forked process too."""
     first, second = AlarmLimit(), AlarmLimit()
     for limit in (first, second, first):
-        assert limit.run(0.5, ThreadTime(), int) == 0
+        assert run(limit, 0.5, int) == 0
         with pytest.raises(RuleTimeout):
-            limit.run(0.02, ThreadTime(), lambda: time.sleep(30))
-        assert limit.run(60.0, ThreadTime(), int) == 0  # the timer runs on
+            run(limit, 0.02, lambda: time.sleep(30))
+        assert run(limit, 60.0, int) == 0  # the timer runs on
     child = os.fork()
     if child == 0:
         with pytest.raises(RuleTimeout):
-            first.run(0.05, ThreadTime(), lambda: time.sleep(30))
+            run(first, 0.05, lambda: time.sleep(30))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    first.run(0.001, ThreadTime(), int)  # and is stopped before the process ends
+    run(first, 0.001, int)  # and is stopped before the process ends
 
 
 @pytest.mark.req("LIM-07")

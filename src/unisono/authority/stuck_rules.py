@@ -39,11 +39,15 @@ STUCK_FILE: Final = "stuck-events.jsonl"
 STUCK_MAX: Final = 1_000
 """Events remembered; each has ended the server once."""
 
-_CALL: Final = struct.Struct("<dB")  # since when, in the clock that all processes share, or 0; while judging?
-_SIZES: Final = struct.Struct("<HHH")
-_RULE_AT: Final = _CALL.size
+_CALL: Final = struct.Struct(
+    "=dBH"
+)  # since when, in the clock that all processes share, or 0; judging?; the rule
+_EVENT: Final = struct.Struct("=HB")  # how long its id and its hash are
+_DIGEST: Final = struct.Struct("=H")
+_SINCE_BYTES: Final = 8
 _EVENT_AT: Final = 1024
-_ROOM: Final = 4096
+_DIGEST_AT: Final = 4096
+_ROOM: Final = 8192
 _TEXT_MAX: Final = 800
 
 
@@ -76,10 +80,14 @@ class RunningCall:
 
     def __init__(self, refused: dict[tuple[str, str], StuckRule] | None = None) -> None:
         self._memory = mmap.mmap(-1, _ROOM)
+        self._since_s = memoryview(self._memory)[:_SINCE_BYTES].cast("d")
         self._refused = refused or {}
         self._event: tuple[str, bytes, str] | None = None
         """The event of the next calls, while it is not written yet."""
-        self._rules: dict[str, bytes] = {}
+        self._digest = ""
+        """Of the model that is written there."""
+        self._calls: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+        """What is written of a rule: while an event is replayed, and while one is judged."""
 
     def judge(self, event_id: str, hash: bytes, digest: str) -> FieldError | None:
         """The next calls are for this event; or why none is to be made for it."""
@@ -99,48 +107,40 @@ class RunningCall:
         memory = self._memory
         if self._event is not None:
             event_id, hash, digest = self._event
-            _write(memory, _EVENT_AT, _SIZES, event_id.encode(), hash, digest.encode())
             self._event = None
-        label = self._rules.get(rule)
-        if label is None:
-            text = rule.encode()[:_TEXT_MAX]
-            label = self._rules[rule] = len(text).to_bytes(2, "little") + text
-        memory[_RULE_AT : _RULE_AT + len(label)] = label
-        _CALL.pack_into(memory, 0, time.monotonic(), limited)
+            text = event_id.encode()
+            text = _EVENT.pack(len(text), len(hash)) + text + hash
+            memory[_EVENT_AT : _EVENT_AT + len(text)] = text
+            if digest != self._digest:
+                self._digest = digest
+                model = digest.encode()
+                memory[_DIGEST_AT : _DIGEST_AT + _DIGEST.size + len(model)] = _DIGEST.pack(len(model)) + model
+        call = self._calls[limited].get(rule)
+        if call is None:
+            name = rule.encode()[:_TEXT_MAX]
+            call = self._calls[limited][rule] = _CALL.pack(0.0, limited, len(name))[_SINCE_BYTES:] + name
+        memory[_SINCE_BYTES : _SINCE_BYTES + len(call)] = call
+        self._since_s[0] = time.monotonic()
 
     def end(self) -> None:
-        _CALL.pack_into(self._memory, 0, 0.0, False)
+        self._since_s[0] = 0.0
 
     def read(self) -> Call | None:
         """The call under way. It may end while it is read: who acts on it looks again."""
         memory = self._memory
-        since_s, judging = _CALL.unpack_from(memory, 0)
+        since_s, judging, size = _CALL.unpack_from(memory, 0)
         if not since_s:
             return None
-        start = _RULE_AT + 2
-        rule = memory[start : start + int.from_bytes(memory[_RULE_AT:start], "little")]
-        event_id, hash, digest = _read(memory, _EVENT_AT, _SIZES)
-        return Call(
-            since_s,
-            bool(judging),
-            rule.decode("utf-8", "replace"),
-            event_id.decode("utf-8", "replace"),
-            hash.hex(),
-            digest.decode("utf-8", "replace"),
-        )
+        rule = _text(memory, _CALL.size, size)
+        id_size, hash_size = _EVENT.unpack_from(memory, _EVENT_AT)
+        id_at = _EVENT_AT + _EVENT.size
+        hash = memory[id_at + id_size : id_at + id_size + hash_size].hex()
+        digest = _text(memory, _DIGEST_AT + _DIGEST.size, *_DIGEST.unpack_from(memory, _DIGEST_AT))
+        return Call(since_s, bool(judging), rule, _text(memory, id_at, id_size), hash, digest)
 
 
-def _write(memory: mmap.mmap, at: int, sizes: struct.Struct, *texts: bytes) -> None:
-    whole = sizes.pack(*map(len, texts)) + b"".join(texts)
-    memory[at : at + len(whole)] = whole
-
-
-def _read(memory: mmap.mmap, at: int, sizes: struct.Struct) -> list[bytes]:
-    found, start = [], at + sizes.size
-    for size in sizes.unpack_from(memory, at):
-        found.append(memory[start : start + size])
-        start += size
-    return found
+def _text(memory: mmap.mmap, at: int, size: int) -> str:
+    return memory[at : at + size].decode("utf-8", "replace")
 
 
 class StuckFile:

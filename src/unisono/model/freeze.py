@@ -27,14 +27,18 @@ class Copies:
     """Closed copies of values.
 
     The same object put into the states of several partitions, unchanged, is checked and copied once. It is packed
-    each time to see that it is unchanged, which is many times cheaper. The originals stay in memory: use these
-    copies for one event only.
+    each time to see that it is unchanged, which is many times cheaper. The originals stay in memory: `forget` them
+    before the next event.
     """
 
     __slots__ = ("_made",)
 
     def __init__(self, *, remembering: bool = True) -> None:
         self._made: dict[int, tuple[object, bytes, Json]] | None = {} if remembering else None
+
+    def forget(self) -> None:
+        if self._made:
+            self._made = {}
 
     def all_closed(self, values: Iterable[Any]) -> list[Json]:
         if type(values) is list and len(values) > PARTS_MAX:

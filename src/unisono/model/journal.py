@@ -71,9 +71,15 @@ class Journal:
             disordered.reorder()
         self.disordered.clear()
 
+    def undo_all_but(self, entries: int) -> None:
+        """Undo everything but the oldest entries."""
+        self.rollback(self._settled + entries)
+
     def settle(self) -> None:
-        self._settled += len(self.entries)
-        self.entries.clear()
+        entries = self.entries
+        if entries:
+            self._settled += len(entries)
+            entries.clear()
 
     def next_rank(self) -> int:
         """By which a dict remembers the order in which its keys came."""

@@ -98,6 +98,17 @@ class SchemaRegistry:
     def __contains__(self, name: object) -> bool:
         return name in self.documents
 
+    def accepts(self, name: str, data: Json) -> bool:
+        """Whether there is a schema of this name and `data` surely satisfies it; `errors` says the rest."""
+        validator = self._validators.get(name)
+        if validator is None:
+            return False
+        try:
+            orjson.dumps(data)  # no deeper than DATA_DEPTH_MAX
+        except (TypeError, ValueError, RecursionError):
+            return False
+        return validator.is_valid(data)
+
     def errors(self, name: str, data: Json) -> list[FieldError]:
         """What keeps `data` from satisfying the schema, in the order of the fields."""
         found = faults(self._validators[name], data, self._branching)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
 from unisono.model.authorship import UNKNOWN, Authorship
 from unisono.model.freeze import FORGETFUL, Copies
 from unisono.model.journal import Journal
 from unisono.model.registry import ERRORS_MAX
-from unisono.model.rule_timeout import Limit, RuleTimeout, ThreadTime, limit_of_this_thread
+from unisono.model.rule_timeout import BRIEF_S, Limit, RuleTimeout, limit_of_this_thread
 from unisono.model.rules import SCHEMA_FIELD, Event, Rule, RuleFailed, Rules
 from unisono.model.tracked import TrackedDict
 from unisono.model.values import copied, packed, unpacked
@@ -32,6 +31,8 @@ LEAST_S = 0.001
 LOG_INTERVAL_S = 10.0
 """One line per rule and kind of trouble in this time; the line says how many were left out."""
 
+_RETURNS_NOTHING = "a reducer changes the state in place and returns nothing"
+
 log = logging.getLogger("unisono.model")
 
 
@@ -44,27 +45,38 @@ class RuleWatch(Protocol):
 
 
 class RuleVerdict:
-    """One event while rules are called for it, in one partition or in many.
+    """The event for which rules are called, in one partition or in many.
 
     Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
-    that no rule can change what others see. `copies` are what reducers put of it into the states.
+    that no rule can change what others see. `copies` are what reducers put of it into the states. `event` is what the
+    next rule sees, None while it has yet to be made.
     """
 
-    __slots__ = ("_packed", "by", "copies", "payload", "spent_s")
+    __slots__ = ("_packed", "by", "copies", "event", "payload", "spent_s")
 
-    def __init__(self, payload: JsonObject, by: Authorship) -> None:
+    def __init__(self) -> None:
+        self.copies = Copies()
+        self.begin({}, UNKNOWN)
+
+    def begin(self, payload: Any, by: Authorship) -> None:
+        """The next rules are called for this event."""
         self.payload = payload
         self.by = by
         self.spent_s = 0.0
-        self.copies = Copies()
+        self.copies.forget()
         self._packed = packed(payload)
+        self.event: Event | None = None
 
-    def event(self) -> Event:
-        """The payload as the next rule sees it; a copy where it cannot be compared."""
-        return _event(self.payload if self._packed is not None else copied(self.payload), self.by)
+    def make_event(self) -> Event:
+        """The payload as rules see it; a copy where it cannot be compared."""
+        payload = self.payload if self._packed is not None else copied(self.payload)
+        self.event = event = _event(payload, self.by)
+        return event
 
-    def called(self) -> None:
-        """A rule had the event in its hands."""
+    def called(self, event: Event) -> None:
+        """A rule had this in its hands."""
+        if event.meta or self.by.claims or event.claims or self._packed is None:
+            self.event = None  # not all of it is looked at below: the next rule gets its own
         if self._packed is not None and packed(self.payload) != self._packed:
             before = unpacked(self._packed)
             for key in ("data", "meta"):
@@ -79,13 +91,14 @@ class RuleVerdict:
 class RuleCalls:
     """Runs the rules of one model against states, and keeps count per rule label.
 
-    `running` names the rule being called, and `watch` is called around it. `quiet`: failures are counted and not
-    logged.
+    `running` names the rule that is called without a limit; `watch` is called around every rule. `quiet`: failures are
+    counted and not logged.
     """
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
         self.rules = rules
-        self.budget_ms = budget_ms
+        self.budget_s = budget_ms / 1000
+        self._unremarkable_s = min(BRIEF_S, self.budget_s)
         self.clock: Callable[[], float] = perf_counter
         self.timeout_s: float | None = None
         self.slow: dict[str, int] = {}
@@ -95,71 +108,85 @@ class RuleCalls:
         self.watch: RuleWatch | None = None
         self.quiet = False
         self._limit: Limit | None = None
-        self._judged: RuleVerdict | None = None
+        self._judged = RuleVerdict()
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def refusals(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN
     ) -> list[FieldError]:
         """What the checks of the payload's schema say; the state is left as it was."""
         found: list[FieldError] = []
-        for rule in self.rules.checks(_schema(payload)):
-            mark = journal.mark()
+        checks = self.rules.checks(payload["schema"])
+        if not checks:
+            return found
+        self._begin(payload, by)
+        entries = journal.entries
+        for rule in checks:
+            unchanged = len(entries)
             over = False
             try:
-                found += self._judge(rule, state, journal, payload, by)
+                found += self._judge(rule, state)
             except RuleTimeout:
                 found.append(self._stopped("check", rule))
                 over = True
             except (Exception, SystemExit):
                 self._failure(rule)
                 found.append(FieldError(SCHEMA_FIELD, _says("check", rule)))
-            if journal.mark() != mark:
-                journal.rollback(mark)
+            if len(entries) != unchanged:
+                journal.undo_all_but(unchanged)
                 self._report(rule, "meddling", "the check %s changed the state; undone", exc_info=False)
             if over:
                 break
-        return found[:ERRORS_MAX]
+        return found[:ERRORS_MAX] if found else found
 
-    def reduce(
-        self,
-        state: TrackedDict,
-        journal: Journal,
-        payload: JsonObject,
-        by: Authorship = UNKNOWN,
-        *,
-        replay: bool = False,
-    ) -> None:
+    def reduce(self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
-        rule = self.rules.reducer(_schema(payload))
+        rule = self.rules.reducer(payload["schema"])
         if rule is None:
             return
-        mark = journal.mark()
+        self._begin(payload, by)
+        unchanged = len(journal.entries)
+        journal.copies = self._judged.copies
         try:
-            if replay:
-                returned = self._timed(rule, None, None, state, _event(copied(payload), by))
-            else:
-                returned = self._judge(rule, state, journal, payload, by)
-            if returned is not None:
-                raise TypeError("a reducer changes the state in place and returns nothing")
+            if self._judge(rule, state) is not None:
+                raise TypeError(_RETURNS_NOTHING)
         except RuleTimeout as error:
-            journal.rollback(mark)
+            journal.undo_all_but(unchanged)
             raise RuleFailed(self._stopped("reducer", rule).message) from error
         except (Exception, SystemExit) as error:
-            journal.rollback(mark)
+            journal.undo_all_but(unchanged)
+            self._failure(rule)
+            raise RuleFailed(_says("reducer", rule)) from error
+        finally:
+            journal.copies = FORGETFUL
+
+    def replay(
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship, *, shared: bool
+    ) -> None:
+        """As `reduce`, for an event of the log: without a limit. `shared`: others use the payload too."""
+        rule = self.rules.reducer(payload["schema"])
+        if rule is None:
+            return
+        unchanged = len(journal.entries)
+        event = _event(copied(payload) if shared else payload, by)
+        try:
+            if self._timed(rule, state, event) is not None:
+                raise TypeError(_RETURNS_NOTHING)
+        except (Exception, SystemExit) as error:
+            journal.undo_all_but(unchanged)
             self._failure(rule)
             raise RuleFailed(_says("reducer", rule)) from error
 
     def undo(
-        self, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship = UNKNOWN
+        self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN
     ) -> list[JsonObject] | None:
         """The payloads of the events that take this one back, from the state before it; None where nothing does."""
-        rule = self.rules.undoing(_schema(payload))
+        rule = self.rules.undoing(payload["schema"])
         if rule is None:
             return None
         mark = journal.mark()
         try:
-            made = _call(rule, state, _event(copied(payload), by))
+            made = rule.call(state, _event(copied(payload), by))
             return (
                 None
                 if made is None
@@ -180,48 +207,69 @@ class RuleCalls:
         if self._limit is not None:
             self._limit.rest()
 
-    def _judge(
-        self, rule: Rule, state: TrackedDict, journal: Journal, payload: JsonObject, by: Authorship
-    ) -> Any:
-        """Call a rule for an event that is being judged."""
+    def _begin(self, payload: Any, by: Authorship) -> None:
+        """The next rules are called for this event, unless that has been said before."""
         judged = self._judged
-        if judged is None or judged.payload is not payload or judged.by is not by:
-            judged = self._judged = RuleVerdict(payload, by)
-        event = judged.event()
-        left_s = spent = None
-        if self.timeout_s is not None:
-            left_s, spent = max(LEAST_S, self.timeout_s - judged.spent_s), ThreadTime()
-        journal.copies = judged.copies
-        try:
-            return self._timed(rule, left_s, spent, state, event)
-        finally:
-            if spent is not None and left_s is not None:
-                judged.spent_s += spent.counted_s(left_s)
-            journal.copies = FORGETFUL
-            judged.called()
+        if judged.payload is not payload or judged.by is not by:
+            judged.begin(payload, by)
 
-    def _timed(
-        self, rule: Rule, limit_s: float | None, spent: ThreadTime | None, state: TrackedDict, event: Event
-    ) -> Any:
-        self.running = rule.label
-        if self.watch is not None:
-            self.watch.begin(rule.label, limit_s is not None)
-        started = self.clock()
+    def _judge(self, rule: Rule, state: TrackedDict) -> Any:
+        """Call a rule for the event that is being judged: what it takes counts for the event."""
+        judged = self._judged
+        event = judged.event or judged.make_event()
+        timeout_s = self.timeout_s
+        if timeout_s is None:
+            try:
+                return self._timed(rule, state, event)
+            finally:
+                judged.called(event)
+        left_s = timeout_s - judged.spent_s
+        if left_s < LEAST_S:
+            left_s = LEAST_S
+        limit, watch = self._limit or self._make_limit(), self.watch
+        if watch is not None:
+            watch.begin(rule.label, True)
         try:
-            if limit_s is None or spent is None:
-                return _call(rule, state, event)
-            if self._limit is None:
-                self._limit = limit_of_this_thread()
-            return self._limit.run(limit_s, spent, _call, rule, state, event)
+            return limit.run(left_s, rule.call, state, event)
         finally:
-            took_ms = (self.clock() - started) * 1000
+            took_s = monotonic() - limit.spent.began_s
+            if watch is not None:
+                watch.end()
+            judged.called(event)
+            if took_s < self._unremarkable_s:
+                judged.spent_s += took_s
+            else:
+                judged.spent_s += limit.spent.counted_s(left_s)
+                self._note_time(rule, took_s)
+
+    def _make_limit(self) -> Limit:
+        self._limit = limit = limit_of_this_thread()
+        return limit
+
+    def _timed(self, rule: Rule, state: TrackedDict, event: Event) -> Any:
+        """Call a rule without a limit."""
+        clock, watch = self.clock, self.watch
+        self.running = rule.label
+        if watch is not None:
+            watch.begin(rule.label, False)
+        started = clock()
+        try:
+            return rule.call(state, event)
+        finally:
+            took_s = clock() - started
             self.running = None
-            if self.watch is not None:
-                self.watch.end()
-            if took_ms > self.budget_ms:
-                self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
-                says = f"the rule %s took {took_ms:.0f} ms; its budget is {self.budget_ms:g} ms"
-                self._report(rule, "slow", says, exc_info=False)
+            if watch is not None:
+                watch.end()
+            if took_s > self.budget_s:
+                self._note_time(rule, took_s)
+
+    def _note_time(self, rule: Rule, took_s: float) -> None:
+        if took_s <= self.budget_s:
+            return
+        self.slow[rule.label] = self.slow.get(rule.label, 0) + 1
+        budget_ms = self.budget_s * 1000
+        says = f"the rule %s took {took_s * 1000:.0f} ms; its budget is {budget_ms:g} ms"
+        self._report(rule, "slow", says, exc_info=False)
 
     def _failure(self, rule: Rule) -> None:
         self.failed[rule.label] = self.failed.get(rule.label, 0) + 1
@@ -251,12 +299,6 @@ class RuleCalls:
         log.warning(says, rule.label, exc_info=exc_info)
 
 
-def _call(rule: Rule, state: TrackedDict, event: Event) -> Any:
-    """All that runs code of the rule: a check may be a generator."""
-    returned = rule.function(state, event)
-    return _complaints(returned) if rule.kind == "check" else returned
-
-
 def _event(payload: Any, by: Authorship) -> Event:
     """`claims` are copied: several events have the same."""
     claims: Any = copied(by.claims) if by.claims else {}
@@ -269,20 +311,6 @@ def _event(payload: Any, by: Authorship) -> Event:
         claims,
         by.committed_at,
     )
-
-
-def _schema(payload: JsonObject) -> str:
-    schema = payload["schema"]
-    assert isinstance(schema, str), "the shape was checked before"
-    return schema
-
-
-def _complaints(returned: Any) -> list[FieldError]:
-    found = [] if returned is None else list(islice(returned, ERRORS_MAX))
-    for each in found:
-        if not isinstance(each, FieldError):
-            raise TypeError(f"a check gives FieldErrors, not {type(each).__name__!r}; see refuse()")
-    return found
 
 
 def _says(kind: str, rule: Rule) -> str:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 AGAIN_S: Final = 0.005
 """Between two attempts to interrupt a rule that caught the first, or was in the middle of a change."""
@@ -40,7 +40,13 @@ PATIENCE: Final = 2
 BRIEF_S: Final = 0.0005
 """Of a rule that took no longer, all its time counts as its own: asking for the time of the thread takes longer."""
 
+CPU_TIME_AGE: Final = 0.01
+"""Part of the time a rule is allowed for which the CPU time of its thread is not asked again."""
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+RuleCall: TypeAlias = Callable[[Any, Any], Any]
+"""A rule, to be called with a state and an event."""
 
 _whole_codes: set[CodeType] = set()
 
@@ -67,17 +73,30 @@ def _may_interrupt(frame: FrameType | None, boundary: FrameType | None) -> bool:
 
 
 class ThreadTime:
-    """The time a thread has used since this was made, at `began_s` of the monotonic clock."""
+    """The time a thread has used since `began_s` of the monotonic clock.
 
-    __slots__ = ("_cpu_s", "began_s")
+    Asking for the CPU time of a thread takes longer than most rules, so one answer serves all calls that begin soon
+    after it. The time in between counts as used before the call: what a call is said to use is never too much, and
+    too little by `CPU_TIME_AGE` of what it is allowed at most.
+    """
+
+    __slots__ = ("_asked_s", "_cpu_s", "began_s")
 
     def __init__(self) -> None:
         self._cpu_s = time.thread_time()
-        self.began_s = time.monotonic()
+        self.began_s = self._asked_s = time.monotonic()
+
+    def restart(self, seconds: float) -> None:
+        """A call that is allowed so many seconds begins."""
+        self.began_s = now_s = time.monotonic()
+        if now_s - self._asked_s > seconds * CPU_TIME_AGE:
+            self._cpu_s = time.thread_time()
+            self._asked_s = now_s
 
     def cpu_s(self, thread: int | None = None) -> float:
         """`thread`: which one it is, when another one asks."""
-        return (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+        used_s = (time.thread_time() if thread is None else _cpu_time_of(thread)) - self._cpu_s
+        return used_s - (self.began_s - self._asked_s)
 
     def wall_s(self) -> float:
         return time.monotonic() - self.began_s
@@ -107,24 +126,27 @@ class AlarmLimit:
     def __init__(self) -> None:
         self._boundary: FrameType | None = None
         self._seconds = 0.0
-        self._spent = ThreadTime()
+        self.spent = ThreadTime()
         self._rings = 0
         self._raised = False
         self._rings_at_s = math.inf
         """When the timer rings first; from then on it does every AGAIN_S. Infinite while it is stopped."""
 
-    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
-        self._boundary, self._seconds, self._spent = sys._getframe(), seconds, spent
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any:
+        spent = self.spent
+        spent.restart(seconds)
+        self._boundary, self._seconds = sys._getframe(), seconds
         self._rings, self._raised = 0, False
         if AlarmLimit.owner is not self:
             signal.signal(signal.SIGALRM, self._ring)
             AlarmLimit.owner, self._rings_at_s = self, math.inf
-        rings_at_s = spent.began_s + seconds
-        if not spent.began_s <= self._rings_at_s <= rings_at_s:
+        began_s = spent.began_s
+        rings_at_s = began_s + seconds
+        if not began_s <= self._rings_at_s <= rings_at_s:
             self._rings_at_s = rings_at_s
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
-            returned = function(*arguments)
+            returned = function(state, event)
         finally:
             self._boundary = None
         if self._raised:
@@ -140,8 +162,8 @@ class AlarmLimit:
         if self._boundary is None:
             self.rest()
             return
-        self._rings += self._spent.wall_s() >= self._seconds
-        over = self._spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
+        self._rings += self.spent.wall_s() >= self._seconds
+        over = self.spent.cpu_s() >= self._seconds or _waited(self._rings, self._seconds)
         if over and _may_interrupt(frame, self._boundary):
             self._raised = True
             raise RuleTimeout
@@ -179,18 +201,20 @@ class ThreadLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._armed = threading.Event()
-        self._call: tuple[int, FrameType, float, ThreadTime] | None = None
+        self._call: tuple[int, FrameType, float] | None = None
+        self.spent = ThreadTime()
         self._rings = 0
         self._raised = False
         threading.Thread(target=self._watch, name="rule limit", daemon=True).start()
 
-    def run(self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any:
+        self.spent.restart(seconds)
         self._rings, self._raised = 0, False
         try:
             self._armed.set()
-            self._call = threading.get_ident(), sys._getframe(), seconds, spent
+            self._call = threading.get_ident(), sys._getframe(), seconds
             try:
-                returned = function(*arguments)
+                returned = function(state, event)
             finally:
                 self._disarm()
             if self._raised:
@@ -222,9 +246,9 @@ class ThreadLimit:
             with self._lock:
                 if self._call is None:
                     continue
-                thread, boundary, seconds, spent = self._call
-                self._rings += spent.wall_s() > seconds
-                if spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
+                thread, boundary, seconds = self._call
+                self._rings += self.spent.wall_s() > seconds
+                if self.spent.cpu_s(thread) < seconds and not _waited(self._rings, seconds):
                     continue
                 if _may_interrupt(sys._current_frames().get(thread), boundary):
                     self._raised = True
@@ -237,11 +261,11 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class Limit(Protocol):
-    """Runs a function until `spent` says so many seconds; `RuleTimeout` then."""
+    """Runs a function until `spent`, its time, says so many seconds; `RuleTimeout` then."""
 
-    def run(
-        self, seconds: float, spent: ThreadTime, function: Callable[..., Any], *arguments: Any
-    ) -> Any: ...
+    spent: ThreadTime
+
+    def run(self, seconds: float, function: RuleCall, state: Any, event: Any) -> Any: ...
 
     def rest(self) -> None:
         """No rule is called for a while."""

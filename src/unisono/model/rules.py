@@ -33,10 +33,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from unisono.model.registry import ERRORS_MAX
 from unisono.vocabulary import FieldError
 
 __all__ = [
@@ -112,20 +114,41 @@ Undoing: TypeAlias = Callable[[dict[str, Any], Event], Iterable[Compensating] | 
 _U = TypeVar("_U", bound=Undoing)
 
 
+RuleFunction: TypeAlias = Callable[[dict[str, Any], Event], Any]
+
+
+def _checking(function: RuleFunction) -> RuleFunction:
+    def call(state: dict[str, Any], event: Event) -> list[FieldError]:
+        returned = function(state, event)
+        if returned is None or (type(returned) is list and not returned):
+            return []
+        found = list(islice(returned, ERRORS_MAX))
+        for each in found:
+            if not isinstance(each, FieldError):
+                raise TypeError(f"a check gives FieldErrors, not {type(each).__name__!r}; see refuse()")
+        return found
+
+    return call
+
+
 class Rule(msgspec.Struct, frozen=True):
     """One function registered for one schema.
 
-    `label`: its name in logs, answers and metrics, as in `task.done/task_exists`.
+    `label`: its name in logs, answers and metrics, as in `task.done/task_exists`. `call`: all that runs code of the
+    function; a check may be a generator, and gives a list here.
     """
 
     kind: str
     schema: str
     name: str
-    function: Callable[[dict[str, Any], Event], Any]
+    function: RuleFunction
     label: str = ""
+    call: RuleFunction = lambda _state, _event: None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "label", f"{self.schema}/{self.name}")
+        call = _checking(self.function) if self.kind == "check" else self.function
+        msgspec.structs.force_setattr(self, "call", call)
 
 
 class Rules:
@@ -137,7 +160,7 @@ class Rules:
 
     def __init__(self) -> None:
         self._reducers: dict[str, Rule] = {}
-        self._checks: dict[str, list[Rule]] = {}
+        self._checks: dict[str, tuple[Rule, ...]] = {}
         self._undos: dict[str, Rule] = {}
 
     def reduce(self, *schemas: str) -> Callable[[_R], _R]:
@@ -163,7 +186,7 @@ class Rules:
         return self._reducers.get(schema)
 
     def checks(self, schema: str) -> tuple[Rule, ...]:
-        return tuple(self._checks.get(schema, ()))
+        return self._checks.get(schema, ())
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -198,7 +221,7 @@ class Rules:
         if any(rule.name == other.name for other in self.functions(rule.schema)):
             raise ValueError(f"two rules for {rule.schema!r} are called {rule.name!r}")
         if rule.kind == "check":
-            self._checks.setdefault(rule.schema, []).append(rule)
+            self._checks[rule.schema] = (*self.checks(rule.schema), rule)
             return
         if rule.kind == "undo":
             if (other := self.undoing(rule.schema)) is not None:

@@ -7,6 +7,7 @@ event and mean nothing: no schema judges them and no rule sees them (VAL-02).
 from __future__ import annotations
 
 from time import thread_time
+from typing import Any
 
 from unisono.display import shorten
 from unisono.model.authorship import UNKNOWN, Authorship
@@ -95,7 +96,7 @@ class SchemaProfile:
 
     @property
     def running_rule(self) -> str | None:
-        """The rule being called now, for a watcher in another thread."""
+        """The rule being called now without a limit, for a watcher in another thread."""
         return self._calls.running
 
     @property
@@ -117,14 +118,13 @@ class SchemaProfile:
         if event.get("type") == EVENT_TYPE and isinstance(payload, dict) and "data" in payload:
             schema = payload.get("schema")
             if isinstance(schema, str) and schema and "meta" not in payload:
-                if self.registry is None:
+                registry = self.registry
+                if registry is None or registry.accepts(schema, payload["data"]):
                     return []
-                if schema in self.registry:
-                    return self.registry.errors(schema, payload["data"])[:ERRORS_MAX]
         return self._shape_errors(event)
 
     def _shape_errors(self, event: JsonObject) -> list[FieldError]:
-        """All that is wrong; `shape` tells at once what is right and has no `meta`."""
+        """All that is wrong; `shape` finds at once that most events are right."""
         if event.get("type") != EVENT_TYPE:
             return [FieldError("event.type", f"must be {EVENT_TYPE!r}")]
         payload = event.get("payload")
@@ -141,22 +141,28 @@ class SchemaProfile:
         return errors[:ERRORS_MAX]
 
     def refusals(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> list[FieldError]:
-        return self._calls.refusals(state.value, state.journal, _payload(event), by)
+        payload: Any = event["payload"]  # its shape was checked before
+        return self._calls.refusals(state.value, state.journal, payload, by)
 
     def apply(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
-        self._calls.reduce(state.value, state.journal, _payload(event), by)
+        payload: Any = event["payload"]
+        self._calls.reduce(state.value, state.journal, payload, by)
 
     def undo(
         self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN
     ) -> list[JsonObject] | None:
         """The events that take this one back, from the state before it; None where the model names none."""
-        payloads = self._calls.undo(state.value, state.journal, _payload(event), by)
+        payload: Any = event["payload"]
+        payloads = self._calls.undo(state.value, state.journal, payload, by)
         return None if payloads is None else [{"type": EVENT_TYPE, "payload": each} for each in payloads]
 
-    def replay(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
-        """The same for an event of the log: no limit of time counts."""
-        self._calls.reduce(state.value, state.journal, _payload(event), by, replay=True)
+    def replay(
+        self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN, *, shared: bool = True
+    ) -> None:
+        """As `apply`, for an event of the log: no limit of time counts. `shared`: others use the event too."""
+        payload: Any = event["payload"]
+        self._calls.replay(state.value, state.journal, payload, by, shared=shared)
 
     def empty(self) -> SchemaState:
         return SchemaState()
@@ -180,9 +186,3 @@ class SchemaProfile:
         if self.registry is None or not isinstance(schema, str):
             return []
         return self.registry.errors(schema, payload["data"])
-
-
-def _payload(event: JsonObject) -> JsonObject:
-    payload = event["payload"]
-    assert isinstance(payload, dict), "the shape was checked before"
-    return payload

@@ -43,6 +43,10 @@ Tracked: TypeAlias = "TrackedDict | TrackedList"
 _CLOSED: Final = frozenset({dict, list, HeavyObject, HeavyArray})
 _NUMBERS: Final = frozenset({int, float})  # all weigh the same
 
+_MISSING: Final[Any] = object()
+_value_at, _value_or, _set_value = dict.__getitem__, dict.get, dict.__setitem__
+"""By name: looking them up by `super()` takes as long as what they do."""
+
 
 class TrackedDict(TrackedContainer, dict[str, Json]):
     """A JSON object that journals its changes.
@@ -62,14 +66,19 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
     # -- reading: a closed part is opened before it is given out -------------------------------------------
 
     def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
-        if type(value) in _CLOSED:
-            value = _shell(value, self._journal, self._live)
-            super().__setitem__(key, value)
-        return value
+        value = _value_at(self, key)
+        return self._opened(key, value) if type(value) in _CLOSED else value
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default  # noqa: SIM401
+        value = _value_or(self, key, _MISSING)
+        if value is _MISSING:
+            return default
+        return self._opened(key, value) if type(value) in _CLOSED else value
+
+    def _opened(self, key: str, closed: Any) -> Any:
+        value = _shell(closed, self._journal, self._live)
+        super().__setitem__(key, value)
+        return value
 
     def values(self) -> Any:
         return ValuesView(self)
@@ -92,11 +101,11 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
     # -- changing ------------------------------------------------------------------------------------------
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key not in self:
+        old = _value_or(self, key, _MISSING)
+        if old is _MISSING:
             check_key(key)
             self._insert(key, self._journal.copies.closed(value))
             return
-        old = super().__getitem__(key)
         if value is old and isinstance(old, (dict, list)):
             return  # `state["list"] += [...]` ends by putting the list back where it is
         self._replace(key, old, self._journal.copies.closed(value))
@@ -104,7 +113,7 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
     @whole
     def _insert(self, key: str, new: Json) -> None:
         self._journal.entries.append((self._undo_insert, key))
-        super().__setitem__(key, new)
+        _set_value(self, key, new)
         if self._ranks is not None:
             self._ranks[key] = self._journal.next_rank()
         self._count_entry(key, new, True)
@@ -112,7 +121,7 @@ class TrackedDict(TrackedContainer, dict[str, Json]):
     @whole
     def _replace(self, key: str, old: Json, new: Json) -> None:
         self._journal.entries.append((self._undo_replace, key, old))
-        super().__setitem__(key, new)
+        _set_value(self, key, new)
         if self._live and not (type(old) in _NUMBERS and type(new) in _NUMBERS):
             self._journal.count((old,), False)
             self._journal.count((new,), True)

@@ -202,17 +202,23 @@ class States:
         touched: list[Resident],
         authorship: Authorship,
     ) -> tuple[FieldError, ...]:
-        marks = [resident.state.mark() for resident in touched]
+        """What cannot be applied leaves a partition as it was; the others before it are rolled back to a mark."""
+        batch, alone = self._batch, len(touched) == 1
+        marks = [
+            resident.mark if alone and batch is None and resident.mark is not None else resident.state.mark()
+            for resident in touched
+        ]
         try:
             for resident in touched:
                 self.model.apply(profile, resident.state, event, authorship)
         except RuleFailed as failure:
-            for resident, mark in zip(touched, marks, strict=True):
-                resident.state.rollback(mark)
+            if not alone:
+                for resident, mark in zip(touched, marks, strict=True):
+                    resident.state.rollback(mark)
             return (failure.error,)
         for name, resident, mark in zip(candidate.partitions, touched, marks, strict=True):
-            if self._batch is not None and name not in self._batch:
-                self._batch[name] = BatchChange(mark, resident.since_snapshot, resident.mark is not None)
+            if batch is not None and name not in batch:
+                batch[name] = BatchChange(mark, resident.since_snapshot, resident.mark is not None)
             if resident.mark is None:
                 resident.mark = mark
                 self._staged[name] = resident
@@ -245,13 +251,18 @@ class States:
 
     def settle(self) -> None:
         """The group is durable: keep its changes, write due snapshots and evict states above the memory limit."""
-        for resident in self._staged.values():
-            resident.state.settle()
-            resident.mark = None
-            self._reweigh(resident)
         staged, self._staged = self._staged, {}
-        if self._snapshot_every:
-            self._write_snapshots(staged)
+        for name, resident in staged.items():
+            state = resident.state
+            state.settle()
+            resident.mark = None
+            weight = state.weight()
+            self._weight += weight - resident.weight
+            resident.weight = weight
+            if resident.since_snapshot >= self._snapshot_every > 0 and weight <= SNAPSHOT_WEIGHT_MAX:
+                self._due[name] = None
+        if self._due:
+            self._write_due()
         while self._weight > self._bytes_max and len(self._resident) > 1:
             oldest = next((name for name in self._resident if name not in self._pinned), None)
             if oldest is None:
@@ -330,12 +341,6 @@ class States:
         self._batch = None
 
     # -- snapshots -----------------------------------------------------------------------------------------
-
-    def _write_snapshots(self, candidates: dict[str, Resident]) -> None:
-        for name, resident in candidates.items():
-            if resident.since_snapshot >= self._snapshot_every and resident.weight <= SNAPSHOT_WEIGHT_MAX:
-                self._due[name] = None
-        self._write_due()
 
     def _write_due(self) -> None:
         """Write due snapshots up to SNAPSHOT_WEIGHT_MAX: one event in many partitions can make many due at once."""
