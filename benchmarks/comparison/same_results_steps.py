@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from importlib.util import find_spec
@@ -32,16 +33,18 @@ from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark.session import session
+from unisono.store.sqlite.log import SqliteLog
 
 EVENTS = 3_000
 """Of the small cases, which the damage counts on."""
 
 OPEN = ShippedModel.open()
+_UNIQUE = re.compile("[0-9a-f]{32}(?=[.]parquet)")
 WHOLE = ("sound", "large", "pruned", "erased")
 
 
 def make(place: Path, events: int) -> None:
-    """A sound history, a larger one, a pruned and an erased one, and each group of damage."""
+    """A sound history, a larger one, a pruned and an erased one, and copies to be damaged."""
     for name, count in (("sound", EVENTS), ("large", events)):
         make_store(place / name / "data", count)
         store, lake = sqlite_uri(place / name / "data"), Lake.at(str(place / name / "lake"))
@@ -59,15 +62,20 @@ def make(place: Path, events: int) -> None:
     client = "client-3"
     arguments = ["lake", "erase", "--data", str(place / "erased/data"), "--lake", str(place / "erased/lake")]
     unisono([*arguments, "--client", client, "--yes", "--quiet"], standalone_mode=False)
-    for name, group in GROUPS.items():
+    for name in GROUPS:
         shutil.copytree(place / "sound", place / f"damaged {name}")
-        if group.pruned_to:
-            _prune(place / f"damaged {name}", group.pruned_to)
-        planter = Planter(Lake.at(str(place / f"damaged {name}" / "lake")))
-        for plant in group.cases.values():
-            plant(planter, place / f"damaged {name}" / "data")
-        if name != "files":
-            planter.commit()
+
+
+def damage(folder: Path, name: str) -> None:
+    """Each revision damages its own copy: a log can only be upgraded before."""
+    group = GROUPS[name]
+    if group.pruned_to:
+        _prune(folder, group.pruned_to)
+    planter = Planter(Lake.at(str(folder / "lake")))
+    for plant in group.cases.values():
+        plant(planter, folder / "data")
+    if name != "files":
+        planter.commit()
 
 
 def _prune(folder: Path, upto: int) -> None:
@@ -85,13 +93,17 @@ def read(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for folder in sorted(path for path in place.iterdir() if path.is_dir()):
         lake, name = Lake.at(str(folder / "lake")), folder.name
+        SqliteLog.open(folder / "data").close()  # a log of an older revision is upgraded
         group = GROUPS.get(name.removeprefix("damaged "))
+        if group is not None:
+            damage(folder, name.removeprefix("damaged "))
         store = sqlite_uri(folder / "data") if group is None or group.with_store else None
         options = AuditOptions(sample=None if group is None else group.sample)
         report = msgspec.to_builtins(audit(runner, lake, store, options))
         for volatile in ("seconds", "lake", "store"):
             report.pop(volatile)
-        found[f"{name}: audit"] = json.loads(json.dumps(report).replace(str(folder), ""))
+        text = json.dumps(report).replace(str(folder), "")
+        found[f"{name}: audit"] = json.loads(_UNIQUE.sub("…", text))
         if name in WHOLE:
             head = lake.head()
             for at in (head // 3, head):

@@ -46,6 +46,8 @@ class Storage(msgspec.Struct, frozen=True):
     @classmethod
     def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
         """A directory becomes absolute: executors have other working directories."""
+        if not location.strip():
+            raise LakeUnusable("the location is empty: name a directory, or s3://… and the like")
         if location.startswith("file:"):
             location = _directory(unquote(urlsplit(location).path))
         elif "://" not in location:
