@@ -94,7 +94,7 @@ def read(place: Path) -> dict[str, Any]:
     for folder in sorted(path for path in place.iterdir() if path.is_dir()):
         lake, name = Lake.at(str(folder / "lake")), folder.name
         SqliteLog.open(folder / "data").close()  # a log of an older revision is upgraded
-        group = GROUPS.get(name.removeprefix("damaged "))
+        group = None if name in WHOLE else GROUPS[name.removeprefix("damaged ")]
         if group is not None:
             damage(folder, name.removeprefix("damaged "))
         store = sqlite_uri(folder / "data") if group is None or group.with_store else None
