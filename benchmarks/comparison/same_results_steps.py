@@ -102,6 +102,8 @@ def read(place: Path) -> dict[str, Any]:
         report = msgspec.to_builtins(audit(runner, lake, store, options))
         for volatile in ("seconds", "lake", "store"):
             report.pop(volatile)
+        for step in report["checked"]:
+            step.pop("seconds", None)
         text = json.dumps(report).replace(str(folder), "")
         found[f"{name}: audit"] = json.loads(_UNIQUE.sub("…", text))
         if name in WHOLE:
