@@ -1,10 +1,10 @@
-"""The lake every hour, by Airflow: put this file and `lake_tasks.py` where Airflow looks for DAGs."""
+"""The lake every hour, by Airflow 3: put this file and `lake_tasks.py` where Airflow looks for DAGs."""
 
 from __future__ import annotations
 
 import datetime
 
-from airflow.decorators import dag, task
+from airflow.sdk import dag, task
 from lake_tasks import audit_lake, export_log, fold_snapshots
 
 STORE = "postgresql://reader@db/unisono"

@@ -193,6 +193,8 @@ def test_history_shows_the_newest_first(server: Server, part: str) -> None:
     ).output.splitlines()
     assert re.match(rf" +{ids[2]}  \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d  carol  \[{part}\]  set  {{", lines[0])
     assert lines[2] == f"-- older ones: --before {ids[1]} --"
-    everything = unisono("history", *url_and_token, part).output.splitlines()
+    everything = unisono("history", *url_and_token, "--partition", part).output.splitlines()
     assert len(everything) == 5
     assert unisono("history", *url_and_token, f"{part}-none").output == ""
+    for wrong in ((), (part, "--partition", part)):
+        assert "name one partition: --partition P" in unisono("history", *url_and_token, *wrong).output

@@ -105,7 +105,7 @@ def test_tasks_of_a_scheduler(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    """With stand-ins for the schedulers' decorators, which are not installed here."""
+    """With stand-ins for the schedulers, which are not installed; with the real ones: soak/test_schedulers.py."""
     ran: list[object] = []
     for module, content in _schedulers(ran).items():
         monkeypatch.setitem(sys.modules, module, content)
@@ -146,11 +146,11 @@ def _schedulers(ran: list[object]) -> dict[str, ModuleType]:
     def definitions(assets: list[Callable[[], object]]) -> None:
         ran.extend(work() for work in assets)
 
-    airflow, decorators, dagster = (
+    airflow, sdk, dagster = (
         ModuleType("airflow"),
-        ModuleType("airflow.decorators"),
+        ModuleType("airflow.sdk"),
         ModuleType("dagster"),
     )
-    vars(decorators).update(dag=dag, task=task)
+    vars(sdk).update(dag=dag, task=task)
     vars(dagster).update(asset=asset, Definitions=definitions)
-    return {"airflow": airflow, "airflow.decorators": decorators, "dagster": dagster}
+    return {"airflow": airflow, "airflow.sdk": sdk, "dagster": dagster}

@@ -49,7 +49,7 @@ class AccessCommands:
             )
         replica.change_access(change)
         replica.cluster.tell(change)
-        return {"changed": True}
+        return {"changed": True, "number": replica.access_changes}
 
     def listed(self) -> JsonObject:
         assert self._store is not None

@@ -61,6 +61,7 @@ class Replica:
         self._identity = store.identity()
         self._revoked: tuple[RevokedName, ...] = ()
         self._access_read_at = 0.0
+        self.access_changes = 0
         self._clock = clock
         self._claims = claims
         self._out = outboxes
@@ -106,7 +107,10 @@ class Replica:
     def change_access(self, change: AccessChanged) -> None:
         """Tell the fronts who is refused from now on, as the log has it (AUTHZ-09, AUTH-11)."""
         self._revoked = self._read_revoked()
-        self._out.stage_for_all(msgspec.structs.replace(change, revoked=self._revoked))
+        self.access_changes += 1
+        self._out.stage_for_all(
+            msgspec.structs.replace(change, revoked=self._revoked, number=self.access_changes)
+        )
 
     def refresh_access(self, now: float) -> None:
         """Read now and then who is refused: a message of another node can be lost, and nobody would notice."""

@@ -22,21 +22,32 @@ TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
 @click.command()
 @url_option
 @token_option
-@click.argument("partition")
+@click.argument("name", metavar="[PARTITION]", required=False)
+@click.option("--partition", help="The partition; also accepted as the argument.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show so many events.")
 @click.option("--before", type=click.IntRange(1), help="Only events below this committed_id.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a readable one.")
 def history(
-    url: str, token: str | None, partition: str, limit: int, before: int | None, as_json: bool
+    url: str,
+    token: str | None,
+    name: str | None,
+    partition: str | None,
+    limit: int,
+    before: int | None,
+    as_json: bool,
 ) -> None:
     """Show what happened in a partition, newest first: when, who and what.
 
     \b
-      unisono history --token alice.jwt --limit 20 welcome
+      unisono history --token alice.jwt --partition welcome --limit 20
     """
+    if (name is None) == (partition is None):
+        raise click.UsageError("name one partition: --partition P")
+    shown = name if partition is None else partition
+    assert shown is not None
     signed = read_token(given_token(token))
     try:
-        asyncio.run(_history(url, signed, partition, before, limit, as_json))
+        asyncio.run(_history(url, signed, shown, before, limit, as_json))
     except (WireFailed, UnicodeEncodeError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from unisono.front.auth.verify import Identity
@@ -9,9 +10,28 @@ from unisono.front.connecting import REVOKED
 from unisono.front.connection import ClientConnection
 from unisono.front.revocations import names_of
 from unisono.front.services import now_ms
-from unisono.ipc.messages import RevokedName
+from unisono.ipc.messages import AskAccess, RevokedName
 from unisono.protocol.errors import AuthFailed, CloseCode, Forbidden, Revoked
 from unisono.protocol.session import SessionState
+
+
+class AppliedChanges:
+    """Tells the node when this front has applied a change of access."""
+
+    def __init__(self, answer: Callable[[int], None]) -> None:
+        self._answer = answer
+        self._applied = 0
+        self._asked: list[AskAccess] = []
+
+    def ask(self, asked: AskAccess) -> None:
+        self._asked.append(asked)
+        self.applied(self._applied)
+
+    def applied(self, number: int) -> None:
+        self._applied = number
+        for asked in [each for each in self._asked if each.number <= number]:
+            self._asked.remove(asked)
+            self._answer(asked.ticket)
 
 
 def access_changed(connection: ClientConnection, ended: RevokedName | None) -> None:

@@ -24,13 +24,14 @@ from unisono.front.connection import ClientConnection
 from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
-from unisono.front.live_access import access_changed
+from unisono.front.live_access import AppliedChanges, access_changed
 from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
 from unisono.front.upgrades import UpgradeCheck, refused
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AccessChanged,
+    AskAccess,
     AskConnections,
     AskEventTimes,
     AskStats,
@@ -89,6 +90,9 @@ class Front:
         self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"), self._count_sockets)
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
+        self._applied_access = AppliedChanges(
+            lambda ticket: self._node.send(CommandResult(ticket, True, b"null"))
+        )
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: Sequence[socket.socket] = ()
@@ -275,6 +279,7 @@ class Front:
                 log.error("front %d: ACL not reloaded: %s", self._index, error, extra=self._fields())
         for connection in list(self._connections.values()):
             connection.guard(partial(access_changed, connection, changed.ended))
+        self._applied_access.applied(changed.number)
 
     def _from_reader(self, message: Message) -> None:
         match message:
@@ -302,6 +307,8 @@ class Front:
             case AskSubscribers():
                 counts = [self._hub.count(name) for name in message.partitions]
                 self._node.send(CommandResult(message.ticket, True, encode_payload(counts)))
+            case AskAccess():
+                self._applied_access.ask(message)
             case AskEventTimes():
                 times = self._requests.event_times(message.after, self._loop)
                 self._node.send(CommandResult(message.ticket, True, msgspec.json.encode(times)))

@@ -119,11 +119,13 @@ class RevokedName(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccessChanged(ChannelStruct, frozen=True):
-    """Who is refused from now on. `reload_acl`: read the ACL file again. `ended`: end its connections now."""
+    """Who is refused from now on. `reload_acl`: read the ACL file again. `ended`: end its connections now. `number`
+    counts what the authority of a node tells its fronts."""
 
     revoked: tuple[RevokedName, ...]
     reload_acl: bool = False
     ended: RevokedName | None = None
+    number: int = 0
 
 
 class Claimed(ChannelStruct, frozen=True):
@@ -238,6 +240,13 @@ class AskSubscribers(ChannelStruct, frozen=True):
     partitions: tuple[str, ...]
 
 
+class AskAccess(ChannelStruct, frozen=True):
+    """Ask a front for an answer, by CommandResult, when it has applied the AccessChanged of this number."""
+
+    ticket: int
+    number: int
+
+
 class AskEventTimes(ChannelStruct, frozen=True):
     """Ask a front when events after an id were submitted and delivered; answered by CommandResult."""
 
@@ -314,6 +323,7 @@ Message: TypeAlias = (
     | ListConnections
     | ListedConnections
     | AskSubscribers
+    | AskAccess
     | AskEventTimes
     | Stats
     | Ready

@@ -3,7 +3,8 @@
 Other programs can write to a Delta table. A file of another program may have its rows in any order, and a commit that
 lost a line lacks rows; both would silently give wrong answers. So:
 
-- our files are recognised by their names, which contain the ids of their statistics. Other files are refused;
+- our files are recognised by their names, which contain the ids of their statistics. Other files are refused, or
+  read as `rearranged.py` describes them;
 - the rows of all files add up to the committed count, which the table records; `log` has each id once;
 - the footer of a file agrees with the table's statistics;
 - rows ascend by partition and committed_id, or by committed_id alone, as they are read.
@@ -20,19 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.errors import ForeignFiles, LakeUnusable
+from unisono.lake.remedies import remedy
 from unisono.lake.row_groups import Footer
-from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
+from unisono.lake.sorted_copies import open_source
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, Storage
 from unisono.lake.write import DataFile
 
 _OWN_NAME: Final = re.compile(r"(?:[\w=-]+/)*(\d{12,})-(\d{12,})-[0-9a-f]{32}\.parquet")
-
-_REMEDIES: Final = {
-    LOG: "restore the table from a backup of the lake, or, while the server's log has all events, remove the lake "
-    "and export again",
-    BY_PARTITION: f"remove the directory {BY_PARTITION}, and `unisono lake export` rebuilds it from {LOG}",
-    SNAPSHOTS: f"remove the directory {SNAPSHOTS}, and `unisono lake snapshot` rebuilds it",
-    ERASURES: "restore the table from a backup of the lake",
-}
 
 
 def has_own_name(file: DataFile) -> bool:
@@ -53,14 +48,14 @@ def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
     if not strange:
         return
     more = f" and {len(strange) - 1} more files" if len(strange) > 1 else ""
-    remedy = (
-        _REMEDIES[table]
+    way = (
+        remedy(table)
         if table == ERASURES
         else "`unisono lake compact` checks its rows and rewrites it in order"
     )
     raise ForeignFiles(
         f"another program wrote {uri}/{strange[0]}{more}, or changed its statistics, so its rows can be in any "
-        f"order: {remedy}"
+        f"order: {way}"
     )
 
 
@@ -70,12 +65,12 @@ def require_all_rows(table: str, uri: str, files: Sequence[DataFile], head: int,
     if rows is not None and present != rows:
         raise LakeUnusable(
             f"{uri} names files with {present} rows and {rows} were committed: another program changed the table, or "
-            f"a commit has lost a line; {_REMEDIES[table]}"
+            f"a commit has lost a line; {remedy(table)}"
         )
     if table in (LOG, BY_PARTITION) and (beyond := [file for file in files if file.last_id > head]):
         raise LakeUnusable(
             f"{uri} ends at event {head} by its transactions and {beyond[0].path} goes on to {beyond[0].last_id}: "
-            f"another program changed the table; {_REMEDIES[table]}"
+            f"another program changed the table; {remedy(table)}"
         )
     if table == LOG:
         _require_each_id_once(uri, files, head)
@@ -90,14 +85,14 @@ def _require_each_id_once(uri: str, files: Sequence[DataFile], head: int) -> Non
     if reached != head:
         raise LakeUnusable(
             f"{uri} does not have each event up to {head} once, first after {reached}: another program changed the "
-            f"table, or a commit has lost a line; {_REMEDIES[LOG]}"
+            f"table, or a commit has lost a line; {remedy(LOG)}"
         )
 
 
 @contextmanager
 def open_checked(storage: Storage, file: DataFile) -> Iterator[Any]:
     """A data file whose footer agrees with the table; damage in what is read is an error."""
-    with storage.read(file.table, file.path) as source, storage.open_parquet(source) as parquet:
+    with open_source(storage, file) as source, storage.open_parquet(source) as parquet:
         require_footer(file, parquet.metadata)
         yield parquet
 

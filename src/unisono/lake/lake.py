@@ -99,15 +99,15 @@ class View:
 
     def require_whole(self) -> None:
         """Refuse a lake whose rows another program changed, or that lost rows."""
-        _ = self.log_files, self._all_partition_files
+        _ = self.log_files, self.all_partition_files
 
     @cached_property
     def log_files(self) -> list[DataFile]:
         return self.log.readable_files()
 
     @cached_property
-    def _all_partition_files(self) -> list[DataFile]:
-        return self.by_partition.readable_files()
+    def all_partition_files(self) -> list[DataFile]:
+        return self.by_partition.readable_files(self.log_files)
 
     @property
     def partition_files(self) -> list[DataFile]:
@@ -116,7 +116,7 @@ class View:
                 f"the table {BY_PARTITION} ends at {self.by_partition.head} and {LOG} at {self.head}: "
                 "`unisono lake export` completes it from the log's files"
             )
-        return self._all_partition_files
+        return self.all_partition_files
 
     def scan_arrow(
         self,

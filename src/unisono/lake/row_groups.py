@@ -2,7 +2,8 @@
 
 Readers choose the row groups they open by these minimum and maximum values. `file_checks.require_footer` makes sure
 that our own files have them; files that were not checked (audit, erasure) may lack them, and `bounds` is then None.
-Files of other programs are not read by their statistics at all: `jobs/compact/foreign_files.py` reads the ids.
+Files of other programs are not read by their statistics at all: `rearranged.py` and `jobs/compact/foreign_files.py`
+read the ids.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from unisono.display import shorten
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
 from unisono.lake.lake import Lake
+from unisono.lake.rearranged import stored_paths
 from unisono.lake.run_tables import AUDIT, RUNS, read_rows
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
@@ -113,7 +114,7 @@ def _make_views(
     connection.execute(_VIEWS)
 
 
-def _dataset(storage: Storage, table: str, files: Iterable[DataFile], schema: pa.Schema) -> Any:
+def _dataset(storage: Storage, table: str, files: Sequence[DataFile], schema: pa.Schema) -> Any:
     """The files of a table. Those of snapshots have their model version in the Delta log only."""
     form = pa_dataset.ParquetFileFormat()
     if storage.is_local:
@@ -121,9 +122,10 @@ def _dataset(storage: Storage, table: str, files: Iterable[DataFile], schema: pa
     else:
         system = pa_fs.PyFileSystem(DeltaStorageHandler(storage.table(table), storage.options))
     fragments = []
-    for file in files:
-        path = storage.uri(table, file.path) if storage.is_local else file.path
-        known = pa_dataset.field("model_version") == file.model_version if table == SNAPSHOTS else None
+    versions = {file.path: file.model_version for file in files}
+    for stored in stored_paths(files):
+        path = storage.uri(table, stored) if storage.is_local else stored
+        known = pa_dataset.field("model_version") == versions[stored] if table == SNAPSHOTS else None
         fragments.append(form.make_fragment(path, system, known))
     return pa_dataset.FileSystemDataset(fragments, schema, form, system)
 

@@ -46,6 +46,8 @@ class Storage(msgspec.Struct, frozen=True):
     @classmethod
     def at(cls, location: str, options: Mapping[str, str] | None = None) -> Storage:
         """A directory becomes absolute: executors have other working directories."""
+        if not location.strip():
+            raise LakeUnusable("the location is empty: name a directory, or s3://… and the like")
         if location.startswith("file:"):
             location = _directory(unquote(urlsplit(location).path))
         elif "://" not in location:
@@ -92,8 +94,11 @@ class Storage(msgspec.Struct, frozen=True):
         return pa_fs.PyFileSystem(self._handler(table)).open_input_file(path)
 
     def has_all(self, table: str, paths: Iterable[str]) -> bool:
-        """Whether all of these data files exist; in an object store, which would be asked for each, it is assumed."""
-        return not self.is_local or all(Path(self.uri(table, path)).exists() for path in paths)
+        """Whether all of these data files exist; an object store is asked for each."""
+        if self.is_local:
+            return all(Path(self.uri(table, path)).exists() for path in paths)
+        system = pa_fs.PyFileSystem(self._handler(table))
+        return all(found.type == pa_fs.FileType.File for found in system.get_file_info(list(paths)))
 
     def remove(self, path: str) -> None:
         """Delete a file by its path under the lake, if it exists."""

@@ -30,7 +30,7 @@ from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, S
 from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_line
 from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
-from unisono.lake.foreign_commits import files_before_foreign
+from unisono.lake.foreign_commits import files_in_order
 from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
@@ -187,19 +187,19 @@ class Table:
         require_all_rows(self.name, uri, files, self.head, self.rows)
         return files
 
-    def readable_files(self) -> list[DataFile]:
-        """The files to read this version's rows from; never those of another program.
+    def readable_files(self, log_files: Sequence[DataFile] | None = None) -> list[DataFile]:
+        """The files to read this version's rows from, in the table's order, also where another program rearranged
+        them; ForeignFiles when these are snapshots that cannot be checked.
 
-        Where another program only rearranged rows (OPTIMIZE, Z-order), these are the files of the newest version
-        before, with the same rows, that is all ours. After a vacuum removed them, ForeignFiles is raised.
+        `log_files`: those of the table `log`, if they are known.
         """
         try:
             return self.files()
         except ForeignFiles:
-            before = files_before_foreign(self)
-            if before is None:
+            found = files_in_order(self, log_files)
+            if found is None:
                 raise
-            return before
+            return found
 
     def foreign_files(self) -> list[DataFile]:
         """Files that another program wrote, or whose statistics it changed."""

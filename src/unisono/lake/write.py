@@ -55,7 +55,7 @@ _WRITING_SNAPSHOTS: Final[dict[str, Any]] = {
 }
 
 
-def _writing(table: str) -> dict[str, Any]:
+def writing_options(table: str) -> dict[str, Any]:
     """How a table's files are written; figures are of 100,000 events of 300 bytes."""
     if table == SNAPSHOTS:
         return _WRITING_SNAPSHOTS
@@ -85,11 +85,20 @@ def release_arrow_memory() -> Iterator[None]:
         pa.default_memory_pool().release_unused()
 
 
+class Sources(msgspec.Struct, frozen=True):
+    """Where the rows of a file are that is made when it is opened (`rearranged.py`): files of other programs, which
+    have them among others and in any order, of a table with so many buckets."""
+
+    paths: tuple[str, ...]
+    buckets: int
+
+
 class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file of a table: its path and statistics.
 
-    `times` and `clients`: the smallest and largest `status_updated_at` and `client_id` of its events, by which other
-    engines skip files; None in files of snapshots and of older versions.
+    `sources`: None for a file that is stored under its path. `times` and `clients`: the smallest and largest
+    `status_updated_at` and `client_id` of its events, by which other engines skip files; None in files of snapshots
+    and of older versions.
     """
 
     table: str
@@ -105,6 +114,7 @@ class DataFile(msgspec.Struct, frozen=True):
     model_digest: str | None = None
     times: tuple[int, int] | None = None
     clients: tuple[str, str] | None = None
+    sources: Sources | None = None
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):
@@ -133,7 +143,7 @@ class FileWriter:
         self._model_version = model_version
         self._model_digest = model_digest
         self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, FILE_SCHEMAS[table], **_writing(table))
+        self._writer = pq.ParquetWriter(self._sink, FILE_SCHEMAS[table], **writing_options(table))
         self._extremes: list[tuple[Any, Any]] = []
         self._names: list[tuple[str, str]] = []
         self._times: list[tuple[int, int]] = []

@@ -32,6 +32,7 @@ from unisono.ipc.files import ADMIN_FILE, COMMAND_TIMEOUT_S, AdminFile, write_ad
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AdminCommand,
+    AskAccess,
     AskConnections,
     AskEventTimes,
     AskStats,
@@ -181,13 +182,20 @@ class Supervisor:
         return answer
 
     async def change_access(self, body: bytes = b"{}") -> CommandResult:
-        """Refuse somebody, or read the ACL again, on all nodes; an ACL that cannot be read changes nothing."""
+        """Refuse somebody, or read the ACL again, on all nodes; an ACL that cannot be read changes nothing.
+
+        When it returns, the fronts of this node have applied it; those of other nodes do so a moment later.
+        """
         try:
             if self._settings.acl is not None:
                 await asyncio.to_thread(Acl.load, self._settings.acl)
         except AclError as error:
             return CommandResult(0, False, msgspec.json.encode({"error": str(error)}))
-        return await self.execute("access", body=body)
+        result = await self.execute("access", body=body)
+        if result.ok:
+            number = msgspec.json.decode(result.body)["number"]
+            await self._ask_fronts(partial(AskAccess, number=number), COMMAND_TIMEOUT_S)
+        return result
 
     async def connections(self, limit: int) -> ConnectionsFound:
         """The connections of all nodes."""
@@ -211,10 +219,12 @@ class Supervisor:
         """Review the log under another model, and switch to it unless something speaks against it."""
         return await self._reloader.reload(request, on_progress)
 
-    async def _ask_fronts(self, message: Callable[[int], Message]) -> list[Any]:
+    async def _ask_fronts(
+        self, message: Callable[[int], Message], timeout_s: float = STATS_TIMEOUT_S
+    ) -> list[Any]:
         """The answer of each front."""
         fronts = [role for role in self._links if role.startswith("front")]
-        answers = await asyncio.gather(*(self._ask(role, message, STATS_TIMEOUT_S) for role in fronts))
+        answers = await asyncio.gather(*(self._ask(role, message, timeout_s) for role in fronts))
         return [msgspec.json.decode(answer.body) for answer in answers]
 
     async def _ask(

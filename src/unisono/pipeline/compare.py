@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.columns import LOG_SCHEMA, to_batch
+from unisono.lake.content_check import first_wrong_hash
 from unisono.lake.digests import Digest, digest, total
 from unisono.lake.lake import Lake, View
 from unisono.lake.scan import RowRange, runs_of, scan_file, scan_log
@@ -37,11 +38,8 @@ from unisono.pipeline.row_fingerprints import (
     mix,
 )
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.protocol.canonical import canonical, content_hash
-from unisono.protocol.tombstones import is_tombstone
 from unisono.store.batching import in_batches
 from unisono.store.port import LogReader, Record
-from unisono.vocabulary import Json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,18 +130,6 @@ def _compared(run: tuple[int, int], parts: Sequence[_ComparedPart]) -> ComparedR
     if problem is None and found != expected:
         problem = f"the table {BY_PARTITION} differs from the log within events {since + 1} to {upto}"
     return ComparedRange(since, upto, upto - since, problem)
-
-
-def first_wrong_hash(table: str, batches: Sequence[pa.RecordBatch]) -> str | None:
-    """The first event whose hash is not that of its content. A tombstone carries the hash of what was erased."""
-    for batch in batches:
-        for committed_id, partitions, event, stored_hash in _hashed_rows(batch):
-            text = event.encode()
-            if content_hash(text, canonical(partitions)) != stored_hash and not is_tombstone(text):
-                return (
-                    f"the hash of event {committed_id} in the lake's table {table} does not match its content"
-                )
-    return None
 
 
 def store_digest(records: Sequence[Record]) -> tuple[Digest, Digest]:
@@ -318,11 +304,6 @@ def _read_partition_rows(task: CompareTask) -> tuple[str | None, _RowSum]:
             if (problem := first_wrong_hash(BY_PARTITION, [batch])) is not None:
                 return problem, found
     return None, found
-
-
-def _hashed_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, list[Json], str, bytes]]:
-    columns = (batch.column(name).to_pylist() for name in ("committed_id", "partitions", "event", "hash"))
-    return zip(*columns, strict=True)
 
 
 def _first_difference(lake: pa.Table, records: Sequence[Record]) -> str:

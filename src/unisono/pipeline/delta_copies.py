@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.errors import one_line
@@ -27,6 +27,9 @@ from unisono.pipeline.lake_tables import arrow_schema, table_rows
 
 KEEP_HOURS: Final = 1
 """Replaced files are kept so long, for queries that read them."""
+
+_TURN: Final = "unisono.copy"
+"""Counts runs: of two at the same time delta-rs refuses one. Both would remove the same files and add their own."""
 
 FILE_BYTES: Final = 64 << 20
 """Bytes of rows in a file, which is written in memory first."""
@@ -54,6 +57,7 @@ def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int
     try:
         delta = _opened(target, table, name)
         before = delta.version() - 1  # a new table's first commit is synced too
+        turn = Transaction(_TURN, (delta.transaction_version(_TURN) or 0) + 1)
         present = pa.table(delta.get_add_actions()).to_pylist()
         count, adds = 0, []
         for path, content, rows in _files(table_rows(lake, table, head)):
@@ -62,9 +66,22 @@ def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int
             adds.append(AddAction(path, content.size, {}, _now_ms(), True, stats))
             count += rows
         removes = [RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], {}) for file in present]
-        delta.create_write_transaction([*adds, *removes], "append", arrow_schema(table), [])
-        delta.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False)
+        delta.create_write_transaction(
+            [*adds, *removes],
+            "append",
+            arrow_schema(table),
+            [],
+            commit_properties=CommitProperties(app_transactions=[turn]),
+        )
+        # Full: what a killed run wrote is named by no commit. On the old handle a vacuum conflicts with the commit.
+        _opened(target, table, name).vacuum(
+            KEEP_HOURS, dry_run=False, enforce_retention_duration=False, full=True
+        )
         target.sync_commits(name, before)
+    except CommitFailedError as error:
+        raise PipelineError(
+            f"{target.table(name)}: another process replaced the table meanwhile, run it again"
+        ) from error
     except (DeltaError, OSError, ValueError) as error:
         raise PipelineError(f"{target.table(name)} cannot be written: {one_line(error)}") from error
     return count

@@ -15,6 +15,7 @@ import msgspec
 
 from unisono.lake.columns import LOG_SCHEMA
 from unisono.lake.lake import Lake, View
+from unisono.lake.rearranged import stored_paths
 from unisono.lake.run_tables import AUDIT, RUNS, data_paths
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED
@@ -68,8 +69,8 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
 
 
 def _create_event_views(database: Any, view: View, prefix: str) -> None:
-    log = [view.storage.uri(LOG, file.path) for file in view.log_files]
-    rows = [view.storage.uri(BY_PARTITION, file.path) for file in view.partition_files]
+    log = [view.storage.uri(LOG, path) for path in stored_paths(view.log_files)]
+    rows = [view.storage.uri(BY_PARTITION, path) for path in stored_paths(view.partition_files)]
     _create_view(database, f"{prefix}events", _parquet("events", log, _EVENTS))
     own = f"partition, {_EVENTS}, bucket"
     found = _parquet(

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.lake.guests import optimize, vacuum, z_order
 from tests.lake.lakes import compact, export_to
 from tests.pipeline.history import NAMES
 from unisono.lake.cold.archive import Archive, ArchivedReader
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.store.port import Page, Record
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
@@ -46,6 +48,25 @@ def mixed(lake: Lake, data: Path) -> None:
     export_to(lake, data, *range(500, 2_500, 500))
     compact(lake)
     export_to(lake, data, 2_600, 3_500, EVENTS)
+
+
+def optimised(lake: Lake, data: Path) -> None:
+    """Small files joined by another program, which left the others and removed the former files."""
+    mixed(lake, data)
+    for table in (LOG, BY_PARTITION):
+        optimize(lake, table)
+    vacuum(lake)
+
+
+def rearranged(lake: Lake, data: Path) -> None:
+    """In no order at all, in buckets."""
+    spread(lake, data)
+    for table in (LOG, BY_PARTITION):
+        z_order(lake, table)
+    vacuum(lake)
+
+
+SHAPES: list[Shape] = [fresh, spread, joined, mixed, optimised, rearranged]
 
 
 def _spread_runs(lake: Lake, data: Path, heads: tuple[int, ...]) -> None:

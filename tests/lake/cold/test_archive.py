@@ -14,20 +14,20 @@ from tests.lake.cold.shapes import (
     CACHE,
     EVENTS,
     ROOMS,
+    SHAPES,
     Pruning,
     Shape,
-    fresh,
-    joined,
-    mixed,
     question,
+    rearranged,
     same,
-    spread,
     walk,
 )
 from tests.lake.lakes import compact, export_to, vacuum
 from tests.lake.s3 import object_store
 from tests.pipeline.history import append
 from tests.store.records import make_record
+from unisono.lake import rearranged as rearranged_files
+from unisono.lake import write
 from unisono.lake.cold.archive import Archive, ArchivedReader, ArchiveFailed
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.errors import LakeUnusable
@@ -43,12 +43,19 @@ def reader(whole: Path) -> Iterator[SqliteReader]:
     opened.close()
 
 
-@pytest.fixture(scope="module", params=[fresh, spread, joined, mixed], ids=lambda shape: shape.__name__)
-def lake(request: pytest.FixtureRequest, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: shape.__name__)
+def lake(
+    request: pytest.FixtureRequest, whole: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lake]:
     made = Lake.at(str(tmp_path_factory.mktemp("lake")))
     shape: Shape = request.param
     shape(made, whole)
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        if shape is rearranged:  # described in several ranges, each in buckets
+            patch.setattr(rearranged_files, "SORTED_BYTES", 20_000)
+            patch.setattr(write, "UNBUCKETED_ROWS_MAX", 0)
+            assert len(made.view().partition_files) > 50
+        yield made
 
 
 # -- the lake --------------------------------------------------------------------------------------------------

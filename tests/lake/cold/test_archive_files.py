@@ -15,6 +15,7 @@ from unisono.lake.cold.pages import REFRESH_S, LakePages
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.store.port import Page
+from unisono.store.sqlite.log import SqliteReader
 
 
 def test_a_newer_version_is_looked_for_now_and_then(whole: Path, tmp_path: Path) -> None:
@@ -79,4 +80,10 @@ def test_a_table_that_does_not_say_what_its_files_hold(whole: Path, tmp_path: Pa
     commit = tmp_path / "lake" / "by_partition" / "_delta_log" / f"{1:020d}.json"
     commit.write_text(commit.read_text().replace("minValues", "minValuez"))
     with pytest.raises(LakeUnusable, match=r"another program wrote .*/bucket=.*, or changed its statistics"):
-        LakePages(lake, CACHE)
+        lake.table("by_partition").files()
+    pages = LakePages(lake, CACHE)
+    with closing(SqliteReader.open(whole)) as reader:
+        for name in ROOMS[:5]:
+            expected = reader.page([name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30)
+            assert same(pages.page([name], 0, EVENTS, limit=EVENTS, bytes_max=1 << 30), expected)
+    pages.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,10 +100,19 @@ def test_every_command(server: str, tmp_path: Path) -> None:
         ["erase", *place, "--client", CULPRIT, "--yes"],
         ["compact", *place, "--vacuum-hours", "0", "--verify"],
         ["revalidate", *place, "--model", str(sample_model()), "--against", "open"],
-        ["audit", *place, "--full"],
+        ["snapshot", *place, "--rebuild", "--publish", "--explain"],
+        ["retain", *place, "--keep-events", "200", "--keep-newest", "100", "--explain"],
+        ["report", *place, "--out", str(tmp_path / "report"), "--explain"],
+        ["audit", *place, "--full", "--record", "--explain"],
+        ["views", "--lake", str(tmp_path / "lake"), "--master", server],
     )
-    wanted = {"run": 0, "import": 0, "export": 0, "erase": 0, "compact": 0, "revalidate": 1, "audit": 0}
+    wanted = {
+        "run": 0, "import": 0, "export": 0, "erase": 0, "compact": 0, "revalidate": 1, "snapshot": 0, "retain": 0,
+        "report": 0, "audit": 0, "views": 0,
+    }  # fmt: skip
     assert codes == wanted, said
+    for plan in ("jobs.export", "fold", "jobs.retain", "jobs.report", "jobs.audit"):
+        assert re.search(rf"^-- {re.escape(plan)}\..*\n== Physical Plan ==", said, re.MULTILINE), plan
     status = read_pipeline_status(tmp_path / "data" / "pipeline.json")
     assert status is not None
     assert {name: stage.error for name, stage in status.stages.items() if stage.error} == {}

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.lake.lakes import HERE
 from tests.pipeline.equality import by_partition
 from tests.pipeline.history import make_store, row_of
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RunRecord, record_runs
 from unisono.pipeline import create_views
@@ -122,6 +123,23 @@ def test_items_have_parents_and_positions() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ({"to": "601"}, "ends at event 600, events up to 601 are requested: `unisono lake export` adds"),
+        ({"from": "601"}, "ends at event 600, events after 601 are requested"),
+        ({"table": "states", "to": "601"}, "ends at event 600, events up to 601 are requested"),
+        ({"table": "items", "model_version": "7"}, "no snapshots of model version 7; there are those of 0"),
+    ],
+)
+def test_what_the_lake_does_not_have_is_no_empty_answer(
+    lake: tuple[Lake, list[Record]], options: dict[str, str], error: str
+) -> None:
+    with pytest.raises((PipelineError, LakeUnusable), match=error):
+        LakeTableRead.of({"lake": lake[0].storage.location, **options}).reader()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"lake": " "}, "the location is empty"),
         ({"table": "log"}, "there is no table 'log'"),
         ({"columns": "event, nothing"}, "'nothing' is none of committed_id"),
         ({"colums": "event"}, "option 'colums' is unknown"),
@@ -131,7 +149,7 @@ def test_items_have_parents_and_positions() -> None:
 def test_options_that_cannot_be_meant(
     lake: tuple[Lake, list[Record]], options: dict[str, str], error: str
 ) -> None:
-    with pytest.raises(PipelineError, match=error):
+    with pytest.raises((PipelineError, LakeUnusable), match=error):
         LakeTableRead.of({"lake": lake[0].storage.location, **options})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from unisono.display import megabytes
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
     from unisono.lake.table import Table
+    from unisono.lake.write import DataFile
 
 
 class TableInfo(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ def lake_info(lake: Lake, store: str | None = None) -> LakeInfo:
         lake.storage.location,
         view.head,
         view.buckets,
-        [_table(view.log), _table(view.by_partition)],
+        [_table(view.log, view.log_files), _table(view.by_partition, view.all_partition_files)],
         log.head if log else None,
         log.pruned_to if log else None,
         _snapshots(lake),
@@ -120,11 +122,10 @@ def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
     ]
 
 
-def _table(table: Table) -> TableInfo:
+def _table(table: Table, files: Sequence[DataFile]) -> TableInfo:
     from unisono.lake.scan import runs_of
     from unisono.lake.write import UNBUCKETED
 
-    files = table.readable_files()
     return TableInfo(
         table.name,
         table.version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,7 @@ def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = Fa
     A model whose content differs from the lake's model of that version is refused. For `folding`, the fold itself
     compares it with the existing snapshots.
     """
+    from unisono.lake.errors import ForeignFiles
     from unisono.pipeline.job_model import choose
     from unisono.pipeline.jobs.snapshot.job import folded_to
     from unisono.pipeline.open_log import extent
@@ -38,5 +40,6 @@ def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = Fa
     model = choose(directory, place.store_uri if known else None)
     require_same_model(lake, model)
     if not folding:
-        folded_to(lake, model)
+        with suppress(ForeignFiles):  # snapshots that another program rearranged are not used
+            folded_to(lake, model)
     return model

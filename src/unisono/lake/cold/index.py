@@ -28,6 +28,7 @@ from unisono.lake.file_checks import RowOrder, require_footer
 from unisono.lake.lake import View
 from unisono.lake.row_groups import NO_NAME, Footer, RowGroup
 from unisono.lake.scan import runs_of
+from unisono.lake.sorted_copies import open_source
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.store.port import Record
@@ -287,7 +288,7 @@ class Files:
         if found is not None:
             self._open.move_to_end(key)
             return found
-        source = self._storage.read(file.table, file.path)
+        source = open_source(self._storage, file)
         opened = self._storage.open_parquet(source)
         require_footer(file, opened.metadata)
         self._open[key] = opened

@@ -90,13 +90,14 @@ class LakePages:
         if upto > self.head:
             raise LakeUnusable(f"the lake ends at event {self.head}, {upto} was asked for")
         for _ in range(TRIES):
-            version = self._version
+            paths = self._index.paths
             try:
                 return read()
             except READ_ERRORS as error:
                 self.close()
-                self.refresh()
-                if self._version == version:
+                self._refreshed_at = self._clock()
+                self._use(self._lake.view(checked=False))
+                if self._index.paths == paths:
                     raise LakeUnusable(str(error)) from error
         raise LakeUnusable(f"the lake's files were replaced during {TRIES} attempts to read a page")
 

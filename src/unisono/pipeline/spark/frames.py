@@ -75,7 +75,7 @@ def frame_of(
     """The rows of `files` with committed ids in `(since, upto]`."""
     if not files:
         return spark.createDataFrame([], schema)
-    if storage.is_local:
+    if storage.is_local and all(file.sources is None for file in files):
         paths = [_GLOB.sub(r"\\\1", storage.uri(file.table, file.path)) for file in files]
         for file in files:
             with open_checked(storage, file):

@@ -35,7 +35,7 @@ from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
-from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.errors import NoSuchRange, PipelineError
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
@@ -191,7 +191,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
 
     def _event_parts(self) -> Iterator[_EventRows]:
         view = self.lake.view()
-        upto = view.last(self.upto)
+        upto = self._end(view.head)
         if self.names is not None:
             for name in self.names:
                 for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
@@ -203,6 +203,16 @@ class LakeTableRead(msgspec.Struct, frozen=True):
                 continue
             for since, last in self._ranges(file, upto):
                 yield _EventRows(view.storage, file, RowRange(since, last), self.columns)
+
+    def _end(self, head: int) -> int:
+        """The last id to read; as with the log, a range that is not all there is refused."""
+        if max(self.since, self.upto or 0) > head:
+            wanted = f"events up to {self.upto}" if (self.upto or 0) > head else f"events after {self.since}"
+            raise NoSuchRange(
+                f"the lake at {self.lake.storage.location} ends at event {head}, {wanted} are requested: "
+                "`unisono lake export` adds what the log has"
+            )
+        return head if self.upto is None else self.upto
 
     def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
         """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
@@ -218,7 +228,12 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         files = table.readable_files()
         versions = {file.model_version or 0 for file in files}
         version = max(versions, default=0) if self.model_version is None else self.model_version
-        upto = head if self.upto is None else min(self.upto, head)
+        if self.model_version is not None and self.model_version not in versions:
+            there = ", ".join(map(str, sorted(versions))) or "none"
+            raise PipelineError(
+                f"the lake has no snapshots of model version {version}; there are those of {there}"
+            )
+        upto = self._end(head)
         buckets = table.description().buckets
         if self.names is not None:
             own = files_with(files_of(files, version), buckets, self.names, -1, upto)

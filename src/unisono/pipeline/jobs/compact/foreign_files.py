@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.content_check import first_wrong_hash
 from unisono.lake.digests import Digest, digest, total
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.file_checks import is_own
@@ -27,7 +28,6 @@ from unisono.lake.scan import BATCH_ROWS, runs_of, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import RUN_BYTES_MAX, DataFile, WrittenFiles, release_arrow_memory, write_runs
-from unisono.pipeline.compare import first_wrong_hash
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ranges, require_present
 from unisono.pipeline.progress import Notify, silent

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unisono.display import utc_time
+from unisono.lake.errors import ForeignFiles
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake, View
 from unisono.lake.merge import PartitionSubset
@@ -174,7 +175,10 @@ def snapshots_of(view: View, model: ShippedModel) -> tuple[list[DataFile], int]:
     table = Lake(view.storage).find(SNAPSHOTS)
     if table is None or table.description().buckets != view.buckets:
         return [], 0
-    files = files_of(table.readable_files(), model.version)
+    try:
+        files = files_of(table.readable_files(), model.version)
+    except ForeignFiles:  # nothing can tell whether these are the states that were folded
+        return [], 0
     if any(file.model_digest != model.digest for file in files):
         return [], 0
     return files, table.folded_upto(model.version)
