@@ -13,6 +13,7 @@ from tests.pipeline.history import NAMES
 from unisono.lake.cold.archive import Archive, ArchivedReader
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.lake import Lake
+from unisono.lake.sections import section_of
 from unisono.store.port import Page, Record
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 
@@ -39,6 +40,19 @@ def joined(lake: Lake, data: Path) -> None:
     """Compacted into files of few rows, so that partitions go on from one file to the next."""
     fresh(lake, data)
     compact(lake, rows_per_file=100)
+
+
+def sectioned(lake: Lake, data: Path) -> None:
+    """Runs of different lengths: in buckets, in sections of them, in more sections, and fresh ones."""
+    lake.make(buckets=2)
+    _spread_runs(lake, data, tuple(range(100, 2_001, 100)))
+    compact(lake, rows_per_file=40)
+    _spread_runs(lake, data, tuple(range(2_100, 3_001, 100)))
+    compact(lake, rows_per_file=10)
+    _spread_runs(lake, data, (3_200,))
+    export_to(lake, data, 3_400, EVENTS)
+    counts = {section.count for file in lake.view().partition_files if (section := section_of(file))}
+    assert len(counts) > 1
 
 
 def mixed(lake: Lake, data: Path) -> None:

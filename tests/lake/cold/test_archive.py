@@ -21,6 +21,7 @@ from tests.lake.cold.shapes import (
     mixed,
     question,
     same,
+    sectioned,
     spread,
     walk,
 )
@@ -43,7 +44,9 @@ def reader(whole: Path) -> Iterator[SqliteReader]:
     opened.close()
 
 
-@pytest.fixture(scope="module", params=[fresh, spread, joined, mixed], ids=lambda shape: shape.__name__)
+@pytest.fixture(
+    scope="module", params=[fresh, spread, joined, mixed, sectioned], ids=lambda shape: shape.__name__
+)
 def lake(request: pytest.FixtureRequest, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     made = Lake.at(str(tmp_path_factory.mktemp("lake")))
     shape: Shape = request.param
