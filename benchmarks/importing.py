@@ -1,10 +1,11 @@
 """Import of a legacy history with planted faults: rates, and exact counts after being killed.
 
-    python -m benchmarks.importing [--rows 1000000] [--files 4] [--kills 3] [--postgres]
+    python -m benchmarks.importing [--rows 1000000] [--files 4] [--connected] [--kills 3] [--postgres]
 
-Rows of about 300 bytes over 20,000 partitions, one in ten in two of them, one in ten of no use (duplicates,
-conflicts, broken lines, bad ids, refused by the model). First a run that nobody disturbs, as a process of its own,
-with its rates; then one into another log that is killed while it reads, decides or loads, and must come to the same.
+Rows of about 300 bytes over 20,000 partitions, one in ten in two of them (of the same ten; with `--connected` of any,
+so that all partitions hang together), one in ten of no use (duplicates, conflicts, broken lines, bad ids, refused by
+the model). First a run that nobody disturbs, as a process of its own, with its rates; then one into another log that
+is killed while it reads, decides or loads, and must come to the same.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from unisono.store.check import check_directory
 PARTITIONS = 20_000
 
 
-def build(folder: Path, rows: int, files: int) -> Planted:
+def build(folder: Path, rows: int, files: int, connected: bool) -> Planted:
     """The history, in files of consecutive rows."""
     folder.mkdir(parents=True)
-    legacy = Legacy(rows, rooms=PARTITIONS)
+    legacy = Legacy(rows, rooms=PARTITIONS, connected=connected)
     outputs = [(folder / f"part-{number:02d}.jsonl").open("wb") for number in range(files)]
     for place, line in enumerate(legacy.lines()):
         outputs[place * files // rows].write(line + b"\n")
@@ -47,7 +48,7 @@ def build(folder: Path, rows: int, files: int) -> Planted:
 def command(source: Path, place: Path, store: str) -> list[str]:
     return [
         sys.executable, "-m", "unisono", "lake", "import", str(source), "--store", store,
-        "--staging", str(place / "staging"), "--report", str(place / "report.json"), "--quiet",
+        "--staging", str(place / "staging"), "--out", str(place), "--quiet",
     ]  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def straight(source: Path, place: Path, store: str, planted: Planted) -> None:
     began = time.perf_counter()
     subprocess.run(command(source, place, store), check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
-    report = msgspec.json.decode((place / "report.json").read_bytes(), type=ImportReport)
+    report = msgspec.json.decode((place / "import.json").read_bytes(), type=ImportReport)
     require_exact(report, planted, store)
     judged = report.prepared.seconds
     loading = report.seconds - judged
@@ -93,7 +94,7 @@ def killed(source: Path, place: Path, store: str, planted: Planted, kills: int) 
     """Killed at random moments of a run that takes as long as the first did, the last ones while loading."""
     chance = random.Random()
     place.mkdir()
-    report_file, staging = place / "report.json", place / "staging"
+    report_file, staging = place / "import.json", place / "staging"
     began, done = time.perf_counter(), 0
     while done < kills:
         process = subprocess.Popen(
@@ -139,12 +140,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--connected", action="store_true", help="any two partitions may share an event")
     parser.add_argument("--postgres", action="store_true", help="into PostgreSQL as well")
     arguments = parser.parse_args()
     prepare()
     folder = Path(tempfile.mkdtemp(prefix="unisono-importing-"))
     try:
-        planted = build(folder / "old", arguments.rows, arguments.files)
+        planted = build(folder / "old", arguments.rows, arguments.files, arguments.connected)
         size = sum(file.stat().st_size for file in (folder / "old").iterdir())
         print(f"{arguments.rows:,} rows, {size / 1e6:.0f} MB, in {arguments.files} files")
         straight(folder / "old", folder, f"sqlite:{folder / 'a'}", planted)

@@ -31,11 +31,18 @@ class Legacy:
     """Rows of a past life, `faults` of a thousand of them of no use.
 
     Events push items into rooms' trees and change them later. One in ten is in two rooms, but rooms only share events
-    within their own block of ten, so that components stay small.
+    within their own block of ten; `connected`: with any other.
     """
 
     def __init__(
-        self, count: int, *, seed: int = 1, rooms: int = 200, faults: int = 100, keep_ids: bool = True
+        self,
+        count: int,
+        *,
+        seed: int = 1,
+        rooms: int = 200,
+        faults: int = 100,
+        keep_ids: bool = True,
+        connected: bool = False,
     ) -> None:
         self.count = count
         self.planted = Planted(reasons=Counter(), ids=[])
@@ -43,6 +50,7 @@ class Legacy:
         self._rooms = rooms
         self._faults = faults
         self._keep_ids = keep_ids
+        self._connected = connected
         self._recent: list[Line] = []
         self._items: list[tuple[str, list[str]]] = []
         self._number = 0
@@ -94,7 +102,8 @@ class Legacy:
         room = self._chance.randrange(self._rooms)
         rooms = [f"room-{room:05d}"]
         if self._chance.random() < 0.1:
-            rooms.append(f"room-{room // 10 * 10 + self._chance.randrange(10):05d}")
+            first, count = (0, self._rooms) if self._connected else (room // 10 * 10, 10)
+            rooms.append(f"room-{first + self._chance.randrange(count):05d}")
         return rooms
 
     def _line(self, rooms: list[str], event: Any) -> Line:

@@ -20,6 +20,7 @@ from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS, RowRange, runs_of
+from unisono.lake.sections import Section, section_of
 from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
@@ -37,16 +38,20 @@ Piece: TypeAlias = tuple[bytes, int, Any, int, int]
 
 
 class PartitionSubset(msgspec.Struct, frozen=True):
-    """Some of the partitions: those of some buckets (None: of all), with names from `low` to before `high`."""
+    """Some of the partitions: those of some buckets (None: of all), with names from `low` to before `high`; of one
+    section of a bucket, where one is given."""
 
     buckets_in_all: int
     buckets: tuple[int, ...] | None = None
     low: bytes | None = None
     high: bytes | None = None
+    section: Section | None = None
 
     def holds(self, name: str) -> bool:
-        return self._in_range(name.encode()) and (
-            self.buckets is None or bucket_of(name, self.buckets_in_all) in self.buckets
+        return (
+            self._in_range(name.encode())
+            and (self.buckets is None or bucket_of(name, self.buckets_in_all) in self.buckets)
+            and (self.section is None or self.section.holds(name))
         )
 
     def _in_range(self, name: bytes) -> bool:
@@ -57,7 +62,16 @@ class PartitionSubset(msgspec.Struct, frozen=True):
         assert file.first_partition is not None
         assert file.last_partition is not None
         ours = self.buckets is None or file.bucket == UNBUCKETED or file.bucket in self.buckets
+        if ours and self.section is not None and (own := section_of(file)) is not None:
+            ours = self.section.meets(own)
         return ours and self.meets(file.first_partition.encode(), file.last_partition.encode())
+
+    def splits(self, file: DataFile) -> bool:
+        """Whether a file that has rows of this subset may have others, by their buckets and sections."""
+        if file.bucket == UNBUCKETED and self.buckets is not None:
+            return True
+        own = section_of(file)
+        return self.section is not None and (own is None or not own.within(self.section))
 
     def meets(self, first: bytes, last: bytes) -> bool:
         """Whether names from `first` to `last` can be among its names."""
@@ -138,7 +152,7 @@ def scan_subset(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file in this subset and in this range of ids, in the file's order, which is checked."""
     read = list(dict.fromkeys((*columns, "partition", "committed_id")))
-    mixed = file.bucket == UNBUCKETED and subset.buckets is not None
+    mixed = subset.splits(file)
     order = RowOrder(file)
     with open_checked(storage, file) as parquet:
         for group in Footer(parquet.metadata).row_groups():

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from unisono.lake.columns import LOG_SCHEMA, bucket_of
 from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer, RowGroup
+from unisono.lake.sections import section_of
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
@@ -126,9 +127,16 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 def open_files_needed(files: Iterable[DataFile]) -> int:
     """How many of these files may be open at once to read a partition, or a bucket, in order."""
-    counts = Counter(file.bucket for file in files)
-    fresh = counts.pop(UNBUCKETED, 0)
-    return fresh + max(counts.values(), default=0)
+    counts = Counter((file.bucket, section_of(file)) for file in files)
+    fresh = counts.pop((UNBUCKETED, None), 0)
+    most: dict[tuple[int | None, int], int] = {}  # by bucket and number of sections, of which one is read
+    for (bucket, section), count in counts.items():
+        kind = bucket, 0 if section is None else section.count
+        most[kind] = max(most.get(kind, 0), count)
+    by_bucket: Counter[int | None] = Counter()
+    for (bucket, _), count in most.items():
+        by_bucket[bucket] += count
+    return fresh + max(by_bucket.values(), default=0)
 
 
 class NameIndex:
@@ -147,7 +155,9 @@ class NameIndex:
         assert file.last_partition is not None
         own = self._by_bucket.get(file.bucket, [])
         first = bisect_left(own, file.first_partition.encode())
-        return own[first : bisect_right(own, file.last_partition.encode(), lo=first)]
+        inside = own[first : bisect_right(own, file.last_partition.encode(), lo=first)]
+        section = section_of(file)
+        return inside if section is None else [name for name in inside if section.holds(name.decode())]
 
 
 def files_with(
@@ -163,8 +173,11 @@ def file_may_contain(file: DataFile, name: str, buckets: int) -> bool:
     assert file.first_partition is not None
     assert file.last_partition is not None
     # Partition names are ordered by their UTF-8 bytes, everywhere.
-    return file.bucket in (UNBUCKETED, bucket_of(name, buckets)) and (
-        file.first_partition.encode() <= name.encode() <= file.last_partition.encode()
+    section = section_of(file)
+    return (
+        file.bucket in (UNBUCKETED, bucket_of(name, buckets))
+        and (section is None or section.holds(name))
+        and file.first_partition.encode() <= name.encode() <= file.last_partition.encode()
     )
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.digests import Digest, digest
+from unisono.lake.sections import Section
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 
 UNBUCKETED: Final = -1
@@ -136,10 +137,12 @@ class FileWriter:
         *,
         model_version: int | None = None,
         model_digest: str | None = None,
+        section: Section | None = None,
     ) -> None:
         self._storage = storage
         self._table = table
         self._bucket = bucket
+        self._section = section
         self._model_version = model_version
         self._model_digest = model_digest
         self._sink = pa.BufferOutputStream()
@@ -177,6 +180,7 @@ class FileWriter:
         last_id = max(high for _, high in self._extremes)
         folder = "" if self._model_version is None else f"model_version={self._model_version}/"
         folder += "" if self._bucket is None else f"bucket={self._bucket}/"
+        folder += "" if self._section is None else self._section.folder
         path = f"{folder}{self._storage.new_name(first_id, last_id)}"
         self._storage.write(self._table, path, content)
         return DataFile(

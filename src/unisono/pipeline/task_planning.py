@@ -15,6 +15,7 @@ from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import open_checked
 from unisono.lake.merge import PartitionSubset
 from unisono.lake.row_groups import Footer
+from unisono.lake.sections import Section, section_of
 from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
@@ -74,23 +75,31 @@ def plan_tasks(
             )
             for number in range(count)
         ]
-    rows = Counter(dict.fromkeys(range(buckets), 0))
+    count = max((own.count for file in files if (own := section_of(file)) is not None), default=buckets)
+    rows = Counter(dict.fromkeys(range(count), 0))
+    largest: dict[int, DataFile] = {}
     for file in files:
-        if file.bucket == UNBUCKETED:
-            rows.update(dict.fromkeys(range(buckets), -(-file.rows // buckets)))
-        else:
-            rows[file.bucket or 0] += file.rows
+        numbers = _numbers(file, buckets, count)
+        rows.update(dict.fromkeys(numbers, -(-file.rows // len(numbers))))
+        if file.bucket != UNBUCKETED:
+            for number in numbers:
+                if number not in largest or file.rows > largest[number].rows:
+                    largest[number] = file
     size = min(max(rows.total() // (cores * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
-    largest: dict[int | None, DataFile] = {}
-    for file in files:
-        if file.bucket not in largest or file.rows > largest[file.bucket].rows:
-            largest[file.bucket] = file
-    planned = [
-        part
-        for bucket, count in rows.items()
-        for part in _of_bucket(storage, largest.get(bucket), buckets, bucket, count, size)
-    ]
+    planned: list[PlannedTask] = []
+    for number, own_rows in rows.items():
+        section = None if count == buckets else Section(count, number)
+        whole = PartitionSubset(buckets, (number % buckets,), section=section)
+        planned += _of_bucket(storage, largest.get(number), whole, number % buckets, own_rows, size)
     return sorted(planned, key=lambda part: -part.rows)
+
+
+def _numbers(file: DataFile, buckets: int, count: int) -> range:
+    """The sections, of `count` in all, that a file can have rows of."""
+    section = section_of(file)
+    if section is not None:
+        return range(section.number, count, section.count)
+    return range(count) if file.bucket == UNBUCKETED else range(file.bucket or 0, count, buckets)
 
 
 def plan_names(names: Sequence[str], buckets: int, cores: int) -> list[tuple[int, Sequence[str]]]:
@@ -109,18 +118,19 @@ def plan_names(names: Sequence[str], buckets: int, cores: int) -> list[tuple[int
 
 
 def _of_bucket(
-    storage: Storage, largest: DataFile | None, buckets: int, bucket: int, rows: int, size: int
+    storage: Storage, largest: DataFile | None, whole: PartitionSubset, bucket: int, rows: int, size: int
 ) -> Iterator[PlannedTask]:
-    """A bucket in parts, split at names of its largest file."""
+    """A bucket, or a section of it, in parts, split at names of its largest file."""
     if rows <= size or largest is None:
-        yield PlannedTask(PartitionSubset(buckets, (bucket,)), rows, bucket)
+        yield PlannedTask(whole, rows, bucket)
         return
     names = _sampled(storage, largest)
     picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
     edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
     for low, high in pairwise([None, *edges, None]):
         inside = sum((low is None or name >= low) and (high is None or name < high) for name in names)
-        yield PlannedTask(PartitionSubset(buckets, (bucket,), low, high), rows * inside // len(names), bucket)
+        part = msgspec.structs.replace(whole, low=low, high=high)
+        yield PlannedTask(part, rows * inside // len(names), bucket)
 
 
 def _sampled(storage: Storage, file: DataFile) -> list[bytes]:

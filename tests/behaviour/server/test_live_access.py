@@ -115,7 +115,7 @@ def test_a_reload_is_answered_when_every_front_has_applied_it(guarded: Guarded, 
             reload = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             ann.expect_error("forbidden")  # her front has applied it
             assert reload.poll() is None
-        assert reload.communicate(timeout=WITHIN_S * 30) [0] == "ACL reloaded\n"
+        assert reload.communicate(timeout=WITHIN_S * 30)[0] == "ACL reloaded\n"
 
 
 @pytest.mark.req("AUTHZ-09", "AUTHZ-08")

@@ -14,6 +14,7 @@ from tests.pipeline.history import NAMES
 from unisono.lake.cold.archive import Archive, ArchivedReader
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.lake import Lake
+from unisono.lake.sections import section_of
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.store.port import Page, Record
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -43,6 +44,19 @@ def joined(lake: Lake, data: Path) -> None:
     compact(lake, rows_per_file=100)
 
 
+def sectioned(lake: Lake, data: Path) -> None:
+    """Runs of different lengths: in buckets, in sections of them, in more sections, and fresh ones."""
+    lake.make(buckets=2)
+    _spread_runs(lake, data, tuple(range(100, 2_001, 100)))
+    compact(lake, rows_per_file=40)
+    _spread_runs(lake, data, tuple(range(2_100, 3_001, 100)))
+    compact(lake, rows_per_file=10)
+    _spread_runs(lake, data, (3_200,))
+    export_to(lake, data, 3_400, EVENTS)
+    counts = {section.count for file in lake.view().partition_files if (section := section_of(file))}
+    assert len(counts) > 1
+
+
 def mixed(lake: Lake, data: Path) -> None:
     """Compacted runs, and fresh ones after them."""
     export_to(lake, data, *range(500, 2_500, 500))
@@ -66,7 +80,7 @@ def rearranged(lake: Lake, data: Path) -> None:
     vacuum(lake)
 
 
-SHAPES: list[Shape] = [fresh, spread, joined, mixed, optimised, rearranged]
+SHAPES: list[Shape] = [fresh, spread, joined, mixed, sectioned, optimised, rearranged]
 
 
 def _spread_runs(lake: Lake, data: Path, heads: tuple[int, ...]) -> None:

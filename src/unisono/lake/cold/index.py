@@ -28,6 +28,7 @@ from unisono.lake.file_checks import RowOrder, require_footer
 from unisono.lake.lake import View
 from unisono.lake.row_groups import NO_NAME, Footer, RowGroup
 from unisono.lake.scan import runs_of
+from unisono.lake.sections import Section, section_of
 from unisono.lake.sorted_copies import open_source
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile
@@ -112,9 +113,12 @@ class Index:
         self.head = view.head
         self._buckets = view.buckets
         self._by_bucket: dict[int, list[DataFile]] = {}
+        self._sections = self._buckets
         for file in view.partition_files:
             assert file.bucket is not None
             self._by_bucket.setdefault(file.bucket, []).append(file)
+            if (section := section_of(file)) is not None:
+                self._sections = max(self._sections, section.count)
         self._log_files = view.log_files
         self._runs: dict[int, Runs] = {}
         self._log: Runs | None = None
@@ -126,11 +130,12 @@ class Index:
             if self._log is None:
                 self._log = Runs.of(self._log_files)
             return self._log
-        bucket = bucket_of(name, self._buckets)
-        if bucket not in self._runs:
-            own = (*self._by_bucket.get(bucket, ()), *self._by_bucket.get(UNBUCKETED, ()))
-            self._runs[bucket] = Runs.of(own)
-        return self._runs[bucket]
+        section = Section(self._sections, bucket_of(name, self._sections))
+        if section.number not in self._runs:
+            own = self._by_bucket.get(section.number % self._buckets, ())
+            mine = [file for file in own if (its := section_of(file)) is None or its.meets(section)]
+            self._runs[section.number] = Runs.of([*mine, *self._by_bucket.get(UNBUCKETED, ())])
+        return self._runs[section.number]
 
 
 class RowGroups(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from unisono.model.load import load_model
 from unisono.pipeline.errors import NoSuchStore, PipelineError
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_.job import ImportPlan, run
-from unisono.pipeline.jobs.import_.result import ImportReport
+from unisono.pipeline.jobs.import_.result import ImportReport, JudgingSummary
 from unisono.pipeline.jobs.import_.sources import find
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
@@ -154,8 +154,7 @@ def test_judged_in_one_order_over_several_files(importing: Importing, tmp_path: 
     report = importing(tmp_path / "b.jsonl", tmp_path / "a.jsonl")
     assert [record.id for record in read_store(tmp_path / "data")] == ["e1", "e2", "e4", "e6"]
     assert {row["id"]: row["reason"] for row in rejected(tmp_path)} == {"e3": "refused", "e5": "refused"}
-    assert report.prepared.judged is not None
-    assert (report.prepared.judged.components, report.prepared.judged.largest) == (2, 5)
+    assert report.prepared.judged == JudgingSummary(rounds=2, again=3)
 
 
 def test_order_assigned_by_time_and_times_never_go_back(importing: Importing, tmp_path: Path) -> None:

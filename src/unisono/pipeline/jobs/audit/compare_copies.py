@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.columns import LATER_COLUMNS, bucket_of
+from unisono.lake.sections import section_of
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, complete_rows
@@ -202,6 +203,8 @@ def _is_unreadable(
             return True
         if part.file.table == BY_PARTITION and missing:
             home = part.file.bucket in (UNBUCKETED, bucket_of(name, scope.buckets))
+            section = section_of(part.file)
+            home = home and (section is None or section.holds(name))
             if home and (part.file.first_partition or "") <= name <= (part.file.last_partition or name):
                 return True
     return False

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.file_checks import has_own_name
+from unisono.lake.sections import section_of
 from unisono.lake.write import UNBUCKETED, DataFile
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
@@ -218,16 +219,23 @@ def _check_bucket(scope: Scope, file: DataFile, names: Any, ids: Any, tally: Fin
     if file.bucket == UNBUCKETED:
         return
     values = [value.decode(errors="replace") for value in names.dictionary.to_pylist()]
-    strange = np.array([bucket_of(name, scope.buckets) != file.bucket for name in values])
+    section = section_of(file)
+    strange = np.array(
+        [
+            bucket_of(name, scope.buckets) != file.bucket or not (section is None or section.holds(name))
+            for name in values
+        ]
+    )
     places = np.asarray(names.indices)
     for place in np.flatnonzero(strange[places]):
         name = values[places[place]]
-        tally.add(
-            "bucket",
-            f"it is in bucket {file.bucket} and belongs to {bucket_of(name, scope.buckets)}",
-            int(ids[place]),
-            name,
-        )
+        says = f"it is in bucket {file.bucket} and belongs to {bucket_of(name, scope.buckets)}"
+        if section is not None:
+            says = (
+                f"it is in section {section.number} of {section.count} and belongs to "
+                f"{bucket_of(name, section.count)}"
+            )
+        tally.add("bucket", says, int(ids[place]), name)
 
 
 def _check_statistics(file: DataFile, statistics: FileStatistics, ids: Any, outcome: AuditOutcome) -> None:

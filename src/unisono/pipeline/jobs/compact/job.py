@@ -30,7 +30,8 @@ from unisono.lake.merge import (
     pieces,
     scan_subset,
 )
-from unisono.lake.scan import runs_of, scan_file
+from unisono.lake.scan import open_files_needed, runs_of, scan_file
+from unisono.lake.sections import Section, run_rows_max, sections_for
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import (
@@ -46,6 +47,7 @@ from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files, snapshot_compaction
 from unisono.pipeline.progress import Notify, silent
 from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.task_planning import FilesByBucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +75,8 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 
 class CompactionTask(msgspec.Struct, frozen=True):
-    """Files for one task to join, in id order; of `by_partition` the rows of one bucket, or all (UNBUCKETED)."""
+    """Files for one task to join, in id order; of `by_partition` the rows of one bucket, or all (UNBUCKETED), or of
+    one section."""
 
     storage: Storage
     table: str
@@ -81,6 +84,7 @@ class CompactionTask(msgspec.Struct, frozen=True):
     rows_per_file: int
     bucket: int | None = None
     buckets: int = 1
+    section: Section | None = None
 
 
 class CompactionTaskResult(msgspec.Struct, frozen=True):
@@ -162,8 +166,11 @@ def _rewrite(spark: SparkSession, table: Table, groups: list[list[DataFile]], ro
 
 
 def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
-    full = rows_per_file if table.name == LOG else rows_per_file * table.description().buckets
-    return choose(list(runs_of(table.files())), full)
+    files = table.files()
+    rows = sum(file.rows for file in files)
+    buckets = table.description().buckets
+    full = rows_per_file if table.name == LOG else run_rows_max(rows, buckets, rows_per_file)
+    return choose(list(runs_of(files)), full)
 
 
 def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
@@ -173,12 +180,13 @@ def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     for run in reversed(runs):
         size = sum(file.rows for file in run)
         alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
-        if groups[-1] and (not alike or rows + size > full or files + len(run) > FILES_MERGED_MAX):
+        opened = open_files_needed(run)
+        if groups[-1] and (not alike or rows + size > full or files + opened > FILES_MERGED_MAX):
             groups.append([])
             rows = files = 0
         groups[-1].append(run)
         rows += size
-        files += len(run)
+        files += opened
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
@@ -191,11 +199,17 @@ def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: 
         and sum(file.rows for file in group) < UNBUCKETED_ROWS_MAX
     ):
         return [CompactionTask(storage, BY_PARTITION, tuple(group), rows_per_file, UNBUCKETED, buckets)]
-    return [
-        CompactionTask(storage, BY_PARTITION, files, rows_per_file, bucket, buckets)
-        for bucket in range(buckets)
-        if (files := tuple(file for file in group if file.bucket in (UNBUCKETED, bucket)))
-    ]
+    count, files = (
+        sections_for(sum(file.rows for file in group), buckets, rows_per_file),
+        FilesByBucket(group),
+    )
+    jobs = []
+    for number in range(count):
+        bucket = number % buckets
+        section = None if count == buckets else Section(count, number)
+        if own := files.of(PartitionSubset(buckets, (bucket,), section=section)):
+            jobs.append(CompactionTask(storage, BY_PARTITION, own, rows_per_file, bucket, buckets, section))
+    return jobs
 
 
 @release_arrow_memory()
@@ -207,7 +221,7 @@ def join(job: CompactionTask) -> CompactionTaskResult:
     rows = _in_order(job, counter)
     writer: FileWriter | None = None
     for group in _row_groups(rows, LOG_SCHEMA if job.table == LOG else PARTITION_SCHEMA):
-        writer = writer or FileWriter(job.storage, job.table, job.bucket)
+        writer = writer or FileWriter(job.storage, job.table, job.bucket, section=job.section)
         writer.add(group)
         if writer.rows >= job.rows_per_file or writer.bytes_made >= FILE_BYTES_MAX:
             made.append(writer.close())
@@ -236,7 +250,8 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         for file in job.files:
             yield from counter(scan_file(job.storage, file, EVERY_ID, LOG_SCHEMA.names))
         return
-    subset = PartitionSubset(job.buckets, None if job.bucket in (None, UNBUCKETED) else (job.bucket,))
+    buckets = None if job.bucket in (None, UNBUCKETED) else (job.bucket,)
+    subset = PartitionSubset(job.buckets, buckets, section=job.section)
     columns, batch_rows = PARTITION_SCHEMA.names, batch_rows_for(len(job.files))
     sources = [
         pieces(

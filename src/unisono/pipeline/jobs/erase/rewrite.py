@@ -22,6 +22,7 @@ from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import NameIndex
+from unisono.lake.sections import section_of
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile, FileWriter
@@ -143,7 +144,7 @@ def rewrite_file(job: RewriteTask) -> RewriteResult:
         if not any(differing(parquet.read_row_group(number, columns=["committed_id", "event"]), job.erased)
                    for number in groups if touched(footer, number, job.erased)):  # fmt: skip
             return RewriteResult(file, None, 0)
-        writer = FileWriter(job.storage, file.table, file.bucket)
+        writer = FileWriter(job.storage, file.table, file.bucket, section=section_of(file))
         read, changed = Digest(), 0
         for number in groups:
             rows = parquet.read_row_group(number, columns=names)

@@ -1,14 +1,17 @@
 """Judges imported events in their order, against the states they find.
 
-The order is global, but an event only depends on the states of its own partitions. Partitions that share an event
-belong to one *component*. Components are independent: each is judged by itself, in its own order, with the result of
-one pass over everything. A judge has the states of one component at a time.
+The order is global, but an event only depends on the states of its own partitions. Most events have one, so a
+partition is judged by itself; of an event in several, each partition gives its own verdict, and `rounds.py` brings
+them together. Partitions that share events, directly or through others, belong to one *component*, which can also be
+judged as a whole (`Judge.judge`): that is the definition, and what is done when rounds do not settle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+import msgspec
 import orjson
 
 from unisono.model.authorship import UNKNOWN, Authorship, authorship_of
@@ -23,12 +26,27 @@ from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import LogReader, Pruned
 from unisono.vocabulary import FieldError
 
+FAILED: Final = 1_000
+"""Added to the rank of a verdict that came while the event was applied, after every partition was asked."""
+
+
+class LocalVerdict(msgspec.Struct, frozen=True, order=True):
+    """Why one partition does not take an event. Of several, the smallest counts.
+
+    `rank`: the place of the partition among the event's, plus FAILED where the partition did not refuse the event and
+    a rule failed when it was applied.
+    """
+
+    rank: int
+    field: str
+    message: str
+
 
 class Judge:
-    """Judges the events of one component after the other, each in order.
+    """Judges the events of one group of partitions after the other, each in order.
 
-    Invariant: `_states` has the touched partitions of the current component, after the log and the events accepted so
-    far.
+    Invariant: `_states` has the touched partitions of the current group, after the log and the events that were
+    accepted so far.
     """
 
     def __init__(self, model: Model, log: LogReader | None, upto: int) -> None:
@@ -36,16 +54,43 @@ class Judge:
         self._model = model
         self._log = log
         self._upto = upto
-        self._component: int | None = None
+        self._group: int | None = None
         self._states: dict[str, PartitionState] = {}
         rules = model.canonical.rules.schemas if model.canonical is not None else ()
         self._canonical_changes = bool(rules)
 
-    def enter(self, component: int) -> None:
-        """Switch to a component, and drop the states of the one before."""
-        if component != self._component:
-            self._component = component
+    def enter(self, group: int) -> None:
+        """Switch to a partition or a component, and drop the states of the one before."""
+        if group != self._group:
+            self._group = group
             self._states = {}
+
+    def judge_in(
+        self, text: bytes, partition: str, place: int, by: Authorship, *, refused_elsewhere: bool = False
+    ) -> LocalVerdict | None:
+        """What one partition of an event says to it; None when it was applied there.
+
+        `refused_elsewhere`: another of its partitions does not take it, so it is not applied here either.
+        """
+        event = orjson.loads(text)
+        profile = profile_of(event)
+        if profile == CANONICAL and not self._canonical_changes:
+            return None
+        state = self._state(partition)
+        errors = self._model.refusals(profile, state, event, by)
+        if errors:
+            return LocalVerdict(place, errors[0].field, errors[0].message)
+        mark = state.mark()
+        try:
+            self._model.apply(profile, state, event, by)
+            if refused_elsewhere:
+                state.rollback(mark)
+        except RuleFailed as failure:
+            state.rollback(mark)
+            return LocalVerdict(FAILED + place, failure.error.field, failure.error.message)
+        finally:
+            state.settle()
+        return None
 
     def judge(self, text: bytes, partitions: Sequence[str], by: Authorship = UNKNOWN) -> FieldError | None:
         """The error of an event of valid shape; None when it was applied in all its partitions."""

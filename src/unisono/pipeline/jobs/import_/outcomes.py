@@ -14,6 +14,9 @@ REJECTED: Final = "rejected"
 OUTCOMES: Final = (ACCEPTED, DUPLICATE, KNOWN, REJECTED)
 """Every row has one: loaded; same as an earlier row; same as an event of the log; rejected."""
 
+REFUSED: Final = "refused"
+"""The reason of a row that a state does not take; no other step rejects rows for it."""
+
 REASONS: Final = {
     "unreadable": "not a row of its format",
     "bad_id": "no id, or not a text of 1 to 128 bytes",
@@ -28,7 +31,7 @@ REASONS: Final = {
     "bad_committed_id": "not a committed id",
     "no_committed_id": "has none, and the others are ordered by theirs",
     "shape": "not an event of this model",
-    "refused": "does not fit the state it finds",
+    REFUSED: "does not fit the state it finds",
     "conflict": "an earlier row has the same id and other content",
     "conflict_in_log": "an event of the log has the same id and other content",
 }

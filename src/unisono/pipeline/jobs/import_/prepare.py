@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.import_ import rejects_table as rejects
-from unisono.pipeline.jobs.import_.decide import KEEP, Deciding, decide, in_order, staged_files
-from unisono.pipeline.jobs.import_.outcomes import ACCEPTED
+from unisono.pipeline.jobs.import_.decide import (
+    KEEP,
+    Deciding,
+    Leaders,
+    components,
+    decide,
+    in_order,
+    judging_tasks,
+    staged_files,
+)
 from unisono.pipeline.jobs.import_.read_split import Summary
 from unisono.pipeline.jobs.import_.result import (
     EXAMPLES,
@@ -23,6 +31,7 @@ from unisono.pipeline.jobs.import_.result import (
     RejectedExample,
     tally,
 )
+from unisono.pipeline.jobs.import_.rounds import Unsettled, settle
 from unisono.pipeline.jobs.import_.staging import ImportProgress, Staging
 from unisono.pipeline.spark.plans import show_plan
 
@@ -30,9 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from unisono.pipeline.jobs.import_.job import ImportPlan
-
-SURVEY_ROWS: Final = 1 << 20
-"""Rows whose components are collected before they are counted."""
 
 
 def prepare(
@@ -49,20 +55,9 @@ def prepare(
     deciding = Deciding(plan.store, manifest.base, plan.model, by_id, paths)
     events = sum(summary.events for summary in summaries)
     folder = staging.path("rows")
-    frame = decide(
-        spark,
-        [str(path) for path in sorted(folder.glob("*.rows.parquet"))],
-        deciding,
-        plan.order,
-        [str(path) for path in sorted(folder.glob("*.links.parquet"))],
-        plan.full,
-        events,
-    )
-    show_plan("import.decide", frame)
-    frame.write.parquet(str(staging.path("decided")))
+    judged = _decide(spark, plan, staging, deciding, events)
     decided = spark.read.parquet(str(staging.path("decided")))
-    survey = _Survey(staging.path("decided"))
-    counted = [(*key, number) for key, number in survey.outcomes.items()]
+    counted = [(*key, number) for key, number in _outcomes(staging.path("decided")).items()]
     read: Counter[int] = Counter()
     for summary in summaries:
         read[summary.file] += summary.rows
@@ -79,44 +74,48 @@ def prepare(
     staged = sum(rows for _, rows in manifest.files)
     if staged != totals.accepted:
         raise Mismatch(f"{totals.accepted} rows were accepted and {staged} staged: nothing was loaded")
-    judged = survey.judged() if plan.full else None
     migrated = sum(summary.migrated for summary in summaries)
     staging.clear("decided")
     return ImportPreparation(totals, files, reasons, examples.by_reason(), migrated, by_id, judged, 0.0)
 
 
-class _Survey:
-    """One pass over some columns of the decided rows: counts of outcomes, and of components."""
+def _decide(
+    spark: SparkSession, plan: ImportPlan, staging: Staging, deciding: Deciding, events: int
+) -> JudgingSummary | None:
+    """Write every row with its outcome; how events were judged, None if only by their shape."""
+    folder, target = staging.path("rows"), staging.path("decided")
+    rows = [str(path) for path in sorted(folder.glob("*.rows.parquet"))]
+    links = [str(path) for path in sorted(folder.glob("*.links.parquet"))]
+    tasks = judging_tasks(spark, events) if plan.full else 0
 
-    def __init__(self, folder: Path) -> None:
-        self.outcomes: Counter[tuple[int, str, str | None]] = Counter()
-        self._components = np.empty(0, np.int64)
-        self._sizes = np.empty(0, np.int64)
-        pending: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-        pending_rows = 0
-        columns = ["file", "outcome", "reason", "component"]
-        for batch in _dataset(folder).to_batches(columns=columns):
-            table = pa.Table.from_batches([batch])
-            counted = table.group_by(columns[:3]).aggregate([([], "count_all")])
-            for row in counted.to_pylist():
-                self.outcomes[row["file"], row["outcome"], row["reason"]] += row["count_all"]
-            judged = pc.or_kleene(pc.equal(table["outcome"], ACCEPTED), pc.equal(table["reason"], "refused"))
-            pending.append(table["component"].filter(pc.fill_null(judged, False)).to_numpy())
-            pending_rows += len(pending[-1])
-            if pending_rows >= SURVEY_ROWS:
-                self._merge(pending)
-                pending, pending_rows = [], 0
-        self._merge(pending)
+    def write(leaders: Leaders | None) -> None:
+        frame = decide(spark, rows, deciding, plan.order, tasks, leaders)
+        show_plan("import.decide", frame)
+        frame.write.parquet(str(target))
 
-    def _merge(self, pending: list[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
-        numbers = np.concatenate([self._components, *pending])
-        weights = np.concatenate([self._sizes, np.ones(len(numbers) - len(self._sizes), np.int64)])
-        self._components, places = np.unique(numbers, return_inverse=True)
-        self._sizes = np.zeros(len(self._components), np.int64)
-        np.add.at(self._sizes, places, weights)
+    write(None)
+    if not plan.full:
+        return None
+    shared = any(pq.read_metadata(path).num_rows for path in links)
+    try:
+        return settle(spark, deciding, target, tasks, events, shared=shared)
+    except Unsettled:
+        staging.clear("decided")
+        leaders = components(links)
+        write(leaders)
+        return JudgingSummary(components=len(set(leaders.values())))
 
-    def judged(self) -> JudgingSummary:
-        return JudgingSummary(len(self._components), int(self._sizes.max(initial=0)))
+
+def _outcomes(folder: Path) -> Counter[tuple[int, str, str | None]]:
+    """The number of rows by file, outcome and reason."""
+    outcomes: Counter[tuple[int, str, str | None]] = Counter()
+    columns = ["file", "outcome", "reason"]
+    decided = _dataset(folder).to_batches(columns=columns, filter=ds.field("place") == 0)
+    for batch in decided:
+        counted = pa.Table.from_batches([batch]).group_by(columns).aggregate([([], "count_all")])
+        for row in counted.to_pylist():
+            outcomes[row["file"], row["outcome"], row["reason"]] += row["count_all"]
+    return outcomes
 
 
 class _Examples:

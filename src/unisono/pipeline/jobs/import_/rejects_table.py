@@ -66,7 +66,7 @@ def batches(key: str, files: Sequence[str], read: Path, decided: Path) -> Iterat
     columns["content"] = ds.field("event")
     paths = sorted(str(path) for path in decided.glob("part-*.parquet"))
     against = ds.dataset(paths, format="parquet").to_batches(
-        columns=columns, filter=ds.field("outcome") == REJECTED
+        columns=columns, filter=(ds.field("outcome") == REJECTED) & (ds.field("place") == 0)
     )
     for batch in against:
         if batch.num_rows:

@@ -56,10 +56,12 @@ class RejectedExample(msgspec.Struct, frozen=True):
 
 
 class JudgingSummary(msgspec.Struct):
-    """How judging was divided. `largest` is the number of events of the largest component."""
+    """How events were judged: in `rounds`, after the first of which `again` rows of partitions were judged again; or
+    in `components`, where the rounds took too long (else 0)."""
 
+    rounds: int = 1
+    again: int = 0
     components: int = 0
-    largest: int = 0
 
 
 class LoadSummary(msgspec.Struct):
@@ -133,16 +135,24 @@ class ImportReport(msgspec.Struct):
             for file in files[:FILES_LISTED]
         ]
         if len(files) > FILES_LISTED:
-            lines.append(f"  and {len(files) - FILES_LISTED} more files: --report has all of them")
+            lines.append(f"  and {len(files) - FILES_LISTED} more files: import.json (--out) has all of them")
         return lines
 
     def _judged(self) -> list[str]:
         judged = self.prepared.judged
         if judged is None:
             return ["  checked by shape only, not against the states"]
-        lines = [f"  judged with model {self.model} in {judged.components} components"]
-        if judged.components == 1 and judged.largest > 1:
-            lines.append("  one partition, or all hang together by shared events: one task judged everything")
+        lines = [f"  judged with model {self.model}"]
+        if judged.components:
+            lines.append(
+                "  refusals of events in several partitions depend on each other in long chains: partitions that "
+                "hang together by shared events were judged by one task"
+            )
+        elif judged.again:
+            lines.append(
+                f"  events in several partitions were refused by some of them: {judged.again} rows were judged "
+                f"again, in {judged.rounds} rounds in all"
+            )
         return lines
 
     def _load(self) -> list[str]:
