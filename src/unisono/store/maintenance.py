@@ -3,8 +3,8 @@
 The retention job decides which events may be pruned (DUR-05). The log itself guarantees:
 
 - nothing is pruned while no archive is set;
-- one transaction deletes events and their index rows, advances `pruned_to` and remembers the ids for deduplication
-  (ORD-05), so a crash leaves all of it or nothing;
+- one transaction deletes events, advances `pruned_to` and remembers the ids for deduplication (ORD-05), so a crash
+  leaves all of it or nothing;
 - an event never changes, except that a tombstone replaces its text.
 """
 
@@ -32,8 +32,7 @@ PRUNE_EVENT_BYTES: Final = 2 << 10
 """Event text for each event of a larger transaction."""
 
 PRUNE_EVENTS_ALONE: Final = 20_000
-"""Events of one pruning transaction where nobody else has the log: ids are scattered over their index, and the more
-are removed at a time, the fewer pages are written for each."""
+"""Events of one pruning transaction where nobody else has the log: a fraction of a second."""
 
 ERASE_EVENTS_MAX: Final = 250
 """Events erased in one transaction."""
@@ -81,12 +80,14 @@ class EraseResult(msgspec.Struct, frozen=True):
 class ReclaimProgress(msgspec.Struct, frozen=True):
     """After one step: whether all is done, and how many pages are free inside the file.
 
-    `unclean`: pages in use may have traces of erased text; see `sqlite/maintenance.py`.
+    `unclean`: pages in use may have traces of erased text; see `sqlite/maintenance.py`. `sweeping`: the step removed
+    index rows of pruned events.
     """
 
     done: bool
     free_pages: int
     unclean: bool = False
+    sweeping: bool = False
 
 
 class MaintainedLog(Protocol):
@@ -121,8 +122,9 @@ class MaintainedLog(Protocol):
         """
         ...
 
-    def reclaim(self) -> ReclaimProgress:
-        """One step of returning free space to the file system and truncating the WAL."""
+    def reclaim(self, *, alone: bool = False) -> ReclaimProgress:
+        """One step of removing index rows of pruned events, returning free space to the file system and truncating
+        the WAL; a larger one where nobody waits (`alone`)."""
         ...
 
 

@@ -44,8 +44,8 @@ SERVER_WAIT_S: Final = 20.0
 """How long a server that starts, stops or is busy may take to accept a command."""
 
 REST: Final = 2.0
-"""Pause after a pruning step beside a server, as a multiple of the step's duration: commits come first, and nobody
-waits for pruning."""
+"""Pause after a pruning or sweeping step beside a server, as a multiple of the step's duration: commits come first,
+and nobody waits for pruning."""
 
 _POLL_S: Final = 0.05
 
@@ -177,7 +177,7 @@ class EmbeddedLogMaintainer:
         until = time.monotonic() + SERVER_WAIT_S
         free = -1
         while not (result := msgspec.convert(self._change(_reclaim, "reclaim"), ReclaimProgress)).done:
-            if result.free_pages != free:
+            if result.sweeping or result.free_pages != free:
                 free, until = result.free_pages, time.monotonic() + SERVER_WAIT_S
             elif time.monotonic() > until:
                 raise MaintenanceFailed("a reader keeps the log's WAL open, so it cannot be truncated")
@@ -216,7 +216,7 @@ class EmbeddedLogMaintainer:
     def _execute(self, command: str, argument: object) -> Answer:
         started = time.monotonic()
         answer = self._port.execute(command, argument)
-        if command == "prune" and answer["events"]:
+        if answer.get("events" if command == "prune" else "sweeping"):
             time.sleep(REST * (time.monotonic() - started))
         return answer
 
@@ -251,7 +251,7 @@ def _erase(log: SqliteLog, request: EraseRequest) -> Answer:
 def _reclaim(log: SqliteLog) -> Answer:
     """Nobody else has the log open, so a file that cannot shrink or has traces of erased text is written again."""
     until = time.monotonic() + STEP_S
-    while not (result := log.reclaim()).done and not result.unclean and time.monotonic() < until:
+    while not (result := log.reclaim(alone=True)).done and not result.unclean and time.monotonic() < until:
         pass
     if result.unclean or (result.done and result.free_pages):
         log.rewrite()

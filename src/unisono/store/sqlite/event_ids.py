@@ -1,5 +1,7 @@
 """Which event has an id: the table `event_ids`, and the newest ids, which wait in memory for their row.
 
+Events that have left the log keep their row.
+
 Ids are random. If each event wrote its row at once, it would change a page of the table of its own: 4 KiB in the WAL
 and again in the file, for about 20 bytes. So the newest ids wait in memory, sorted into parts of the key space, and
 every group writes the rows of the next parts. Neighbouring rows then share a page.
@@ -87,7 +89,7 @@ class EventIds:
     def find(
         self, ids: Sequence[str], keys: Sequence[int] | None = None
     ) -> Iterator[tuple[str, RememberedId]]:
-        """The events in the log that have one of these ids; several for one id only in a damaged log."""
+        """The events, in the log or pruned, that have one of these ids; several for one id only in a damaged log."""
         if keys is None:
             keys = id_keys(ids)
         candidates = {row[0] for row in self._connection.execute(_SQL["find_keys"], (_array(keys),))}
@@ -161,16 +163,6 @@ class EventIdWriter(EventIds):
                     parts[number] = [key]
                 else:
                     part.append(key)
-
-    def forget(self, upto: int) -> None:
-        """The events up to `upto` have left the log, and their rows with them."""
-        if upto <= self.indexed_to:
-            return
-        kept = [(key, at) for key, at in (*self._waiting.items(), *self._same_key) if at > upto]
-        self._waiting.clear()
-        self._same_key.clear()
-        self._parts.clear()
-        self.add(kept)
 
 
 def _array(values: Sequence[Any]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
 import apsw
-import msgspec
 
 from unisono.protocol.codec import encode_names
 from unisono.store.batching import in_batches
@@ -119,18 +118,10 @@ class SqliteLog(SqliteReader):
         self._require(group=False)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            head, pruned_to = msgspec.convert(
-                self._connection.execute(_SQL["read_group_head"]).fetchall()[0], tuple[int, int]
-            )
+            head = int(self._connection.execute(_SQL["head"]).get)
             keys = id_keys(ids)
             self._keys = dict(zip(ids, keys, strict=True))
             known = dict(self._event_ids().find(ids, keys))
-            if pruned_to:
-                asked = msgspec.json.encode(ids).decode()
-                known.update(
-                    (id, RememberedId(*row))
-                    for id, *row in self._connection.execute(_SQL["find_pruned_ids"], (asked,))
-                )
         except Exception as error:
             self._fail("opening a group", error)
         self._known = known
@@ -245,22 +236,20 @@ class SqliteLog(SqliteReader):
             self._fail("reading the revocations", error)
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        deleted = self._change(
-            "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
+        return self._change(
+            "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit)
         )
-        if self._ids is not None:
-            self._ids.forget(self.extent().pruned_to)
-        return deleted
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         return self._change(
             "erasing", lambda: maintenance.erase(self._connection, tombstones, partitions, self._look_up)
         )
 
-    def reclaim(self) -> ReclaimProgress:
-        self._require(group=False)
+    def reclaim(self, *, alone: bool = False) -> ReclaimProgress:
+        rows = maintenance.SWEEP_ROWS_ALONE if alone else maintenance.SWEEP_ROWS
+        sweeping = self._change("sweeping the index", lambda: maintenance.sweep(self._connection, rows))
         try:
-            return maintenance.reclaim(self._connection, self._checkpointer)
+            return sweeping or maintenance.reclaim(self._connection, self._checkpointer, alone=alone)
         except Exception as error:
             self._fail("reclaiming space", error)
 
