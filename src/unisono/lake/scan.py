@@ -124,11 +124,26 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
+class OpenFiles:
+    """Counts how many files may be open at once to read a partition, or a bucket, in order."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int | None] = Counter()
+
+    def add(self, files: Iterable[DataFile]) -> None:
+        self._counts.update(file.bucket for file in files)
+
+    def with_more(self, files: Iterable[DataFile]) -> int:
+        """How many there are together with these."""
+        counts = self._counts.copy()
+        counts.update(file.bucket for file in files)
+        fresh = counts.pop(UNBUCKETED, 0)
+        return fresh + max(counts.values(), default=0)
+
+
 def open_files_needed(files: Iterable[DataFile]) -> int:
     """How many of these files may be open at once to read a partition, or a bucket, in order."""
-    counts = Counter(file.bucket for file in files)
-    fresh = counts.pop(UNBUCKETED, 0)
-    return fresh + max(counts.values(), default=0)
+    return OpenFiles().with_more(files)
 
 
 class NameIndex:
