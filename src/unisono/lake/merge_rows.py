@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 ROUND_BYTES_MAX: Final = 64 << 20
-"""Rows sorted together. Beyond this, which only large events reach, they come by partition and file, one at a time."""
+"""Rows sorted together. Beyond this, which only large events reach, they come one partition of one file at a time."""
 
 
 class _Source:

@@ -37,9 +37,13 @@ PRUNE_EVENTS_ALONE: Final = 20_000
 ERASE_EVENTS_MAX: Final = 250
 """Events erased in one transaction."""
 
-PUBLISH_SNAPSHOTS_MAX: Final = 64
-PUBLISH_BYTES_MAX: Final = 1 << 20
-"""Upper bounds of one transaction that stores snapshots; a larger snapshot is stored alone."""
+PUBLISH_SNAPSHOTS_MAX: Final = 2_000
+PUBLISH_BYTES_MAX: Final = 4 << 20
+"""Upper bounds of one publication, which a server decodes between two groups and stores in several steps. A larger
+snapshot is published alone."""
+
+PUBLISH_SNAPSHOTS_ALONE: Final = 5_000
+"""Snapshots of one transaction where nobody else has the log: a fraction of a second."""
 
 NO_ARCHIVE: Final = "no archive is set: events cannot be pruned before the log names the lake that has them"
 
@@ -112,7 +116,9 @@ class MaintainedLog(Protocol):
         """How many erasures there were. Snapshots begun before the last one may contain erased text."""
         ...
 
-    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None: ...
+    def put_snapshots(self, snapshots: Sequence[Snapshot], *, per_transaction: int = ...) -> None:
+        """Store snapshots, so many in one transaction at most."""
+        ...
 
     def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
         """Record which model is in force; None: one without a version.
@@ -183,8 +189,8 @@ def require_publishable(
             )
 
 
-def snapshot_batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    """`snapshots` in batches of one transaction each."""
+def publications(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    """`snapshots` in batches of one publication each."""
     return in_batches(
         snapshots,
         lambda snapshot: len(snapshot.state),

@@ -321,9 +321,9 @@ def test_watermarks_are_those_of_one_model_version(log: SqliteLog, monkeypatch: 
     append_many(log, 9)
     log.put_snapshots([Snapshot(f"s{n}", n, 1, b"x", 1) for n in range(1, 6)])
     log.put_snapshots([Snapshot("s1", 9, 2, b"x", 1)])
-    assert log.watermarks(1) == {"s1": 1, "s2": 2, "s3": 3, "s4": 4, "s5": 5}
-    assert log.watermarks(2) == {"s1": 9}
-    assert log.watermarks(3) == {}
+    assert dict(log.watermarks(1)) == {"s1": 1, "s2": 2, "s3": 3, "s4": 4, "s5": 5}
+    assert dict(log.watermarks(2)) == {"s1": 9}
+    assert dict(log.watermarks(3)) == {}
 
 
 def test_the_model_in_force_is_noted(log: SqliteLog, tmp_path: Path) -> None:
@@ -352,8 +352,8 @@ def test_a_log_of_version_1_opens_and_works(tmp_path: Path) -> None:
         assert list(log.scan(0, 300, limit=300)) == records
         assert log.snapshot("p", 1) == Snapshot("p", 200, 1, b"\1\2", 5)
         assert log.snapshot("p", 1, "some digest") is None, "nobody knows which content of the model made it"
-        assert log.watermarks(1) == {"p": 200}
-        assert log.watermarks(1, "some digest") == {}
+        assert dict(log.watermarks(1)) == {"p": 200}
+        assert dict(log.watermarks(1, "some digest")) == {}
         append(log, [["p"], ["new"]])
         log.set_archive(LAKE)
         while log.prune_batch(250):

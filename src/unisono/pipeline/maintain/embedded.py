@@ -25,14 +25,15 @@ from unisono.store.maintenance import (
     ERASE_EVENTS_MAX,
     NO_MODEL_VERSION,
     PRUNE_EVENTS_ALONE,
+    PUBLISH_SNAPSHOTS_ALONE,
     EraseRequest,
     MaintenanceRefused,
     Publication,
     ReclaimProgress,
     Tombstone,
+    publications,
     require_publishable,
     require_unerased,
-    snapshot_batches,
 )
 from unisono.store.port import LogExtent, LogInUse, Snapshot, StorageError, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -73,10 +74,6 @@ class LogMaintainer(Protocol):
         They cover durable events only, under the model in force or a newer one. MaintenanceFailed when text was
         erased by another process since this maintainer was opened: open it before the states are folded.
         """
-        ...
-
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        """partition → committed_id of its snapshot of that model; the digest is empty without a model."""
         ...
 
     def erasures(self) -> int:
@@ -143,9 +140,6 @@ class EmbeddedLogMaintainer:
     def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
 
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
-
     def erasures(self) -> int:
         return self._erasures
 
@@ -153,9 +147,9 @@ class EmbeddedLogMaintainer:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        left = [Publication(self._erasures, batch) for batch in snapshot_batches(snapshots)]
+        left = [Publication(self._erasures, batch) for batch in publications(snapshots)]
         while left:  # all at once by this process, one after the other by a server
-            answer = self._change(partial(_publish, publications=left), "snapshots", left[0])
+            answer = self._change(partial(_publish, left=left), "snapshots", left[0])
             left = left[answer.get("publications", 1) :]
 
     def set_archive(self, location: str) -> None:
@@ -226,13 +220,13 @@ def model_key(bundle: ModelBundle | None) -> tuple[int, str]:
     return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
 
 
-def _publish(log: SqliteLog, publications: Sequence[Publication]) -> Answer:
+def _publish(log: SqliteLog, left: Sequence[Publication]) -> Answer:
     key, head = model_key(log.model_in_force()), log.head()
-    for publication in publications:
+    for publication in left:
         require_publishable(publication.snapshots, head, *key)
         require_unerased(publication.erasures, log.erasures())
-        log.put_snapshots(publication.snapshots)
-    return {"publications": len(publications)}
+        log.put_snapshots(publication.snapshots, per_transaction=PUBLISH_SNAPSHOTS_ALONE)
+    return {"publications": len(left)}
 
 
 def _prune_batches(log: SqliteLog, upto: int) -> Answer:

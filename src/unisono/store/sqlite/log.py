@@ -5,7 +5,7 @@ The SQLite library comes from apsw. `SqliteLog` reads like `SqliteReader`, over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
@@ -173,9 +173,16 @@ class SqliteLog(SqliteReader):
             self._fail("abandoning a group", error)
         self._group_head = None
 
-    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+    def put_snapshots(
+        self, snapshots: Sequence[Snapshot], *, per_transaction: int = SNAPSHOTS_PER_TRANSACTION_MAX
+    ) -> None:
         self._require(group=False)
-        for batch in _batches(snapshots):
+        for batch in in_batches(
+            snapshots,
+            lambda snapshot: len(snapshot.state),
+            count_max=per_transaction,
+            bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
+        ):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 numbers = self._intern(snapshot.partition for snapshot in batch)
@@ -350,12 +357,3 @@ class SqliteLog(SqliteReader):
 def _require_numbered_from(first: int, records: Sequence[Record]) -> None:
     if [record.committed_id for record in records] != list(range(first, first + len(records))):
         raise StorageError(f"this group must be numbered from {first} without gaps")
-
-
-def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    return in_batches(
-        snapshots,
-        lambda snapshot: len(snapshot.state),
-        count_max=SNAPSHOTS_PER_TRANSACTION_MAX,
-        bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
-    )
